@@ -1,0 +1,41 @@
+"""Which examples your classifier finds hard, why, and how to train on that knowledge.
+
+Importing this package is cheap: subpackages and the verbs below load when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from hardsight import data as data
+    from hardsight import errors as errors
+    from hardsight import geometry as geometry
+    from hardsight import heads as heads
+    from hardsight import models as models
+    from hardsight import scores as scores
+    from hardsight.heads import find_head as find_head
+    from hardsight.run.score import score as score
+    from hardsight.table import read_table as read_table
+
+_SUBPACKAGES = ("data", "errors", "geometry", "heads", "models", "report", "scores", "table")
+_VERBS = {
+    "find_head": "hardsight.heads",
+    "read_table": "hardsight.table",
+    "score": "hardsight.run.score",
+}
+
+__all__ = ["__version__", *_SUBPACKAGES, *_VERBS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _VERBS:
+        return getattr(importlib.import_module(_VERBS[name]), name)
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"hardsight.{name}")
+    raise AttributeError(f"module 'hardsight' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

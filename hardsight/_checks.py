@@ -1,0 +1,70 @@
+"""Checks of tensor arguments, shared by every score and loss.
+
+Written against shapes and dtypes only, so that importing this file loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hardsight.errors import LabelError, ShapeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def check_rows(**tensors: Tensor) -> None:
+    """Raise unless every tensor has one row per example.
+
+    Raises:
+        ShapeError: the tensors differ in length, or one has no rows at all to count.
+    """
+    if any(tensor.ndim == 0 for tensor in tensors.values()) or (
+        len({tensor.shape[0] for tensor in tensors.values()}) > 1
+    ):
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+        raise ShapeError(f"expected one row per example in every tensor, got {shapes}")
+
+
+def check_matrix(**tensors: Tensor) -> None:
+    """Raise unless every tensor is a floating-point matrix."""
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2:
+            raise ShapeError(f"expected {name} to have 2 dimensions, got {list(tensor.shape)}")
+        if not tensor.is_floating_point():
+            raise ShapeError(f"expected {name} to be floating point, got {tensor.dtype}")
+
+
+def check_width(embeddings: Tensor, class_weights: Tensor) -> None:
+    """Raise unless embeddings ``[N, D]`` and class weights ``[C, D]`` share their width."""
+    check_matrix(embeddings=embeddings, class_weights=class_weights)
+    if embeddings.shape[1] != class_weights.shape[1]:
+        raise ShapeError(
+            "expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
+            f"embeddings {list(embeddings.shape)}, class_weights {list(class_weights.shape)}"
+        )
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Raise unless labels are integers in ``[0, num_classes)``.
+
+    The range is looked at on the CPU only: on an accelerator that would stop the queue, and an
+    index out of range raises there by itself.
+    """
+    if labels.ndim != 1:
+        raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype.itemsize == 0:
+        raise LabelError(f"expected labels to be integers, got {labels.dtype}")
+    if labels.device.type == "cpu" and labels.numel() and not _is_traced(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= num_classes:
+            raise LabelError(
+                f"expected labels in [0, {num_classes}), got values from {low} to {high}"
+            )
+
+
+def _is_traced(tensor: Tensor) -> bool:
+    """Whether values cannot be read: under torch.compile, vmap or a fake tensor."""
+    import torch
+
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -1,0 +1,89 @@
+"""Every error hardsight raises on purpose.
+
+Each type derives from :class:`HardsightError` and from the builtin a caller would catch anyway.
+A message says what was expected, what came, and the next step.
+"""
+
+
+class HardsightError(Exception):
+    """Base of every error hardsight raises on purpose."""
+
+
+class ShapeError(HardsightError, ValueError):
+    """Tensors or arrays do not fit each other."""
+
+
+class LabelError(HardsightError, ValueError):
+    """A label is outside ``[0, C)`` or is not an integer."""
+
+
+class OptionError(HardsightError, ValueError):
+    """An option has a value outside its range."""
+
+
+class ConfigError(HardsightError, ValueError):
+    """A configuration file or override cannot be used."""
+
+
+class UnknownNameError(HardsightError, LookupError):
+    """A name is not in its registry."""
+
+
+class NonFiniteError(HardsightError, ArithmeticError):
+    """A value that must be finite is NaN or infinite."""
+
+
+class HeadError(HardsightError, ValueError):
+    """The classifier head of a model cannot be used."""
+
+
+class HeadNotFoundError(HeadError):
+    """No linear layer of the model produces its logits."""
+
+
+class AmbiguousHeadError(HeadError):
+    """More than one layer could be the classifier head."""
+
+
+class HeadMismatchError(HeadError):
+    """Captured features times the head's weights do not give the model's logits."""
+
+
+class ModelError(HardsightError, ValueError):
+    """A model cannot be built, loaded or run."""
+
+
+class UnsafeFileError(HardsightError, ValueError):
+    """A file would have to run code to be loaded."""
+
+
+class DataError(HardsightError, ValueError):
+    """A dataset cannot be used as given."""
+
+
+class MissingDataError(DataError, FileNotFoundError):
+    """A path or dataset named by the user does not exist."""
+
+
+class BadExampleError(DataError):
+    """One example cannot be read; the run goes on without it unless it is strict."""
+
+
+class TableError(HardsightError, ValueError):
+    """A score table cannot be read or lacks a column."""
+
+
+class RunExistsError(HardsightError, FileExistsError):
+    """The output folder holds a run that would be overwritten."""
+
+
+class RunMismatchError(HardsightError, ValueError):
+    """An unfinished run was made from other data, another model or other settings."""
+
+
+class OutputError(HardsightError, OSError):
+    """A result could not be written."""
+
+
+class MissingExtraError(HardsightError, ImportError):
+    """An optional dependency is not installed or does not import."""

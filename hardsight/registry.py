@@ -1,0 +1,141 @@
+"""Registries: what exists, under which name, with which range and direction."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hardsight.errors import UnknownNameError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec")
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """What the toolkit knows about one score.
+
+    Attributes:
+        name: the column of the table and the word on the command line.
+        function: from tensors to ``[N]`` (``[N, C]`` where ``per_class``).
+        inputs: names of the function's tensors, in order.
+        low: smallest possible value.
+        high: largest possible value; ``inf`` where there is none.
+        higher_is_harder: the direction, so that ranking code never guesses.
+        version: raised whenever the same input would give another number.
+        meaning: two sentences for a reader of the report.
+        formula: the same score from a summary of the head's outputs (see ``scores._summary``);
+            the scoring run computes the summary once for all scores.
+        per_class: the function returns one value per class; such a score is no table column.
+        over_dataset: the value of a row depends on the other rows.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    low: float
+    high: float
+    higher_is_harder: bool
+    version: int
+    meaning: str
+    formula: Callable[..., Any] | None = None
+    per_class: bool = False
+    over_dataset: bool = False
+
+
+@dataclass(frozen=True)
+class LossSpec:
+    """What the toolkit knows about one loss.
+
+    Attributes:
+        name: the word in a recipe.
+        function: from tensors to the reduced loss.
+        module: the ``nn.Module`` twin with the same options.
+        inputs: names of the function's tensors, in order.
+        version: raised whenever the same input would give another number.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    module: type[Any]
+    inputs: tuple[str, ...]
+    version: int
+
+
+class Registry(Mapping[str, Spec], Generic[Spec]):
+    """A read-mostly mapping from name to spec whose look-up errors help."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._specs: dict[str, Spec] = {}
+
+    def add(self, spec: Spec) -> None:
+        """Register ``spec`` under its name; a name is given once."""
+        if spec.name in self._specs:
+            raise ValueError(f"{self.kind} {spec.name!r} is registered twice")
+        self._specs[spec.name] = spec
+
+    def __getitem__(self, name: str) -> Spec:
+        try:
+            return self._specs[name]
+        except KeyError:
+            raise UnknownNameError(unknown_name(self.kind, name, self._specs)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+SCORES: Registry[ScoreSpec] = Registry("score")
+LOSSES: Registry[LossSpec] = Registry("loss")
+
+
+def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> str:
+    """Message for a name that does not exist, with the nearest one that does.
+
+    Example:
+        >>> unknown_name("score", "avhh", ["avh", "entropy"])
+        "unknown score 'avhh'. Did you mean 'avh'? Known: avh, entropy"
+    """
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}"
+
+
+def score(
+    name: str,
+    *,
+    inputs: tuple[str, ...],
+    range: tuple[float, float],
+    higher_is_harder: bool,
+    meaning: str,
+    version: int = 1,
+    formula: Callable[..., Any] | None = None,
+    per_class: bool = False,
+    over_dataset: bool = False,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a score; see :class:`ScoreSpec` for the options."""
+
+    def register(function: Function) -> Function:
+        SCORES.add(
+            ScoreSpec(
+                name=name,
+                function=function,
+                inputs=inputs,
+                low=range[0],
+                high=range[1],
+                higher_is_harder=higher_is_harder,
+                version=version,
+                meaning=meaning,
+                formula=formula,
+                per_class=per_class,
+                over_dataset=over_dataset,
+            )
+        )
+        return function
+
+    return register
