@@ -1,4 +1,4 @@
-"""What a model wants done to an image, as data: stated in a table's metadata, applied by ``data``."""
+"""What a model wants done to an image: found by ``models``, applied by ``data``, kept in tables."""
 
 from dataclasses import dataclass
 
