@@ -53,9 +53,9 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
     """
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype.itemsize == 0:
+    if labels.is_floating_point() or labels.is_complex():
         raise LabelError(f"expected labels to be integers, got {labels.dtype}")
-    if labels.device.type == "cpu" and labels.numel() and not _is_traced(labels):
+    if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
             raise LabelError(
@@ -63,7 +63,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
             )
 
 
-def _is_traced(tensor: Tensor) -> bool:
+def is_traced(tensor: Tensor) -> bool:
     """Whether values cannot be read: under torch.compile, vmap or a fake tensor."""
     import torch
 

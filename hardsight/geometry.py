@@ -1,0 +1,182 @@
+r"""Angles and norms that are right at the edges, in value and in gradient.
+
+``acos(cos.clamp(-1, 1))`` gives NaN gradients on an aligned pair and, in float32, the angle 0 for
+anything below about 2e-4 rad. Here an angle between two rows is
+
+.. math:: \angle(u, v) = 2\,\mathrm{atan2}(\lVert u - v\rVert, \lVert u + v\rVert)
+
+on unit vectors, exact near 0 and :math:`\pi`. A matrix of angles starts from cosines, because a
+matrix product is fast, and recomputes the few pairs near :math:`\pm 1` by the formula above.
+
+Conventions, wherever angles occur in hardsight: maths in float32 or wider, whatever the input;
+a zero vector is at :math:`\pi/2` from everything and receives no gradient; an exactly aligned or
+opposite pair receives the gradient 0, the middle of its subgradients.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_rows, check_width, is_traced
+
+# Beyond this |cosine| an angle is recomputed from its chord. The rounding error of a float32
+# cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
+_NEAR = 0.99
+_PAIRS_AT_ONCE = 1 << 16  # bounds the memory of the recomputed pairs
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """``tensor`` in float32, or as it is where it is wider.
+
+    Example:
+        >>> widen(torch.ones(1, dtype=torch.bfloat16)).dtype, widen(torch.ones(1).double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def row_norms(vectors: Tensor) -> Tensor:
+    """Euclidean norm of every row, safe from overflow and underflow.
+
+    Args:
+        vectors: ``[..., D]``, any scale.
+
+    Returns:
+        ``[...]`` in ``[0, inf)``, float32 or wider. The gradient at a zero row is 0.
+
+    Example:
+        >>> row_norms(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+        tensor([5.0000e+30, 0.0000e+00])
+    """
+    scaled, scale = _scaled(widen(vectors))
+    return _safe_norm(scaled) * scale.squeeze(-1)
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Every row divided by its norm; a zero row stays zero.
+
+    Args:
+        vectors: ``[..., D]``, any scale.
+
+    Returns:
+        ``[..., D]``, float32 or wider. The gradient at a zero row is 0.
+
+    Example:
+        >>> unit_vectors(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    scaled, _ = _scaled(widen(vectors))
+    norms = _safe_norm(scaled).unsqueeze(-1)
+    is_zero = norms == 0
+    return torch.where(is_zero, 0.0, scaled / torch.where(is_zero, 1.0, norms))
+
+
+def angle_between(first: Tensor, second: Tensor) -> Tensor:
+    """Angle between rows of the same position.
+
+    Args:
+        first: ``[..., D]``, any scale.
+        second: ``[..., D]``, broadcast against ``first``.
+
+    Returns:
+        ``[...]`` in ``[0, pi]``, radians.
+
+    Example:
+        >>> angle_between(torch.tensor([[1.0, 0.0]]), torch.tensor([[1e-6, 1e-6]]))
+        tensor([0.7854])
+        >>> angle_between(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1e-6]]))
+        tensor([1.0000e-06])
+    """
+    return _unit_angle(unit_vectors(first), unit_vectors(second))
+
+
+def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
+    """Angle between every example and the weight of its own class.
+
+    Args:
+        embeddings: ``[N, D]``.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: ``[C, D]``.
+
+    Returns:
+        ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class.
+    """
+    check_rows(embeddings=embeddings, labels=labels)
+    return angle_between(embeddings, class_weights[labels])
+
+
+def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
+    """Angle between every example and every class weight.
+
+    Args:
+        embeddings: ``[N, D]``, any scale.
+        class_weights: ``[C, D]``, any scale.
+
+    Returns:
+        ``[N, C]`` in ``[0, pi]``, radians. Under ``torch.compile`` and ``torch.func`` transforms,
+        where the pairs near 0 and pi cannot be picked out, those keep the resolution of a cosine
+        (2e-4 rad in float32) and a bounded gradient.
+
+    Example:
+        >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+        >>> pairwise_angles(axes[:1], axes)
+        tensor([[0.0000, 1.5708, 3.1416]])
+    """
+    check_width(embeddings, class_weights)
+    return unit_pairwise_angles(unit_vectors(embeddings), unit_vectors(class_weights))
+
+
+def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
+    """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
+    # autocast would round the product to half precision
+    with torch.autocast(embeddings.device.type, enabled=False):
+        cosines = embeddings @ class_weights.T
+    if is_traced(cosines):
+        return _bounded_acos(cosines)
+    near = cosines.abs() > _NEAR
+    angles = torch.acos(torch.where(near, 0.0, cosines))
+    rows, columns = near.nonzero(as_tuple=True)
+    if rows.numel() == 0:
+        return angles
+    exact = [
+        _unit_angle(embeddings[part_rows], class_weights[part_columns])
+        for part_rows, part_columns in zip(
+            rows.split(_PAIRS_AT_ONCE), columns.split(_PAIRS_AT_ONCE), strict=True
+        )
+    ]
+    return angles.index_put((rows, columns), torch.cat(exact))
+
+
+def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows divided by their largest entry, so that squares neither overflow nor vanish.
+
+    The scale carries no gradient: norms and directions do not depend on it.
+    """
+    largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
+    scale = torch.where(largest > 0, largest, 1.0)
+    return vectors / scale, scale
+
+
+def _safe_norm(vectors: Tensor) -> Tensor:
+    """Norm with gradient 0, not NaN, at the zero vector."""
+    squares = vectors.square().sum(dim=-1)
+    is_zero = squares == 0
+    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, squares).sqrt())
+
+
+def _unit_angle(first: Tensor, second: Tensor) -> Tensor:
+    apart = _safe_norm(first - second)  # 2 sin(angle / 2)
+    together = _safe_norm(first + second)  # 2 cos(angle / 2)
+    # two zero vectors: atan2(0, 0) has no gradient, and by convention the angle is pi / 2
+    undefined = (apart == 0) & (together == 0)
+    angle = 2 * torch.atan2(apart, torch.where(undefined, 1.0, together))
+    return torch.where(undefined, math.pi / 2, angle)
+
+
+def _bounded_acos(cosines: Tensor) -> Tensor:
+    """Arc cosine whose gradient stays finite: -1 / sin, with the sine never under its rounding."""
+    smallest = torch.finfo(cosines.dtype).eps
+    squares = ((1 - cosines) * (1 + cosines)).clamp_min(smallest)
+    return torch.atan2(squares.sqrt(), cosines)
