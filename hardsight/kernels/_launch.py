@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+from types import ModuleType
+
 import torch
 import triton
 from torch import Tensor
@@ -64,6 +68,13 @@ def over_classes(
     w_inverse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Partial results ``[k, shares, N]`` of a pass over all classes but each row's own."""
+    hopper = hopper_kernels(embeddings, class_weights)
+    if hopper is not None and (mode == "angles" or (mode == "angular" and not is_online(scale))):
+        partial = hopper.over_classes(
+            embeddings, labels, class_weights,
+            mode=mode, scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
+        )  # fmt: skip
+        return partial, partial
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     number, fields = _MODES[mode]
@@ -82,6 +93,32 @@ def over_classes(
     return partial, index if index is not None else partial
 
 
+def slope_flags(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor | None:
+    """What the Hopper kernel of angular slopes needs to know about labels; None without it."""
+    hopper = hopper_kernels(embeddings, class_weights)
+    if hopper is None:
+        return None
+    return hopper.slope_flags(labels, class_weights.shape[0], embeddings.shape[1])
+
+
+def hopper_kernels(*matrices: Tensor) -> ModuleType | None:
+    """The Hopper kernels, where the device has what they need and they can read the tensors."""
+    module = _hopper_module(matrices[0].device)
+    return module if module is not None and module.fits(*matrices) else None
+
+
+@functools.cache
+def _hopper_module(device: torch.device) -> ModuleType | None:
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:  # Gluon is young: a Triton without what we use gives up speed, not the result
+        return importlib.import_module("hardsight.kernels._hopper_launch")
+    except ImportError:
+        return None
+
+
 def is_online(scale: float) -> bool:
     """Whether a sum of ``exp(scale * elevation)`` needs a running maximum in float32."""
     return scale > _WIDEST_FIXED_SCALE
@@ -94,20 +131,29 @@ def slopes(
     bias: Tensor | None,
     out: Tensor,
     *,
+    first_class: int,
+    flags: Tensor | None,
     factors: Tensor,
     reference: Tensor,
     scale: float | None,
     x_inverse: Tensor | None,
     w_inverse: Tensor | None,
 ) -> None:
-    """Fill ``out [N, chunk]`` with slopes; labels are relative to the chunk's first class."""
+    """Fill ``out [N, chunk]`` with slopes; ``flags`` come from :func:`slope_flags`."""
+    if flags is not None:
+        hopper_kernels(embeddings, class_weights).slopes(
+            embeddings, labels, class_weights, out,
+            flags=flags, first_class=first_class, factors=factors, reference=reference,
+            scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
+        )  # fmt: skip
+        return
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     tiles = tiles_for(embeddings)
     grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(classes, tiles.classes))
     _portable.slopes[grid](
         embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(), out.stride(0),
+        rows, first_class, classes, width, *embeddings.stride(), *class_weights.stride(), out.stride(0),
         scale or 0.0,
         ANGLE=scale is not None, HAS_BIAS=bias is not None,
         COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),

@@ -130,7 +130,8 @@ def _linear_backward(
         part = class_weights[first:last]
         chunk = buffer[:, : last - first]
         _launch.slopes(
-            embeddings, labels - first, part, None if bias is None else bias[first:last], chunk,
+            embeddings, labels, part, None if bias is None else bias[first:last], chunk,
+            first_class=first, flags=None,
             factors=factors, reference=others, scale=None, x_inverse=None, w_inverse=None,
         )  # fmt: skip
         if d_x is not None:
@@ -236,12 +237,14 @@ def _angular_backward(
     )
     if d_w is not None:
         order, starts = _by_label(labels, classes)
+    flags = _launch.slope_flags(embeddings, labels, class_weights)
     buffer = _chunk_buffer(embeddings, classes)
     for first, last in _chunks(classes, buffer):
         part = class_weights[first:last]
         chunk = buffer[:, : last - first]
         _launch.slopes(
-            embeddings, labels - first, part, None, chunk,
+            embeddings, labels, part, None, chunk,
+            first_class=first, flags=flags,
             factors=factors, reference=others, scale=scale,
             x_inverse=x_inverse, w_inverse=w_inverse[first:last],
         )  # fmt: skip

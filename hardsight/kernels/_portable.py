@@ -225,7 +225,7 @@ def _tile(
 @triton.jit
 def slopes(
     embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
-    rows, classes, width, x_row, x_col, w_row, w_col, out_row, scale,
+    rows, first_class, classes, width, x_row, x_col, w_row, w_col, out_row, scale,
     ANGLE: tl.constexpr, HAS_BIAS: tl.constexpr, COARSE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -244,7 +244,7 @@ def slopes(
         embeddings, class_weights, row, column, rows, classes, width, x_row, x_col, w_row, w_col,
         PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
     )  # fmt: skip
-    own = column[None, :] == label[:, None]
+    own = (first_class + column)[None, :] == label[:, None]
     if ANGLE:
         x_scale = tl.load(x_inverse + row, mask=inside, other=0.0)
         w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
@@ -262,6 +262,24 @@ def slopes(
     tl.store(
         at, result.to(out.dtype.element_ty), mask=inside[:, None] & (column < classes)[None, :]
     )
+
+
+@triton.jit
+def mark_tiles(
+    labels, flags, rows, tiles, classes,
+    BLOCK_R: tl.constexpr, GROUP: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Mark in ``flags [rows / GROUP, tiles]`` every tile of classes that holds a row's label.
+
+    Programs past the rows mark the last tile where it runs over the last class.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    label = tl.load(labels + row, mask=row < rows, other=-1)
+    at = (row // GROUP).to(tl.int64) * tiles
+    one = tl.full([BLOCK_R], 1, tl.uint8)
+    tl.store(flags + at + label // BLOCK_C, one, mask=label >= 0)
+    if classes % BLOCK_C != 0:
+        tl.store(flags + at + tiles - 1, one, mask=row < rows)
 
 
 @triton.jit
