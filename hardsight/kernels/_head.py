@@ -82,7 +82,7 @@ def _head_statistics(
     inverse, angle, logit = _launch.target_pairs(
         embeddings, labels, class_weights, bias, logits=logits
     )
-    passed = _launch.over_classes(
+    partial, index = _launch.over_classes(
         embeddings,
         labels,
         class_weights,
@@ -91,8 +91,7 @@ def _head_statistics(
         x_inverse=inverse,
         w_inverse=_launch.inverse_norms(class_weights),
     )
-    partial, index = passed
-    angles = [angle, *_angle_fields(partial, class_weights.shape[0])]
+    angles = [angle, *_launch.merge_angles(partial, class_weights.shape[0])]
     if not logits:
         return angles
     return angles + _logit_fields(partial, index, logit, labels)
@@ -109,15 +108,6 @@ def _(
     if logits:
         floats[6] = embeddings.new_empty(embeddings.shape[0], dtype=torch.int64)
     return floats
-
-
-def _angle_fields(partial: Tensor, classes: int) -> list[Tensor]:
-    """Sum over the others and nearest other, from elevations ``[2.., shares, N]``."""
-    total = torch.add((classes - 1) * (torch.pi / 2), partial[0].sum(dim=0), alpha=-1)
-    nearest = torch.acos(partial[1].amax(dim=0).clamp(-1, 1))
-    if classes == 1:
-        nearest = torch.full_like(nearest, torch.inf)
-    return [total, nearest]
 
 
 def _logit_fields(partial: Tensor, index: Tensor, target: Tensor, labels: Tensor) -> list[Tensor]:

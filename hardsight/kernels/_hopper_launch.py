@@ -13,29 +13,30 @@ from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from hardsight.kernels import _hopper, _portable
+from hardsight.kernels._run import run
 from hardsight.kernels._support import processors
 
-ROWS = 128  # per program: two groups of 64
+ROWS = 128  # per program
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Tile of classes, places in the ring, and whether the row block stays in shared memory."""
+    """Tile of classes, places in the ring, and how two warp groups share the work."""
 
     classes: int
     stages: int
-    resident: bool
+    alternate: bool
 
 
 def over_classes_ring(width: int) -> Ring:
-    """As deep as shared memory allows; the row block stays where it fits beside the ring."""
-    return Ring(256, 3, resident=True) if width <= 512 else Ring(256, 4, resident=False)
+    """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
+    return Ring(128, 6, alternate=True) if width <= 512 else Ring(256, 4, alternate=False)
 
 
 def slopes_ring(width: int) -> Ring:
-    """As above, with room for the tile that is written."""
-    return Ring(128, 4, resident=True) if width <= 512 else Ring(128, 5, resident=False)
+    """As above, less what the exchange of registers before storing needs."""
+    return Ring(128, 5, alternate=True) if width <= 512 else Ring(128, 6, alternate=False)
 
 
 def fits(*matrices: Tensor) -> bool:
@@ -68,14 +69,16 @@ def over_classes(
     blocks, tiles = triton.cdiv(rows, ROWS), triton.cdiv(classes, ring.classes)
     per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
     shares = triton.cdiv(tiles, per_share)
-    partial = torch.empty(2, shares, rows, dtype=torch.float32, device=embeddings.device)
-    _hopper.over_classes[(blocks * shares,)](
-        _descriptor(embeddings, (64, DEPTH)),
+    sums = 2 * shares if ring.alternate else shares
+    partial = torch.empty(2, sums, rows, dtype=torch.float32, device=embeddings.device)
+    run(
+        _hopper.over_classes, (blocks * shares,),
+        _descriptor(embeddings, (ROWS, DEPTH)),
         _descriptor(class_weights, (ring.classes, DEPTH)),
         x_inverse, w_inverse, labels, tile_flags(labels, classes, ring.classes), partial,
         rows, classes, blocks, shares, per_share, scale * math.log2(math.e),
         MODE=0 if mode == "angles" else 2, STEPS=triton.cdiv(width, DEPTH), STAGES=ring.stages,
-        RESIDENT=ring.resident, num_warps=4,
+        ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
     return partial
 
@@ -101,14 +104,15 @@ def slopes(
     ring = ring or slopes_ring(width)
     blocks, tiles = triton.cdiv(rows, ROWS), triton.cdiv(classes, ring.classes)
     per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
-    _hopper.slopes[(blocks * triton.cdiv(tiles, per_share),)](
-        _descriptor(embeddings, (64, DEPTH)),
+    run(
+        _hopper.slopes, (blocks * triton.cdiv(tiles, per_share),),
+        _descriptor(embeddings, (ROWS, DEPTH)),
         _descriptor(class_weights, (ring.classes, DEPTH)),
-        _descriptor(out, (64, ring.classes)),
-        x_inverse, w_inverse, labels, flags, factors, reference,
+        x_inverse, w_inverse, labels, flags, factors, reference, out, out.stride(0),
         rows, first_class, classes, blocks, per_share, first_class // ring.classes, flags.shape[1],
         scale * math.log2(math.e),
-        STEPS=triton.cdiv(width, DEPTH), STAGES=ring.stages, RESIDENT=ring.resident, num_warps=4,
+        STEPS=triton.cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate,
+        num_warps=4,
     )  # fmt: skip
 
 
@@ -118,13 +122,14 @@ def slope_flags(labels: Tensor, classes: int, width: int) -> Tensor:
 
 
 def tile_flags(labels: Tensor, classes: int, tile: int) -> Tensor:
-    """``[N / 64, tiles]``: which tiles hold a label of which rows, or run over the last class."""
+    """``[N / 128, tiles]``: which tiles hold a label of which rows, or run over the last class."""
     rows = labels.shape[0]
     tiles = triton.cdiv(classes, tile)
-    flags = torch.zeros(triton.cdiv(rows, ROWS) * 2, tiles, dtype=torch.uint8, device=labels.device)
-    _portable.mark_tiles[(triton.cdiv(rows, 256),)](
-        labels, flags, rows, tiles, classes, BLOCK_R=256, GROUP=64, BLOCK_C=tile
-    )
+    flags = torch.zeros(triton.cdiv(rows, ROWS), tiles, dtype=torch.uint8, device=labels.device)
+    run(
+        _portable.mark_tiles, (triton.cdiv(rows, 256),),
+        labels, flags, rows, tiles, classes, BLOCK_R=256, GROUP=ROWS, BLOCK_C=tile,
+    )  # fmt: skip
     return flags
 
 

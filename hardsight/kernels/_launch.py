@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from types import ModuleType
 
 import torch
@@ -11,13 +12,14 @@ import triton
 from torch import Tensor
 
 from hardsight.kernels import _portable
+from hardsight.kernels._run import run
 from hardsight.kernels._support import precision_of, row_blocks, shares_for, tiles_for
 
 _MODES = {
-    "angles": (_portable.ANGLES, 2),
-    "head": (_portable.HEAD, 6),
-    "angular": (_portable.ANGULAR, 2),
-    "linear": (_portable.LINEAR, 2),
+    "angles": (0, 2),
+    "head": (1, 6),
+    "angular": (2, 2),
+    "linear": (3, 2),
 }
 # Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
 _WIDEST_FIXED_SCALE = 45.0
@@ -26,11 +28,12 @@ _WIDEST_FIXED_SCALE = 45.0
 def inverse_norms(vectors: Tensor) -> Tensor:
     """``[R]`` float32: 1 / norm of every row, 0 for a zero row."""
     rows, width = vectors.shape
-    out = torch.empty(rows, dtype=torch.float32, device=vectors.device)
-    block_r, block_d = row_blocks(vectors)
-    _portable.inverse_norms[(triton.cdiv(rows, block_r),)](
-        vectors, out, rows, width, *vectors.stride(), BLOCK_R=block_r, BLOCK_D=block_d
-    )
+    out = _row_values(vectors)
+    blocks = row_blocks(width)
+    run(
+        _portable.inverse_norms, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        vectors, out, rows, width, *vectors.stride(), **blocks,
+    )  # fmt: skip
     return out
 
 
@@ -45,13 +48,13 @@ def target_pairs(
     """1 / norm, exact angle and logit of every example with its own class, ``[N]`` each."""
     rows, width = embeddings.shape
     # three tensors, not rows of one: an operator's outputs may not share memory
-    inverse = torch.empty(rows, dtype=torch.float32, device=embeddings.device)
-    angle, logit = torch.empty_like(inverse), torch.empty_like(inverse)
-    block_r, block_d = row_blocks(embeddings)
-    _portable.target_pairs[(triton.cdiv(rows, block_r),)](
+    inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
+    blocks = row_blocks(width)
+    run(
+        _portable.target_pairs, (triton.cdiv(rows, blocks["BLOCK_R"]),),
         embeddings, class_weights, bias, labels, inverse, angle, logit,
         rows, width, *embeddings.stride(), *class_weights.stride(),
-        HAS_BIAS=bias is not None, LOGITS=logits, BLOCK_R=block_r, BLOCK_D=block_d,
+        HAS_BIAS=bias is not None, LOGITS=logits, **blocks,
     )  # fmt: skip
     return inverse, angle, logit
 
@@ -83,14 +86,82 @@ def over_classes(
     device = embeddings.device
     partial = torch.empty(fields, shares, rows, dtype=torch.float32, device=device)
     index = torch.empty(shares, rows, dtype=torch.int32, device=device) if mode == "head" else None
-    _portable.over_classes[(triton.cdiv(rows, tiles.rows), shares)](
+    run(
+        _portable.over_classes, (triton.cdiv(rows, tiles.rows), shares),
         embeddings, class_weights, bias, labels, x_inverse, w_inverse, partial, index,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(),
-        scale, per_share,
+        rows, classes, width, *embeddings.stride(), *class_weights.stride(), scale, per_share,
         MODE=number, HAS_BIAS=bias is not None, ONLINE=mode != "angular" or is_online(scale),
         PRECISION=precision_of(embeddings), **tiles.options,
     )  # fmt: skip
     return partial, index if index is not None else partial
+
+
+def merge_angles(partial: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Sum of the angles to, and smallest angle of, the other classes, ``[N]`` each."""
+    _, shares, rows = partial.shape
+    total, nearest = (partial.new_empty(rows) for _ in range(2))
+    run(
+        _portable.merge_angles, (triton.cdiv(rows, 128),),
+        partial, total, nearest, rows, classes, shares, BLOCK_R=128,
+    )  # fmt: skip
+    return total, nearest
+
+
+def merge_log_odds(
+    partial: Tensor, target: Tensor, *, angular_scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Log-odds of the own class, and log-sum-exp of the others.
+
+    The latter is of logits, or of ``scale * elevation``: relative to the angle pi / 2.
+    """
+    _, shares, rows = partial.shape
+    log_odds, others = (partial.new_empty(rows) for _ in range(2))
+    slope = 1.0 if angular_scale is None else -angular_scale
+    start = 0.0 if angular_scale is None else angular_scale * (math.pi / 2)
+    run(
+        _portable.merge_log_odds, (triton.cdiv(rows, 128),),
+        partial, target, log_odds, others, rows, shares, slope, start, BLOCK_R=128,
+    )  # fmt: skip
+    return log_odds, others
+
+
+def slopes(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    first_class: int,
+    flags: Tensor | None,
+    factors: Tensor,
+    reference: Tensor,
+    scale: float | None,
+    x_inverse: Tensor | None,
+    w_inverse: Tensor | None,
+) -> None:
+    """Fill ``out [N, chunk]`` with slopes; ``flags`` come from :func:`slope_flags`."""
+    if flags is not None:
+        hopper = _hopper_module(embeddings.device)
+        assert hopper is not None
+        hopper.slopes(
+            embeddings, labels, class_weights, out,
+            flags=flags, first_class=first_class, factors=factors, reference=reference,
+            scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
+        )  # fmt: skip
+        return
+    rows, width = embeddings.shape
+    classes = class_weights.shape[0]
+    tiles = tiles_for(embeddings)
+    run(
+        _portable.slopes, (triton.cdiv(rows, tiles.rows), triton.cdiv(classes, tiles.classes)),
+        embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
+        rows, first_class, classes, width, *embeddings.stride(), *class_weights.stride(),
+        out.stride(0), scale or 0.0,
+        ANGLE=scale is not None, HAS_BIAS=bias is not None,
+        COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),
+        **tiles.options,
+    )  # fmt: skip
 
 
 def slope_flags(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor | None:
@@ -124,73 +195,45 @@ def is_online(scale: float) -> bool:
     return scale > _WIDEST_FIXED_SCALE
 
 
-def slopes(
-    embeddings: Tensor,
-    labels: Tensor,
-    class_weights: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    *,
-    first_class: int,
-    flags: Tensor | None,
-    factors: Tensor,
-    reference: Tensor,
-    scale: float | None,
-    x_inverse: Tensor | None,
-    w_inverse: Tensor | None,
-) -> None:
-    """Fill ``out [N, chunk]`` with slopes; ``flags`` come from :func:`slope_flags`."""
-    if flags is not None:
-        hopper_kernels(embeddings, class_weights).slopes(
-            embeddings, labels, class_weights, out,
-            flags=flags, first_class=first_class, factors=factors, reference=reference,
-            scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
-        )  # fmt: skip
-        return
-    rows, width = embeddings.shape
-    classes = class_weights.shape[0]
-    tiles = tiles_for(embeddings)
-    grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(classes, tiles.classes))
-    _portable.slopes[grid](
-        embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
-        rows, first_class, classes, width, *embeddings.stride(), *class_weights.stride(), out.stride(0),
-        scale or 0.0,
-        ANGLE=scale is not None, HAS_BIAS=bias is not None,
-        COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),
-        **tiles.options,
-    )  # fmt: skip
-
-
 def finish_embeddings(
     gathered: Tensor, embeddings: Tensor, labels: Tensor, class_weights: Tensor, factors: Tensor
 ) -> Tensor:
     """Gradient of the embeddings of an angular loss, in their dtype."""
     rows, width = embeddings.shape
     out = torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
-    block_r, block_d = row_blocks(embeddings)
-    _portable.finish_embeddings[(triton.cdiv(rows, block_r),)](
+    blocks = row_blocks(width)
+    run(
+        _portable.finish_embeddings, (triton.cdiv(rows, blocks["BLOCK_R"]),),
         gathered, embeddings, class_weights, labels, factors, out,
-        rows, width, *embeddings.stride(), *class_weights.stride(),
-        BLOCK_R=block_r, BLOCK_D=block_d,
+        rows, width, *embeddings.stride(), *class_weights.stride(), **blocks,
     )  # fmt: skip
     return out
 
 
-def finish_weights(
-    gathered: Tensor,
-    embeddings: Tensor,
-    class_weights: Tensor,
-    order: Tensor,
-    starts: Tensor,
-    factors: Tensor,
-    out: Tensor,
-    first_class: int,
-) -> None:
-    """Write rows ``first_class ...`` of the gradient of the class weights of an angular loss."""
-    classes, width = gathered.shape
-    _, block_d = row_blocks(embeddings)
-    _portable.finish_weights[(classes,)](
-        gathered, embeddings, class_weights, order, starts, factors, out,
-        first_class, classes, width, *embeddings.stride(), *class_weights.stride(),
-        BLOCK_D=block_d,
+def finish_weights(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor, out: Tensor) -> None:
+    """Make the gradient of a chunk of class weights tangent, into ``out``."""
+    rows, width = class_weights.shape
+    blocks = row_blocks(width)
+    run(
+        _portable.finish_weights, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        gathered, class_weights, w_inverse, out, rows, width, *class_weights.stride(), **blocks,
     )  # fmt: skip
+
+
+def add_targets(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, factors: Tensor, out: Tensor
+) -> None:
+    """Add the examples of each class to the gradient of its weight, without atomics."""
+    rows, width = embeddings.shape
+    ordered, order = torch.sort(labels, stable=True)
+    blocks = row_blocks(width)
+    blocks.pop("BLOCK_R")
+    run(
+        _portable.add_targets, (rows,),
+        embeddings, class_weights, ordered, order, factors, out,
+        rows, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+    )  # fmt: skip
+
+
+def _row_values(matrix: Tensor) -> Tensor:
+    return torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device)

@@ -91,8 +91,7 @@ def _linear(
 
     _, _, target = _launch.target_pairs(embeddings, labels, class_weights, bias, logits=True)
     partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, mode="linear")
-    others = _merged(partial)
-    return target - others, others
+    return _launch.merge_log_odds(partial, target, angular_scale=None)
 
 
 @_linear.register_fake
@@ -197,9 +196,8 @@ def _angular(
         embeddings, labels, class_weights, None,
         mode="angular", scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
     )  # fmt: skip
-    # of exp(scale * elevation): relative to the angle pi / 2
-    others = _merged(partial)
-    return scale * (torch.pi / 2 - angle) - others, others, x_inverse, w_inverse
+    log_odds, others = _launch.merge_log_odds(partial, angle, angular_scale=scale)
+    return log_odds, others, x_inverse, w_inverse
 
 
 @_angular.register_fake
@@ -235,8 +233,6 @@ def _angular_backward(
     d_w = (
         torch.empty_like(class_weights, memory_format=torch.contiguous_format) if needs_w else None
     )
-    if d_w is not None:
-        order, starts = _by_label(labels, classes)
     flags = _launch.slope_flags(embeddings, labels, class_weights)
     buffer = _chunk_buffer(embeddings, classes)
     for first, last in _chunks(classes, buffer):
@@ -252,9 +248,9 @@ def _angular_backward(
             _add_product(d_x, chunk, part)
         if d_w is not None:
             gathered = _scaled(_wide_product(chunk.T, embeddings), unit)
-            _launch.finish_weights(
-                gathered, embeddings, class_weights, order, starts, pull, d_w, first
-            )
+            _launch.finish_weights(gathered, part, w_inverse[first:last], d_w[first:last])
+    if d_w is not None:
+        _launch.add_targets(embeddings, labels, class_weights, pull, d_w)
     return [
         _launch.finish_embeddings(_scaled(d_x, unit), embeddings, labels, class_weights, pull)
         if needs_x
@@ -299,11 +295,6 @@ def _angular_gradients(ctx, grad, *_unused):
 _angular.register_autograd(_angular_gradients, setup_context=_angular_setup)
 
 
-def _merged(partial: Tensor) -> Tensor:
-    """Log-sum-exp of partial (largest, sum) pairs ``[2, shares, N]``."""
-    return torch.logsumexp(partial[0] + partial[1].log(), dim=0)
-
-
 def _unit_of(factors: Tensor, dtype: torch.dtype) -> Tensor | None:
     """Size of the largest factor, for float16 only: slopes relative to it stay in its range."""
     if dtype != torch.float16:
@@ -316,10 +307,10 @@ def _scaled(tensor: Tensor, unit: Tensor | None) -> Tensor:
 
 
 def _chunk_buffer(embeddings: Tensor, classes: int) -> Tensor:
-    """Room for the slopes of as many classes as fit ``CHUNK_BYTES``, at least 128."""
+    """Room for the slopes of as many classes as fit ``CHUNK_BYTES``, in whole tiles of 128."""
     rows = embeddings.shape[0]
-    fitting = CHUNK_BYTES // (rows * embeddings.element_size())
-    width = min(max(fitting // 128 * 128, 128), -(-classes // 8) * 8)
+    fitting = CHUNK_BYTES // (rows * embeddings.element_size() * 128)
+    width = 128 * max(1, min(fitting, -(-classes // 128)))
     return torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
 
 
@@ -341,11 +332,3 @@ def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
         total.addmm_(first.float(), second.float())
     else:
         torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
-
-
-def _by_label(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Examples ordered by label, and where each class starts, ``[C + 1]``; both int32."""
-    ordered, order = torch.sort(labels, stable=True)
-    edges = torch.arange(classes + 1, device=labels.device, dtype=labels.dtype)
-    starts = torch.searchsorted(ordered, edges, out_int32=True)
-    return order.to(torch.int32), starts

@@ -7,21 +7,22 @@ PI = tl.constexpr(3.141592653589793)
 LOG2E = tl.constexpr(1.4426950408889634)
 # Under this 1 - |cosine| the sine of an angle is rounding, and its gradient is held: float32 eps.
 FLAT = tl.constexpr(1.1920929e-07)
+MASKED = tl.constexpr(1e4)  # a "cosine" whose elevation is about -1e10 or less, and finite
 
 
 @triton.jit
 def arc_from_gap(size, root):
     """Angle from the nearer axis; ``size`` is ``|cos|`` and ``root`` is ``sqrt(1 - size)``.
 
-    Minimax polynomial of ``acos(x) / sqrt(1 - x)`` over [0, 1], degree 6: 9e-8 in exact arithmetic,
-    3e-7 in float32.
+    Minimax polynomial of ``acos(x) / sqrt(1 - x)`` over [0, 1], degree 6, exact at 0: 1e-7 in exact
+    arithmetic, 3e-7 in float32.
     """
-    poly = 0.0026117200031876564 * size - 0.012003393843770027
-    poly = poly * size + 0.027762912213802338
-    poly = poly * size - 0.04919743537902832
-    poly = poly * size + 0.08883588761091232
-    poly = poly * size - 0.21459108591079712
-    poly = poly * size + 1.570796251296997
+    poly = 0.0027233681175857782 * size - 0.012331496924161911
+    poly = poly * size + 0.028129136189818382
+    poly = poly * size - 0.04939036816358566
+    poly = poly * size + 0.08888409286737442
+    poly = poly * size - 0.21459604799747467
+    poly = poly * size + 1.5707963705062866
     return root * poly
 
 
@@ -47,7 +48,8 @@ def inverse_root_coarse(size):
 def elevation(cosines):
     """``pi / 2 - acos(cosines)``; a cosine beyond +-1 by rounding is at most 3e-4 rad off it.
 
-    Odd, so that sums over many classes near pi / 2 stay small.
+    Odd and exactly 0 at 0, so that sums over many classes near pi / 2 stay small and a masked
+    cosine of 0 adds nothing. At ``MASKED`` it is so far below any angle that its power is 0.
     """
     size = tl.abs(cosines)
     rise = 1.5707963267948966 - arc_from_gap(size, tl.sqrt(tl.abs(1.0 - size)))

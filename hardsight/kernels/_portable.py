@@ -323,33 +323,91 @@ def _tangent(first, second):
 
 @triton.jit
 def finish_weights(
-    gathered, embeddings, class_weights, order, starts, factors, out,
-    first_class, classes, width, x_row, x_col, w_row, w_col,
+    gathered, class_weights, w_inverse, out, rows, width, w_row, w_col,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradient of class weights from the examples of other classes: the sum, made tangent."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    sums = tl.load(gathered + at, mask=inside, other=0.0).to(tl.float32)
+    w_at = row.to(tl.int64)[:, None] * w_row + column.to(tl.int64)[None, :] * w_col
+    w = tl.load(class_weights + w_at, mask=inside, other=0.0).to(tl.float32)
+    w *= tl.load(w_inverse + row, mask=row < rows, other=0.0)[:, None]
+    sums -= tl.sum(sums * w, axis=1)[:, None] * w
+    tl.store(out + at, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_targets(
+    embeddings, class_weights, ordered, order, factors, out,
+    rows, width, x_row, x_col, w_row, w_col,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a chunk of class weights: made tangent, plus the examples of each class.
+    """Add to every class weight's gradient what its own examples give, in a fixed order.
 
-    ``order`` lists the examples by label, ``starts[c]`` where class ``c`` begins in it; every
-    class is summed by one program in a fixed order.
+    ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
+    example of a class sums that class; the others end at once.
     """
-    local = tl.program_id(0)
-    index = first_class + local
-    column = tl.arange(0, BLOCK_D)
-    inside = column < width
-    w_at = class_weights + index.to(tl.int64) * w_row + column.to(tl.int64) * w_col
-    w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
-    sums = tl.load(gathered + local.to(tl.int64) * width + column, mask=inside, other=0.0).to(
-        tl.float32
-    )[None, :]
-    w_unit, w_inverse = _unit(w)
-    sums -= tl.sum(sums * w_unit, axis=1)[:, None] * w_unit
-    begin = tl.load(starts + index)
-    end = tl.load(starts + index + 1)
-    for place in range(begin, end):
-        example = tl.load(order + place)
-        x_at = embeddings + example.to(tl.int64) * x_row + column.to(tl.int64) * x_col
-        x_unit, _ = _unit(tl.load(x_at, mask=inside, other=0.0).to(tl.float32)[None, :])
-        factor = tl.load(factors + example)
-        sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
-    at = out + index.to(tl.int64) * width + column
-    tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+    place = tl.program_id(0)
+    label = tl.load(ordered + place)
+    before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
+    if before != label:
+        column = tl.arange(0, BLOCK_D)
+        inside = column < width
+        w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
+        w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        w_unit, w_inverse = _unit(w)
+        at = out + label.to(tl.int64) * width + column
+        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        current = label
+        while current == label:
+            example = tl.load(order + place)
+            x_at = embeddings + example.to(tl.int64) * x_row + column.to(tl.int64) * x_col
+            x_unit, _ = _unit(tl.load(x_at, mask=inside, other=0.0).to(tl.float32)[None, :])
+            factor = tl.load(factors + example)
+            sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
+            place += 1
+            current = tl.load(ordered + place, mask=place < rows, other=-1)
+        tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def merge_angles(partial, total_out, nearest_out, rows, classes, shares, BLOCK_R: tl.constexpr):
+    """Sum of the angles and smallest angle from partial elevations and cosines."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < rows
+    total = tl.zeros([BLOCK_R], tl.float32)
+    nearest = tl.full([BLOCK_R], NONE, tl.float32)
+    for share in range(shares):
+        at = partial + share * rows + row
+        total += tl.load(at, mask=inside, other=0.0)
+        nearest = tl.maximum(nearest, tl.load(at + shares * rows, mask=inside, other=0.0))
+    angle = PI / 2 - elevation(tl.minimum(tl.maximum(nearest, -1.0), 1.0))
+    angle = tl.where(nearest == NONE, float("inf"), angle)
+    tl.store(total_out + row, (classes - 1) * (PI / 2) - total, mask=inside)
+    tl.store(nearest_out + row, angle, mask=inside)
+
+
+@triton.jit
+def merge_log_odds(
+    partial, target, log_odds_out, others_out, rows, shares, slope, start, BLOCK_R: tl.constexpr
+):
+    """Log-sum-exp of partial (largest, sum) pairs, and ``start + slope * target`` less it."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < rows
+    largest = tl.full([BLOCK_R], NONE, tl.float32)
+    for share in range(shares):
+        part = tl.load(partial + share * rows + row, mask=inside, other=0.0)
+        largest = tl.maximum(largest, part)
+    reference = tl.where(largest == NONE, 0.0, largest)
+    total = tl.zeros([BLOCK_R], tl.float32)
+    for share in range(shares):
+        at = partial + share * rows + row
+        part = tl.load(at, mask=inside, other=0.0)
+        total += tl.exp(part - reference) * tl.load(at + shares * rows, mask=inside, other=0.0)
+    others = reference + tl.log(total)
+    own = start + slope * tl.load(target + row, mask=inside, other=0.0)
+    tl.store(others_out + row, others, mask=inside)
+    tl.store(log_odds_out + row, own - others, mask=inside)

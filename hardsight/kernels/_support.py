@@ -113,10 +113,14 @@ def tiles_for(tensor: Tensor) -> Tiles:
     return Tiles(128, 128, 64, 8, 3)
 
 
-def row_blocks(tensor: Tensor) -> tuple[int, int]:
-    """Rows per program and padded width for the kernels that hold whole rows."""
-    padded = max(16, 1 << (tensor.shape[1] - 1).bit_length())
-    return max(1, min(16, 4096 // padded)), padded
+def row_blocks(width: int) -> dict[str, int]:
+    """Launch options of the kernels that hold whole rows: about 1,024 values in every warp."""
+    padded = max(16, 1 << (width - 1).bit_length())
+    return {
+        "BLOCK_R": max(1, 1024 // padded),
+        "BLOCK_D": padded,
+        "num_warps": min(max(1, padded // 2048), 16),
+    }
 
 
 def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[int, int]:
