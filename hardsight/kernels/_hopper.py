@@ -4,9 +4,11 @@ A block of 128 rows meets tiles of classes. One warp copies tiles into a ring of
 the bulk tensor engine; two groups of four warps multiply, and then do the arithmetic on their
 products. There are two ways to share the work:
 
-``ALTERNATE``, for rows short enough to stay in shared memory: tiles go to the two groups in turn.
-They arrive in order, so one group multiplies while the other works on its angles, and neither the
-tensor cores nor the rest of the multiprocessor waits.
+``ALTERNATE``, for rows short enough to stay in shared memory: tiles go to the two groups in turn,
+and a group starts to multiply when the other has no more products to start. So one multiplies
+while the other works on its angles, and the tensor cores hardly ever wait. Taking turns is also
+what makes the ring safe: a barrier tells odd fillings of a place from even ones only, so a group
+must not wait for a filling before the other group has seen the one before it.
 
 Otherwise rows and classes both stream through the ring, and each group takes 64 of the rows.
 """
@@ -64,14 +66,18 @@ def _produce(
 
 @gluon.jit
 def _products(
-    x_ring, w_ring, full, empty, count, group: gl.constexpr, layout: gl.constexpr,
+    x_ring, w_ring, full, empty, turns, tile, group: gl.constexpr, layout: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Products of this group's rows with its next tile, ``count`` steps into the stream."""
+    """Products of this group's rows with a tile, the ``tile``-th of the stream."""
     STAGES: gl.constexpr = w_ring.shape[0]
     BLOCK_N: gl.constexpr = 128 if ALTERNATE else 64
     BLOCK_C: gl.constexpr = w_ring.shape[1]
     acc = gl.zeros([BLOCK_N, BLOCK_C], gl.float32, layout)
+    count = tile * STEPS
+    if ALTERNATE:
+        # group 0 goes first: its wait for a turn before the first one passes at once
+        mbarrier.wait(turns.index(group), ((tile // 2) & 1) ^ (1 - group))
     for step in range(STEPS):
         stage = count % STAGES
         mbarrier.wait(full.index(stage), (count // STAGES) & 1)
@@ -86,6 +92,8 @@ def _products(
         acc = warpgroup_mma_wait(num_outstanding=1, deps=[acc])
         mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step > 0)
         count += 1
+    if ALTERNATE:
+        mbarrier.arrive(turns.index(1 - group))
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
     mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES))
     return acc
@@ -93,7 +101,7 @@ def _products(
 
 @gluon.jit
 def _collect(
-    x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags, partial,
+    x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags, partial,
     row_start, rows, classes, first_tile, last_tile, share, shares, scale,
     group: gl.constexpr, MODE: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
@@ -122,15 +130,7 @@ def _collect(
         special = gl.load(flags + tile) != 0
         w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
         acc = _products(
-            x_ring,
-            w_ring,
-            full,
-            empty,
-            (tile - first_tile) * STEPS,
-            group,
-            layout,
-            STEPS,
-            ALTERNATE,
+            x_ring, w_ring, full, empty, turns, tile - first_tile, group, layout, STEPS, ALTERNATE
         )
         cosines = acc * x_scale[:, None] * w_scale[None, :]
         if special:
@@ -187,17 +187,20 @@ def over_classes(
     x_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     mbarrier.init(x_full, count=1)
+    for group in gl.static_range(2):
+        mbarrier.init(turns.index(group), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=1 if ALTERNATE else 2)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_collect, (x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags,
+            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
                         partial, row_start, rows, classes, first_tile, last_tile, share, shares,
                         scale, 0, MODE, STEPS, ALTERNATE)),
-            (_collect, (x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags,
+            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
                         partial, row_start, rows, classes, first_tile, last_tile, share, shares,
                         scale, 1, MODE, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, x_ring, w_ring, x_full, full, empty, row_start,
@@ -210,7 +213,7 @@ def over_classes(
 
 @gluon.jit
 def _emit(
-    x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags, factors, reference,
+    x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags, factors, reference,
     out, out_row, row_start, rows, first_class, classes, first_tile, last_tile,
     flag_start, flag_step, scale,
     group: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
@@ -256,15 +259,7 @@ def _emit(
         special = gl.load(flags + tile) != 0
         w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
         acc = _products(
-            x_ring,
-            w_ring,
-            full,
-            empty,
-            (tile - first_tile) * STEPS,
-            group,
-            layout,
-            STEPS,
-            ALTERNATE,
+            x_ring, w_ring, full, empty, turns, tile - first_tile, group, layout, STEPS, ALTERNATE
         )
         cosines = acc * x_scale[:, None] * w_scale[None, :]
         if special:
@@ -301,17 +296,20 @@ def slopes(
     x_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     mbarrier.init(x_full, count=1)
+    for group in gl.static_range(2):
+        mbarrier.init(turns.index(group), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=1 if ALTERNATE else 2)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_emit, (x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags,
+            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
                      factors, reference, out, out_row, row_start, rows, first_class, classes,
                      first_tile, last_tile, flag_start, flag_step, scale, 0, STEPS, ALTERNATE)),
-            (_emit, (x_ring, w_ring, x_full, full, empty, x_inverse, w_inverse, labels, flags,
+            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
                      factors, reference, out, out_row, row_start, rows, first_class, classes,
                      first_tile, last_tile, flag_start, flag_step, scale, 1, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, x_ring, w_ring, x_full, full, empty, row_start,
