@@ -249,6 +249,7 @@ def _angular_backward(
         if d_w is not None:
             gathered = _scaled(_wide_product(chunk.T, embeddings), unit)
             _launch.finish_weights(gathered, part, w_inverse[first:last], d_w[first:last])
+            del gathered  # or the next one is made beside it
     if d_w is not None:
         _launch.add_targets(embeddings, labels, class_weights, pull, d_w)
     return [
