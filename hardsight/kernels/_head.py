@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight.kernels._support import check_inputs, check_targets
@@ -126,8 +127,9 @@ def _logit_fields(partial: Tensor, index: Tensor, target: Tensor, labels: Tensor
     own = (target - everything).exp()
     other = (other_sum - everything).exp()
     weight = (reference - everything).exp()
+    surprise = F.softplus(other_sum - target)  # -log p of the own class, also where p rounds to 1
     # terms p (logsumexp - z), all positive
-    entropy = own * (everything - target) + other * (everything - reference) - weight * moment
+    entropy = own * surprise + other * (everything - reference) - weight * moment
     expected = own * target + other * reference + weight * moment
     own_wins = (target > largest) | ((target == largest) & (labels < which))
     return [

@@ -309,10 +309,10 @@ def _scaled(tensor: Tensor, unit: Tensor | None) -> Tensor:
 
 def _chunk_buffer(embeddings: Tensor, classes: int) -> Tensor:
     """Room for the slopes of as many classes as fit ``CHUNK_BYTES``, in whole tiles of 128."""
-    rows = embeddings.shape[0]
-    fitting = CHUNK_BYTES // (rows * embeddings.element_size() * 128)
-    width = 128 * max(1, min(fitting, -(-classes // 128)))
-    return torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
+    rows, width = embeddings.shape
+    per_class = rows * embeddings.element_size() + width * 4
+    tiles = max(1, min(CHUNK_BYTES // (128 * per_class), -(-classes // 128)))
+    return torch.empty(rows, 128 * tiles, dtype=embeddings.dtype, device=embeddings.device)
 
 
 def _chunks(classes: int, buffer: Tensor) -> list[tuple[int, int]]:

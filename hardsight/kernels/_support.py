@@ -15,7 +15,7 @@ from hardsight._optional import require
 from hardsight.errors import OptionError, ShapeError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CHUNK_BYTES = 40 << 20  # of slopes held at once in a backward pass
+CHUNK_BYTES = 50 << 20  # of slopes, and of the products made of them, at once in a backward pass
 
 
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
@@ -70,7 +70,8 @@ def check_inputs(
         raise OptionError(
             f"expected tensors on a CUDA device, got {embeddings.device}; pass impl='torch'"
         )
-    require("triton", extra="kernels", feature="a fused kernel")
+    if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
+        require("triton", extra="kernels", feature="a fused kernel")
 
 
 def check_targets(labels: Tensor, num_classes: int) -> None:

@@ -215,9 +215,7 @@ def test_the_operators_pass_the_checks_of_torch(make_head):
     w = head.class_weights.requires_grad_()
     ops = torch.ops.hardsight
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(
-        ops.angular_log_odds.default, (x, head.labels, w, 4.0), test_utils=checks
-    )
+    torch.library.opcheck(ops.angular_log_odds.default, (x, head.labels, w, 4.0), test_utils=checks)
     torch.library.opcheck(
         ops.linear_log_odds.default, (x, head.labels, w, head.bias), test_utils=checks
     )
