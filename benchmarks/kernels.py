@@ -171,7 +171,7 @@ def score_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
     return "AVH scores", [
         ("GEMM", lambda: torch.mm(x, w.T)),
         ("hardsight", fused),
-        ("statistics of hardsight, all", lambda: kernels.head_statistics(x, labels, w)),
+        ("statistics, all of hardsight", lambda: kernels.head_statistics(x, labels, w)),
         ("eager", lambda: plain_avh(x, labels, w)),
         ("compile", lambda: compiled(x, labels, w)),
     ]

@@ -7,14 +7,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-import triton
 import triton.experimental.gluon.language as gl
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from hardsight.kernels import _hopper, _portable
 from hardsight.kernels._run import run
-from hardsight.kernels._support import processors
+from hardsight.kernels._support import cdiv, processors
 
 ROWS = 128  # per program
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
@@ -66,9 +65,9 @@ def over_classes(
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = ring or over_classes_ring(width)
-    blocks, tiles = triton.cdiv(rows, ROWS), triton.cdiv(classes, ring.classes)
+    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, ring.classes)
     per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
-    shares = triton.cdiv(tiles, per_share)
+    shares = cdiv(tiles, per_share)
     sums = 2 * shares if ring.alternate else shares
     partial = torch.empty(2, sums, rows, dtype=torch.float32, device=embeddings.device)
     run(
@@ -77,7 +76,7 @@ def over_classes(
         _descriptor(class_weights, (ring.classes, DEPTH)),
         x_inverse, w_inverse, labels, tile_flags(labels, classes, ring.classes), partial,
         rows, classes, blocks, shares, per_share, scale * math.log2(math.e),
-        MODE=0 if mode == "angles" else 2, STEPS=triton.cdiv(width, DEPTH), STAGES=ring.stages,
+        MODE=0 if mode == "angles" else 2, STEPS=cdiv(width, DEPTH), STAGES=ring.stages,
         ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
     return partial
@@ -102,16 +101,16 @@ def slopes(
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = ring or slopes_ring(width)
-    blocks, tiles = triton.cdiv(rows, ROWS), triton.cdiv(classes, ring.classes)
+    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, ring.classes)
     per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
     run(
-        _hopper.slopes, (blocks * triton.cdiv(tiles, per_share),),
+        _hopper.slopes, (blocks * cdiv(tiles, per_share),),
         _descriptor(embeddings, (ROWS, DEPTH)),
         _descriptor(class_weights, (ring.classes, DEPTH)),
         x_inverse, w_inverse, labels, flags, factors, reference, out, out.stride(0),
         rows, first_class, classes, blocks, per_share, first_class // ring.classes, flags.shape[1],
         scale * math.log2(math.e),
-        STEPS=triton.cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate,
+        STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate,
         num_warps=4,
     )  # fmt: skip
 
@@ -124,10 +123,10 @@ def slope_flags(labels: Tensor, classes: int, width: int) -> Tensor:
 def tile_flags(labels: Tensor, classes: int, tile: int) -> Tensor:
     """``[N / 128, tiles]``: which tiles hold a label of which rows, or run over the last class."""
     rows = labels.shape[0]
-    tiles = triton.cdiv(classes, tile)
-    flags = torch.zeros(triton.cdiv(rows, ROWS), tiles, dtype=torch.uint8, device=labels.device)
+    tiles = cdiv(classes, tile)
+    flags = torch.zeros(cdiv(rows, ROWS), tiles, dtype=torch.uint8, device=labels.device)
     run(
-        _portable.mark_tiles, (triton.cdiv(rows, 256),),
+        _portable.mark_tiles, (cdiv(rows, 256),),
         labels, flags, rows, tiles, classes, BLOCK_R=256, GROUP=ROWS, BLOCK_C=tile,
     )  # fmt: skip
     return flags
@@ -139,17 +138,18 @@ def _tiles_per_share(blocks: int, tiles: int, processors: int) -> int:
 
     A program costs its tiles plus about one for starting; programs run in waves.
     """
-    splits = {triton.cdiv(tiles, shares) for shares in range(1, min(tiles, 64) + 1)}
+    splits = {cdiv(tiles, shares) for shares in range(1, min(tiles, 64) + 1)}
 
     def cost(per_share: int) -> float:
-        waves = triton.cdiv(blocks * triton.cdiv(tiles, per_share), processors)
+        waves = cdiv(blocks * cdiv(tiles, per_share), processors)
         return waves * (per_share + 1.0)
 
     return min(splits, key=cost)
 
 
 def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(matrix, list(block), _layout(block, matrix.dtype))
+    layout = _layout(block, matrix.dtype)
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), list(block), layout)
 
 
 @functools.cache

@@ -8,12 +8,11 @@ import math
 from types import ModuleType
 
 import torch
-import triton
 from torch import Tensor
 
 from hardsight.kernels import _portable
 from hardsight.kernels._run import run
-from hardsight.kernels._support import precision_of, row_blocks, shares_for, tiles_for
+from hardsight.kernels._support import cdiv, precision_of, row_blocks, shares_for, tiles_for
 
 _MODES = {
     "angles": (0, 2),
@@ -31,7 +30,7 @@ def inverse_norms(vectors: Tensor) -> Tensor:
     out = _row_values(vectors)
     blocks = row_blocks(width)
     run(
-        _portable.inverse_norms, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        _portable.inverse_norms, (cdiv(rows, blocks["BLOCK_R"]),),
         vectors, out, rows, width, *vectors.stride(), **blocks,
     )  # fmt: skip
     return out
@@ -51,7 +50,7 @@ def target_pairs(
     inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
     blocks = row_blocks(width)
     run(
-        _portable.target_pairs, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        _portable.target_pairs, (cdiv(rows, blocks["BLOCK_R"]),),
         embeddings, class_weights, bias, labels, inverse, angle, logit,
         rows, width, *embeddings.stride(), *class_weights.stride(),
         HAS_BIAS=bias is not None, LOGITS=logits, **blocks,
@@ -87,7 +86,7 @@ def over_classes(
     partial = torch.empty(fields, shares, rows, dtype=torch.float32, device=device)
     index = torch.empty(shares, rows, dtype=torch.int32, device=device) if mode == "head" else None
     run(
-        _portable.over_classes, (triton.cdiv(rows, tiles.rows), shares),
+        _portable.over_classes, (cdiv(rows, tiles.rows), shares),
         embeddings, class_weights, bias, labels, x_inverse, w_inverse, partial, index,
         rows, classes, width, *embeddings.stride(), *class_weights.stride(), scale, per_share,
         MODE=number, HAS_BIAS=bias is not None, ONLINE=mode != "angular" or is_online(scale),
@@ -101,7 +100,7 @@ def merge_angles(partial: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     _, shares, rows = partial.shape
     total, nearest = (partial.new_empty(rows) for _ in range(2))
     run(
-        _portable.merge_angles, (triton.cdiv(rows, 128),),
+        _portable.merge_angles, (cdiv(rows, 128),),
         partial, total, nearest, rows, classes, shares, BLOCK_R=128,
     )  # fmt: skip
     return total, nearest
@@ -119,7 +118,7 @@ def merge_log_odds(
     slope = 1.0 if angular_scale is None else -angular_scale
     start = 0.0 if angular_scale is None else angular_scale * (math.pi / 2)
     run(
-        _portable.merge_log_odds, (triton.cdiv(rows, 128),),
+        _portable.merge_log_odds, (cdiv(rows, 128),),
         partial, target, log_odds, others, rows, shares, slope, start, BLOCK_R=128,
     )  # fmt: skip
     return log_odds, others
@@ -154,7 +153,7 @@ def slopes(
     classes = class_weights.shape[0]
     tiles = tiles_for(embeddings)
     run(
-        _portable.slopes, (triton.cdiv(rows, tiles.rows), triton.cdiv(classes, tiles.classes)),
+        _portable.slopes, (cdiv(rows, tiles.rows), cdiv(classes, tiles.classes)),
         embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
         rows, first_class, classes, width, *embeddings.stride(), *class_weights.stride(),
         out.stride(0), scale or 0.0,
@@ -203,7 +202,7 @@ def finish_embeddings(
     out = torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
     blocks = row_blocks(width)
     run(
-        _portable.finish_embeddings, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        _portable.finish_embeddings, (cdiv(rows, blocks["BLOCK_R"]),),
         gathered, embeddings, class_weights, labels, factors, out,
         rows, width, *embeddings.stride(), *class_weights.stride(), **blocks,
     )  # fmt: skip
@@ -215,7 +214,7 @@ def finish_weights(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor, o
     rows, width = class_weights.shape
     blocks = row_blocks(width)
     run(
-        _portable.finish_weights, (triton.cdiv(rows, blocks["BLOCK_R"]),),
+        _portable.finish_weights, (cdiv(rows, blocks["BLOCK_R"]),),
         gathered, class_weights, w_inverse, out, rows, width, *class_weights.stride(), **blocks,
     )  # fmt: skip
 

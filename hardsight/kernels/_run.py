@@ -38,10 +38,10 @@ def args_on_gpu(args: tuple[Any, ...]) -> bool:
 
 
 def _trait(value: Any) -> Hashable:
+    if type(value) is int:
+        return value == 1, value % 16 == 0, value >= 2**31
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
-    if isinstance(value, int):
-        return value == 1, value % 16 == 0, value >= 2**31
-    if value is None or isinstance(value, float):
+    if value is None or type(value) is float:
         return type(value)
     return tuple(value.block_shape), value.base.dtype  # a tensor descriptor

@@ -114,6 +114,11 @@ def tiles_for(tensor: Tensor) -> Tiles:
     return Tiles(128, 128, 64, 8, 3)
 
 
+def cdiv(value: int, step: int) -> int:
+    """Quotient rounded up; Triton's own is slow outside a kernel."""
+    return -(-value // step)
+
+
 def row_blocks(width: int) -> dict[str, int]:
     """Launch options of the kernels that hold whole rows: about 1,024 values in every warp."""
     padded = max(16, 1 << (width - 1).bit_length())
