@@ -307,8 +307,8 @@ def quotient(value: float | None, base: float | None) -> float | None:
 
 
 HEADER = (
-    f"{'work':<17}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<33}{'ms':>9}{'p10':>9}{'p90':>9}"
-    f"{'x GEMM':>8}{'graph ms':>10}{'x GEMM':>8}{'extra MiB':>11}  note"
+    f"{'work':<17}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<33}{'ms':>9}{'p10':>9}"
+    f"{'p90':>9}{'x GEMM':>8}{'graph ms':>10}{'x GEMM':>8}{'extra MiB':>11}  note"
 )
 
 

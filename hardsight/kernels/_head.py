@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hardsight.kernels._support import check_inputs, check_targets
+from hardsight._checks import check_labels
+from hardsight.kernels._support import check_inputs
 
 
 class HeadStatistics(NamedTuple):
@@ -63,12 +64,12 @@ def head_statistics(
         MissingExtraError: Triton is not installed.
     """
     check_inputs(embeddings, labels, class_weights, bias)
-    check_targets(labels, class_weights.shape[0])
+    check_labels(labels, class_weights.shape[0])
     fields = torch.ops.hardsight.head_statistics(
         embeddings.detach(),
-        labels,
+        labels.to(torch.int64).contiguous(),
         class_weights.detach(),
-        None if bias is None else bias.detach(),
+        None if bias is None else bias.detach().contiguous(),
         logits,
     )
     return HeadStatistics(*fields)

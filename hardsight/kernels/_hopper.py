@@ -120,11 +120,8 @@ def _collect(
     nearest = gl.full([BLOCK_N], NONE, gl.float32, gl.SliceLayout(1, layout))
     if ALTERNATE:
         mbarrier.wait(x_full, 0)
-        skip: gl.constexpr = group
-        stride: gl.constexpr = 2
-    else:
-        skip: gl.constexpr = 0
-        stride: gl.constexpr = 1
+    skip: gl.constexpr = group if ALTERNATE else 0
+    stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         column = tile * BLOCK_C + gl.arange(0, BLOCK_C, gl.SliceLayout(0, layout))
         special = gl.load(flags + tile) != 0
@@ -197,12 +194,12 @@ def over_classes(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
-                        partial, row_start, rows, classes, first_tile, last_tile, share, shares,
-                        scale, 0, MODE, STEPS, ALTERNATE)),
-            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
-                        partial, row_start, rows, classes, first_tile, last_tile, share, shares,
-                        scale, 1, MODE, STEPS, ALTERNATE)),
+            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels,
+                        flags, partial, row_start, rows, classes, first_tile, last_tile, share,
+                        shares, scale, 0, MODE, STEPS, ALTERNATE)),
+            (_collect, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels,
+                        flags, partial, row_start, rows, classes, first_tile, last_tile, share,
+                        shares, scale, 1, MODE, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, x_ring, w_ring, x_full, full, empty, row_start,
                         first_tile, last_tile, STEPS, ALTERNATE)),
         ],
@@ -211,10 +208,22 @@ def over_classes(
     )  # fmt: skip
 
 
+@gluon.constexpr_function
+def _stored_layout(rows, columns):
+    """The same rows in the same warps as a product, but 8 neighbours, 16 bytes, in every thread."""
+    return gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64]] + [[64, 0]] * (rows == 128),
+        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[16, 0], [32, 0]],
+        block_bases=[],
+        shape=[rows, columns],
+    )
+
+
 @gluon.jit
 def _emit(
-    x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags, factors, reference,
-    out, out_row, row_start, rows, first_class, classes, first_tile, last_tile,
+    x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
+    factors, reference, out, out_row, row_start, rows, first_class, classes, first_tile, last_tile,
     flag_start, flag_step, scale,
     group: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
@@ -224,19 +233,7 @@ def _emit(
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_C, 16]
     )
-    # the same rows in the same warps, but 8 neighbours, 16 bytes, in every thread
-    if ALTERNATE:
-        stored: gl.constexpr = gl.DistributedLinearLayout(
-            reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [64, 0]],
-            lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-            warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[BLOCK_N, BLOCK_C],
-        )  # fmt: skip
-    else:
-        stored: gl.constexpr = gl.DistributedLinearLayout(
-            reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64]],
-            lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-            warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[BLOCK_N, BLOCK_C],
-        )  # fmt: skip
+    stored: gl.constexpr = _stored_layout(BLOCK_N, BLOCK_C)
     begin = row_start if ALTERNATE else row_start + 64 * group
     row = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, layout))
     inside = row < rows
@@ -249,11 +246,8 @@ def _emit(
     out_at = out + out_rows.to(gl.int64)[:, None] * out_row
     if ALTERNATE:
         mbarrier.wait(x_full, 0)
-        skip: gl.constexpr = group
-        stride: gl.constexpr = 2
-    else:
-        skip: gl.constexpr = 0
-        stride: gl.constexpr = 1
+    skip: gl.constexpr = group if ALTERNATE else 0
+    stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         column = tile * BLOCK_C + gl.arange(0, BLOCK_C, gl.SliceLayout(0, layout))
         special = gl.load(flags + tile) != 0
@@ -306,11 +300,11 @@ def slopes(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
-                     factors, reference, out, out_row, row_start, rows, first_class, classes,
+            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels,
+                     flags, factors, reference, out, out_row, row_start, rows, first_class, classes,
                      first_tile, last_tile, flag_start, flag_step, scale, 0, STEPS, ALTERNATE)),
-            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels, flags,
-                     factors, reference, out, out_row, row_start, rows, first_class, classes,
+            (_emit, (x_ring, w_ring, x_full, full, empty, turns, x_inverse, w_inverse, labels,
+                     flags, factors, reference, out, out_row, row_start, rows, first_class, classes,
                      first_tile, last_tile, flag_start, flag_step, scale, 1, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, x_ring, w_ring, x_full, full, empty, row_start,
                         first_tile, last_tile, STEPS, ALTERNATE)),

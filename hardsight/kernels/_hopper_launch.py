@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton.experimental.gluon.language as gl
@@ -153,6 +154,6 @@ def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 
 
 @functools.cache
-def _layout(block: tuple[int, int], dtype: torch.dtype):
+def _layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
     kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
     return gl.NVMMASharedLayout.get_default_for(list(block), kind)

@@ -168,7 +168,8 @@ def slope_flags(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Te
     hopper = hopper_kernels(embeddings, class_weights)
     if hopper is None:
         return None
-    return hopper.slope_flags(labels, class_weights.shape[0], embeddings.shape[1])
+    flags: Tensor = hopper.slope_flags(labels, class_weights.shape[0], embeddings.shape[1])
+    return flags
 
 
 def hopper_kernels(*matrices: Tensor) -> ModuleType | None:

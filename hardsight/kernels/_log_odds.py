@@ -1,8 +1,9 @@
 """Log-odds of an example's own class, fused forward and backward.
 
-Every loss of ``softmax(logits)[label]`` is a curve over ``log_odds = z_y - log sum_{c != y} e^z_c``:
-cross-entropy is ``softplus(-log_odds)``, the encouraging loss with a full bonus ``-log_odds``. So
-one fused function, with its gradient, serves them all; ``1 - p`` never cancels.
+Every loss of ``softmax(logits)[label]`` is a curve over the log-odds
+``z_y - log sum_{c != y} e^z_c``: cross-entropy is ``softplus(-log_odds)``, the encouraging loss with
+a full bonus ``-log_odds``. So one fused function, with its gradient, serves them all; ``1 - p``
+never cancels.
 
 The backward pass recomputes the products for a chunk of classes at a time and writes their slopes
 once, in the dtype of the inputs; both gradients are then plain matrix products of that chunk.
@@ -13,8 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardsight._checks import check_labels
 from hardsight.errors import OptionError
-from hardsight.kernels._support import CHUNK_BYTES, check_inputs, check_targets
+from hardsight.kernels._support import CHUNK_BYTES, check_inputs
 
 
 def linear_log_odds(
@@ -47,8 +49,9 @@ def linear_log_odds(
     """
     check_inputs(embeddings, labels, class_weights, bias)
     ignored = labels == ignore_index
-    check_targets(torch.where(ignored, 0, labels), class_weights.shape[0])
-    labels = torch.where(ignored, -1, labels)
+    check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
+    labels = torch.where(ignored, -1, labels.to(torch.int64)).contiguous()
+    bias = None if bias is None else bias.contiguous()
     log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
     return torch.where(ignored, 0.0, log_odds)
 
@@ -79,8 +82,12 @@ def angular_log_odds(
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     check_inputs(embeddings, labels, class_weights)
-    check_targets(labels, class_weights.shape[0])
-    return torch.ops.hardsight.angular_log_odds(embeddings, labels, class_weights, float(scale))[0]
+    check_labels(labels, class_weights.shape[0])
+    labels = labels.to(torch.int64).contiguous()
+    log_odds: Tensor = torch.ops.hardsight.angular_log_odds(
+        embeddings, labels, class_weights, float(scale)
+    )[0]
+    return log_odds
 
 
 @torch.library.custom_op("hardsight::linear_log_odds", mutates_args=())

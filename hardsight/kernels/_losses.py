@@ -77,7 +77,7 @@ def linear_encouraging_loss(
 
     Raises:
         ShapeError: the tensors do not fit each other.
-        OptionError: an option is out of its range, or the dtypes or the device are not the kernels'.
+        OptionError: an option is out of range, or the dtypes or the device are not the kernels'.
         MissingExtraError: Triton is not installed.
 
     Reference:

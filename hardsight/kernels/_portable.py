@@ -135,8 +135,8 @@ def over_classes(
     for tile in range(first_tile, last_tile):
         column = tile * BLOCK_C + tl.arange(0, BLOCK_C)
         products = _tile(
-            embeddings, class_weights, row, column, rows, classes, width, x_row, x_col, w_row, w_col,
-            PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
+            embeddings, class_weights, row, column, rows, classes, width,
+            x_row, x_col, w_row, w_col, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
         )  # fmt: skip
         other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
         if angular:

@@ -13,28 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_OPTIONS = ("num_warps", "num_stages")
 _compiled: dict[Hashable, Any] = {}
 
 
 def run(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch ``kernel`` on the current stream; constants and compiler options by name."""
-    if not args_on_gpu(args):  # the interpreter
+    """Launch ``kernel`` on the current stream of its first argument's device.
+
+    Constants and compiler options come by name.
+    """
+    device = (args[0] if isinstance(args[0], Tensor) else args[0].base).device
+    if device.type != "cuda":  # the interpreter
         kernel[grid](*args, **constants)
         return
-    key = (kernel, torch.cuda.current_device(), *constants.values(), *map(_trait, args))
-    compiled = _compiled.get(key)
-    if compiled is None:
-        _compiled[key] = kernel[grid](*args, **constants)
+    current = torch.cuda.current_device()
+    if device.index != current:
+        with torch.cuda.device(device):
+            run(kernel, grid, *args, **constants)
         return
-    values = [constants[name] for name in kernel.arg_names[len(args) :]]
-    compiled[(*grid, 1, 1)[:3]](*args, *values)
-
-
-def args_on_gpu(args: tuple[Any, ...]) -> bool:
-    """Whether this is a launch on a device; told by the first argument."""
-    first = args[0]
-    return bool(first.is_cuda if isinstance(first, Tensor) else first.base.is_cuda)
+    key = (kernel, current, *constants.values(), *map(_trait, args))
+    found = _compiled.get(key)
+    if found is None:
+        _compiled[key] = kernel[grid](*args, **constants), kernel.arg_names[len(args) :]
+        return
+    compiled, names = found
+    compiled[(*grid, 1, 1)[:3]](*args, *[constants[name] for name in names])
 
 
 def _trait(value: Any) -> Hashable:
@@ -43,5 +45,5 @@ def _trait(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
     if value is None or type(value) is float:
-        return type(value)
+        return str(type(value))
     return tuple(value.block_shape), value.base.dtype  # a tensor descriptor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_labels, check_rows, check_width
+from hardsight._checks import check_rows, check_width
 from hardsight._optional import require
 from hardsight.errors import OptionError, ShapeError
 
@@ -72,11 +72,6 @@ def check_inputs(
         )
     if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
         require("triton", extra="kernels", feature="a fused kernel")
-
-
-def check_targets(labels: Tensor, num_classes: int) -> None:
-    """Raise unless labels are class indices."""
-    check_labels(labels, num_classes)
 
 
 def _interpreted() -> bool:

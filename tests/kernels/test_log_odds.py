@@ -224,3 +224,17 @@ def test_the_operators_pass_the_checks_of_torch(make_head):
         (x.detach(), head.labels, w.detach(), head.bias, True),
         test_utils=checks,
     )
+
+
+def test_strided_labels_of_any_integer_type_and_a_strided_bias_are_read_right(make_head):
+    head = make_head(10, 8, 20, torch.float32)
+    expected = linear_log_odds(head.embeddings, head.labels, head.class_weights, head.bias)
+    labels = torch.stack([head.labels, head.labels + 1], dim=1).to(torch.uint8)[:, 0]
+    bias = torch.stack([head.bias, head.bias + 1], dim=1)[:, 0]
+    found = linear_log_odds(head.embeddings, labels, head.class_weights, bias)
+    assert torch.equal(found, expected)
+    angular = [
+        angular_log_odds(head.embeddings, which, head.class_weights, scale=4)
+        for which in (labels, head.labels)
+    ]
+    assert torch.equal(*angular)

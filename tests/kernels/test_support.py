@@ -30,7 +30,7 @@ def test_other_dtypes_are_not_supported(other):
 
 def test_mixed_dtypes_are_refused_with_a_way_out():
     assert not is_supported(X.bfloat16(), W)
-    with pytest.raises(OptionError, match="got torch.bfloat16 and torch.float32; cast them or"):
+    with pytest.raises(OptionError, match=r"got torch\.bfloat16 and torch\.float32; cast them or"):
         head_statistics(X.bfloat16(), LABELS, W)
 
 
