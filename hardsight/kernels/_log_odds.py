@@ -1,9 +1,9 @@
 """Log-odds of an example's own class, fused forward and backward.
 
 Every loss of ``softmax(logits)[label]`` is a curve over the log-odds
-``z_y - log sum_{c != y} e^z_c``: cross-entropy is ``softplus(-log_odds)``, the encouraging loss with
-a full bonus ``-log_odds``. So one fused function, with its gradient, serves them all; ``1 - p``
-never cancels.
+``z_y - log sum_{c != y} e^z_c``: cross-entropy is ``softplus(-log_odds)``, the encouraging loss
+with a full bonus ``-log_odds``. So one fused function, with its gradient, serves them all;
+``1 - p`` never cancels.
 
 The backward pass recomputes the products for a chunk of classes at a time and writes their slopes
 once, in the dtype of the inputs; both gradients are then plain matrix products of that chunk.
