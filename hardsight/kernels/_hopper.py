@@ -25,6 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from hardsight.kernels._math import LOG2E, MASKED, arc_slope, elevation
 
+# its name before and since Triton 3.8
+_copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+
 ANGLES = gl.constexpr(0)
 ANGULAR = gl.constexpr(2)
 NONE = gl.constexpr(float("-inf"))
@@ -42,9 +45,7 @@ def _produce(
     if ALTERNATE:
         mbarrier.expect(x_full, x_desc.block_type.nbytes * STEPS)
         for place in gl.static_range(STEPS):
-            tma.async_copy_global_to_shared(
-                x_desc, [row_start, place * BLOCK_D], x_full, x_ring.index(place)
-            )
+            _copy_in(x_desc, [row_start, place * BLOCK_D], x_full, x_ring.index(place))
     count = 0
     for tile in range(first_tile, last_tile):
         for step in range(STEPS):
@@ -55,12 +56,8 @@ def _produce(
                 mbarrier.expect(bar, w_desc.block_type.nbytes)
             else:
                 mbarrier.expect(bar, w_desc.block_type.nbytes + x_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(
-                    x_desc, [row_start, step * BLOCK_D], bar, x_ring.index(stage)
-                )
-            tma.async_copy_global_to_shared(
-                w_desc, [tile * BLOCK_C, step * BLOCK_D], bar, w_ring.index(stage)
-            )
+                _copy_in(x_desc, [row_start, step * BLOCK_D], bar, x_ring.index(stage))
+            _copy_in(w_desc, [tile * BLOCK_C, step * BLOCK_D], bar, w_ring.index(stage))
             count += 1
 
 

@@ -8,6 +8,7 @@ import math
 from types import ModuleType
 
 import torch
+import triton
 from torch import Tensor
 
 from hardsight.kernels import _portable
@@ -184,10 +185,11 @@ def _hopper_module(device: torch.device) -> ModuleType | None:
         return None
     if torch.cuda.get_device_capability(device) != (9, 0):
         return None
-    try:  # Gluon is young: a Triton without what we use gives up speed, not the result
-        return importlib.import_module("hardsight.kernels._hopper_launch")
-    except ImportError:
+    # Gluon still changes between releases: outside those tried, the portable kernels run
+    release = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if not (3, 6) <= release <= (3, 9):
         return None
+    return importlib.import_module("hardsight.kernels._hopper_launch")
 
 
 def is_online(scale: float) -> bool:
