@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from hardsight.kernels._math import LOG2E, MASKED, arc_slope, elevation
 
-# its name before and since Triton 3.8
+# renamed between Triton 3.6 and 3.9
 _copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 ANGLES = gl.constexpr(0)

@@ -44,8 +44,12 @@ def target_pairs(
     bias: Tensor | None,
     *,
     logits: bool,
+    ignore: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """1 / norm, exact angle and logit of every example with its own class, ``[N]`` each."""
+    """1 / norm, exact angle and logit of every example with its own class, ``[N]`` each.
+
+    NaN where a label is no class; with ``ignore`` one under 0 is none on purpose.
+    """
     rows, width = embeddings.shape
     # three tensors, not rows of one: an operator's outputs may not share memory
     inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
@@ -53,8 +57,8 @@ def target_pairs(
     run(
         _portable.target_pairs, (cdiv(rows, blocks["BLOCK_R"]),),
         embeddings, class_weights, bias, labels, inverse, angle, logit,
-        rows, width, *embeddings.stride(), *class_weights.stride(),
-        HAS_BIAS=bias is not None, LOGITS=logits, **blocks,
+        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
+        HAS_BIAS=bias is not None, LOGITS=logits, IGNORE=ignore, **blocks,
     )  # fmt: skip
     return inverse, angle, logit
 
@@ -207,7 +211,8 @@ def finish_embeddings(
     run(
         _portable.finish_embeddings, (cdiv(rows, blocks["BLOCK_R"]),),
         gathered, embeddings, class_weights, labels, factors, out,
-        rows, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
+        **blocks,
     )  # fmt: skip
     return out
 
@@ -233,7 +238,8 @@ def add_targets(
     run(
         _portable.add_targets, (rows,),
         embeddings, class_weights, ordered, order, factors, out,
-        rows, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
+        **blocks,
     )  # fmt: skip
 
 

@@ -96,7 +96,9 @@ def _linear(
 ) -> tuple[Tensor, Tensor]:
     from hardsight.kernels import _launch
 
-    _, _, target = _launch.target_pairs(embeddings, labels, class_weights, bias, logits=True)
+    _, _, target = _launch.target_pairs(
+        embeddings, labels, class_weights, bias, logits=True, ignore=True
+    )
     partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, mode="linear")
     return _launch.merge_log_odds(partial, target, angular_scale=None)
 

@@ -46,29 +46,35 @@ def _unit(values):
 @triton.jit
 def target_pairs(
     embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
-    rows, width, x_row, x_col, w_row, w_col,
-    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    rows, classes, width, x_row, x_col, w_row, w_col,
+    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Every row against the weight of its own class: 1 / norm, exact angle, logit.
 
-    A label under 0 marks a row without a class: angle pi / 2, logit 0.
+    A label that is no class gives NaN, since nothing checks labels on a device; with ``IGNORE`` a
+    label under 0 gives the angle pi / 2 and the logit 0 instead.
     """
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
-    label = tl.load(labels + row, mask=row < rows, other=-1)
+    label = tl.load(labels + row, mask=row < rows, other=0)
+    wrong = label >= classes
+    if not IGNORE:
+        wrong = wrong | (label < 0)
+    label = tl.where(label < classes, label, -1)
     x, w = _pair_rows(
         embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
     )
     x_unit, inverse = _unit(x)
     w_unit, _ = _unit(w)
-    angle = _chord_angle(x_unit, w_unit)
+    angle = tl.where(wrong, float("nan"), _chord_angle(x_unit, w_unit))
     tl.store(inverse_out + row, inverse, mask=row < rows)
     tl.store(angle_out + row, angle, mask=row < rows)
     if LOGITS:
         logit = tl.sum(x * w, axis=1)
         if HAS_BIAS:
             logit += tl.load(bias + label, mask=label >= 0, other=0.0).to(tl.float32)
-        tl.store(logit_out + row, logit, mask=row < rows)
+        tl.store(logit_out + row, tl.where(wrong, float("nan"), logit), mask=row < rows)
 
 
 @triton.jit
@@ -277,7 +283,7 @@ def mark_tiles(
     label = tl.load(labels + row, mask=row < rows, other=-1)
     at = (row // GROUP).to(tl.int64) * tiles
     one = tl.full([BLOCK_R], 1, tl.uint8)
-    tl.store(flags + at + label // BLOCK_C, one, mask=label >= 0)
+    tl.store(flags + at + label // BLOCK_C, one, mask=(label >= 0) & (label < classes))
     if classes % BLOCK_C != 0:
         tl.store(flags + at + tiles - 1, one, mask=row < rows)
 
@@ -285,7 +291,7 @@ def mark_tiles(
 @triton.jit
 def finish_embeddings(
     gathered, embeddings, class_weights, labels, factors, out,
-    rows, width, x_row, x_col, w_row, w_col,
+    rows, classes, width, x_row, x_col, w_row, w_col,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the embeddings: the sum over other classes made tangent, plus the own class.
@@ -295,6 +301,7 @@ def finish_embeddings(
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=-1)
+    label = tl.where(label < classes, label, -1)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     x, w = _pair_rows(
         embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
@@ -342,7 +349,7 @@ def finish_weights(
 @triton.jit
 def add_targets(
     embeddings, class_weights, ordered, order, factors, out,
-    rows, width, x_row, x_col, w_row, w_col,
+    rows, classes, width, x_row, x_col, w_row, w_col,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add to every class weight's gradient what its own examples give, in a fixed order.
@@ -353,7 +360,7 @@ def add_targets(
     place = tl.program_id(0)
     label = tl.load(ordered + place)
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
-    if before != label:
+    if (before != label) & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col

@@ -246,3 +246,22 @@ def test_strided_labels_of_any_integer_type_and_a_strided_bias_are_read_right(ma
         for which in (labels, head.labels)
     ]
     assert torch.equal(*angular)
+
+
+@pytest.mark.parametrize("wrong", [20, -2])
+def test_a_label_that_is_no_class_gives_nan_where_nothing_checks_it(make_head, wrong):
+    # on a device the labels are not looked at before the kernels run
+    head = make_head(10, 8, 20, torch.float32)
+    labels = head.labels.clone()
+    labels[3] = wrong
+    x = head.embeddings.clone().requires_grad_()
+    w = head.class_weights.clone().requires_grad_()
+    found = torch.ops.hardsight.angular_log_odds(x, labels, w, 4.0)[0]
+    assert torch.equal(found.isnan(), torch.arange(10) == 3)
+    found.sum().backward()
+    assert x.grad[:3].isfinite().all()
+    statistics = torch.ops.hardsight.head_statistics(
+        head.embeddings, labels, head.class_weights, None, True
+    )
+    for place in (0, 3, 4):  # target angle, log-sum-exp, target logit
+        assert torch.equal(statistics[place].isnan(), torch.arange(10) == 3)
