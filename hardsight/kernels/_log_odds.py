@@ -331,14 +331,22 @@ def _chunks(classes: int, buffer: Tensor) -> list[tuple[int, int]]:
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
     """Matrix product kept in float32, where this torch can."""
-    if first.dtype == torch.float32 or not first.is_cuda:
-        return first.float() @ second.float()
-    return torch.mm(first, second, out_dtype=torch.float32)
+    if _keeps_float32(first):
+        return torch.mm(first, second, out_dtype=torch.float32)
+    return torch.mm(first, second).float()
 
 
 def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
-    """``total += first @ second`` in float32."""
-    if first.dtype == torch.float32 or not first.is_cuda:
-        total.addmm_(first.float(), second.float())
-    else:
+    """``total += first @ second``, summed in float32."""
+    if _keeps_float32(first):
         torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
+    elif first.dtype == torch.float32:
+        total.addmm_(first, second)
+    else:
+        total.add_(torch.mm(first, second))
+
+
+def _keeps_float32(matrix: Tensor) -> bool:
+    """Whether products of half precision can be asked for in float32: on a GPU, since torch 2.8."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return matrix.is_cuda and matrix.dtype != torch.float32 and release >= (2, 8)

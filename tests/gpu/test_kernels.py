@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 # (rows, width, classes): alternating groups, streamed rows, odd sizes, pointer loads
 SIZES = [(1_000, 512, 3_000), (300, 1_024, 2_000), (129, 72, 257), (77, 33, 50)]
