@@ -26,8 +26,9 @@ class ScoreSpec:
         higher_is_harder: the direction, so that ranking code never guesses.
         version: raised whenever the same input would give another number.
         meaning: two sentences for a reader of the report.
-        formula: the same score from a summary of the head's outputs (see ``scores._summary``);
-            the scoring run computes the summary once for all scores.
+        reads: the summary the formula works on, a field of ``scores.Summaries``.
+        formula: the same score from that summary; the scoring run computes each summary once
+            and gives it to every formula that reads it.
         per_class: the function returns one value per class; such a score is no table column.
         over_dataset: the value of a row depends on the other rows.
     """
@@ -40,7 +41,8 @@ class ScoreSpec:
     higher_is_harder: bool
     version: int
     meaning: str
-    formula: Callable[..., Any] | None = None
+    reads: str
+    formula: Callable[..., Any]
     per_class: bool = False
     over_dataset: bool = False
 
@@ -113,8 +115,9 @@ def score(
     range: tuple[float, float],
     higher_is_harder: bool,
     meaning: str,
+    reads: str,
+    formula: Callable[..., Any],
     version: int = 1,
-    formula: Callable[..., Any] | None = None,
     per_class: bool = False,
     over_dataset: bool = False,
 ) -> Callable[[Function], Function]:
@@ -131,6 +134,7 @@ def score(
                 higher_is_harder=higher_is_harder,
                 version=version,
                 meaning=meaning,
+                reads=reads,
                 formula=formula,
                 per_class=per_class,
                 over_dataset=over_dataset,

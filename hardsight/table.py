@@ -95,7 +95,7 @@ class ScoreTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
-        return self._rows.to_pandas()
+        return _frame(self._rows)
 
     def to_arrow(self) -> pa.Table:
         """All rows as an arrow table, metadata included."""
@@ -103,11 +103,11 @@ class ScoreTable:
 
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` hardest examples by one score, hardest first."""
-        return self._ranked(by, harder_first=True)[:n]._frame()
+        return _frame(self._ranked(n, by, harder_first=True))
 
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` easiest examples by one score, easiest first."""
-        return self._ranked(by, harder_first=False)[:n]._frame()
+        return _frame(self._ranked(n, by, harder_first=False))
 
     def most_confidently_wrong(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` hardest of the misclassified examples: the first place to look for bad labels.
@@ -131,25 +131,13 @@ class ScoreTable:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
-    def _ranked(self, by: str, *, harder_first: bool) -> _Ranking:
+    def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:
         values = self.column(by).astype(np.float64)
         descending = self.higher_is_harder(by) == harder_first
-        # stable on ties; NaN sorts last in either direction
+        # stable on ties; NaN sorts last in either direction and is never ranked
         order = np.argsort(-values if descending else values, kind="stable")
-        return _Ranking(self._rows, order[: int(np.isfinite(values).sum())])
-
-
-class _Ranking:
-    """Rows of a table in a given order, taken only when asked for."""
-
-    def __init__(self, rows: pa.Table, order: NDArray[Any]) -> None:
-        self._rows, self._order = rows, order
-
-    def __getitem__(self, part: slice) -> _Ranking:
-        return _Ranking(self._rows, self._order[part])
-
-    def _frame(self) -> pd.DataFrame:
-        return self._rows.take(pa.array(self._order)).to_pandas()
+        ranked = order[: len(values) - int(np.isnan(values).sum())]
+        return self._rows.take(pa.array(ranked[:n]))
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
@@ -258,7 +246,7 @@ class RunFolder:
         """Examples that could not be read, with the reason."""
         file = self.folder / ERRORS
         rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
-        return rows.to_pandas()
+        return _frame(rows)
 
     def thumbnails(self) -> dict[int, bytes]:
         """Encoded small pictures by source position."""
@@ -267,6 +255,11 @@ class RunFolder:
             return {}
         rows = pq.read_table(file)
         return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
+
+
+def _frame(rows: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = rows.to_pandas()
+    return frame
 
 
 def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:

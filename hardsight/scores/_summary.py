@@ -1,0 +1,229 @@
+"""One pass over a head's outputs, from which every score follows.
+
+Scores of one example are functions of a few numbers: the angle to its class, the sum of its
+angles, the log-sum-exp of its logits, and so on. The passes here compute those numbers in tiles
+of some examples by some classes, so that no N by C matrix is ever held, and merge them over the
+classes. The result depends on the tile size by rounding only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
+from hardsight.errors import ShapeError
+from hardsight.geometry import unit_cosines, units_and_norms, widen
+from hardsight.scores._tiles import (
+    AngleSummary,
+    LogitSummary,
+    Scratch,
+    TargetSummary,
+    angle_tile,
+    logit_tile,
+    own_columns,
+    scratch_logit_tile,
+)
+
+CLASSES_AT_ONCE = 8192
+_TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Everything the formulas of the registry read; a part nobody asked for is ``None``."""
+
+    norms: Tensor | None = None
+    angles: AngleSummary | None = None
+    logits: LogitSummary | None = None
+    targets: TargetSummary | None = None
+
+
+def angle_summary(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> AngleSummary:
+    """Angles between examples ``[N, D]`` and class weights ``[C, D]``, reduced over classes."""
+    angles = head_summaries(embeddings, labels, class_weights, parts=("angles",)).angles
+    assert angles is not None
+    return angles
+
+
+def logit_summary(logits: Tensor) -> LogitSummary:
+    """Reduce logits ``[N, C]`` over classes."""
+    check_matrix(logits=logits)
+    if logits.shape[1] == 0:
+        raise ShapeError(f"expected at least one class, got logits {list(logits.shape)}")
+    nobody = torch.full((len(logits),), -1, device=logits.device)
+    columns = own_columns(nobody, 0, logits.shape[1])
+    return logit_tile(widen(logits), columns, first_class=0)[0]
+
+
+def target_summary(logits: Tensor, labels: Tensor) -> TargetSummary:
+    """Reduce logits ``[N, C]`` over classes, own class and others apart."""
+    return logit_summaries(logits, labels)[1]
+
+
+def logit_summaries(logits: Tensor, labels: Tensor) -> tuple[LogitSummary, TargetSummary]:
+    """Both reductions of logits ``[N, C]`` by one pass."""
+    check_matrix(logits=logits)
+    check_rows(logits=logits, labels=labels)
+    check_labels(labels, logits.shape[1])
+    columns = own_columns(labels, 0, logits.shape[1])
+    return logit_tile(widen(logits), columns, first_class=0)
+
+
+def head_summaries(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    parts: tuple[str, ...] = ("norms", "angles", "logits", "targets"),
+    classes_at_once: int = CLASSES_AT_ONCE,
+    rows_at_once: int | None = None,
+) -> Summaries:
+    """All summaries from embeddings and a linear head, by one matrix product.
+
+    Args:
+        embeddings: ``[N, D]``.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: rows of the head, ``[C, D]``.
+        bias: of the head, ``[C]``; angles ignore it.
+        parts: which fields of :class:`Summaries` to fill.
+        classes_at_once: width of a tile.
+        rows_at_once: height of a tile; by default as many as fit a core's cache.
+    """
+    check_width(embeddings, class_weights)
+    check_rows(embeddings=embeddings, labels=labels)
+    check_labels(labels, class_weights.shape[0])
+    if class_weights.shape[0] == 0:
+        raise ShapeError("expected at least one class, got class_weights with no rows")
+    head = _TiledHead(class_weights, bias, parts, classes_at_once)
+    rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // min(len(class_weights), classes_at_once))
+    parts_of_rows = [
+        slice(first, first + rows_at_once) for first in range(0, max(1, len(labels)), rows_at_once)
+    ]
+    merged: Summaries = _concatenate(
+        [head.summaries(embeddings[part], labels[part]) for part in parts_of_rows]
+    )
+    return merged
+
+
+class _TiledHead:
+    """A linear head in unit vectors and norms, applied tile by tile."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, parts: tuple[str, ...], classes_at_once: int
+    ) -> None:
+        self.parts, self.classes_at_once = parts, classes_at_once
+        self.unit, self.norms = units_and_norms(weight)
+        self.bias = None if bias is None else widen(bias)
+        self.scratch = Scratch()
+
+    def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
+        """All asked-for parts for some examples, merged over the tiles of classes."""
+        unit, norms = units_and_norms(embeddings)
+        merged = Summaries()
+        for first in range(0, len(self.unit), self.classes_at_once):
+            here = slice(first, first + self.classes_at_once)
+            merged = _merge(merged, self._tile(unit, norms, labels, here))
+        return dataclasses.replace(merged, norms=norms if "norms" in self.parts else None)
+
+    def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
+        # nobody differentiates through the tile: work in memory that is used again
+        scratch = None if _is_differentiated(unit, self.unit, self.bias) else self.scratch
+        weights = self.unit[here]
+        cosines = unit_cosines(unit, weights, out=scratch and scratch.cosines(unit, weights))
+        columns = own_columns(labels, here.start, cosines.shape[1])
+        angles = logits = targets = None
+        if "logits" in self.parts or "targets" in self.parts:
+            bias = None if self.bias is None else self.bias[here]
+            if scratch is not None:
+                tile = scratch.logits(cosines, norms, self.norms[here], bias)
+                logits, targets = scratch_logit_tile(tile, columns, here.start, scratch)
+            else:
+                tile = cosines * self.norms[here] * norms[:, None]
+                tile = tile if bias is None else tile + bias
+                logits, targets = logit_tile(tile, columns, here.start)
+        if "angles" in self.parts:
+            angles = angle_tile(cosines, columns, unit, weights, spare=scratch is not None)
+        return Summaries(angles=angles, logits=logits, targets=targets)
+
+
+def _is_differentiated(*tensors: Tensor | None) -> bool:
+    return any(t is not None and (t.requires_grad or is_traced(t)) for t in tensors)
+
+
+def _merge(first: Summaries, second: Summaries) -> Summaries:
+    """Summaries over two disjoint sets of classes, taken together."""
+    angles = second.angles
+    if first.angles is not None and second.angles is not None:
+        angles = _merge_angles(first.angles, second.angles)
+    if first.logits is None or second.logits is None:
+        return Summaries(angles=angles, logits=second.logits, targets=second.targets)
+    logsumexp = torch.logaddexp(first.logits.logsumexp, second.logits.logsumexp)
+    shares = (
+        (first.logits.logsumexp - logsumexp).exp(),
+        (second.logits.logsumexp - logsumexp).exp(),
+    )
+    logits = _merge_logits(first.logits, second.logits, logsumexp, shares)
+    targets = None
+    if first.targets is not None and second.targets is not None:
+        targets = _merge_targets(first.targets, second.targets, logsumexp, shares)
+    return Summaries(angles=angles, logits=logits, targets=targets)
+
+
+def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
+    return AngleSummary(
+        target=first.target + second.target,  # 0 where the class is in the other part
+        others=first.others + second.others,
+        nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
+        num_classes=first.num_classes + second.num_classes,
+    )
+
+
+def _merge_logits(
+    first: LogitSummary, second: LogitSummary, logsumexp: Tensor, shares: tuple[Tensor, Tensor]
+) -> LogitSummary:
+    # entropy of a mixture over disjoint sets: the parts' own, and that of the choice between them
+    entropy = sum(
+        share * part.entropy + torch.special.entr(share)
+        for share, part in zip(shares, (first, second), strict=True)
+    )
+    assert isinstance(entropy, Tensor)
+    return LogitSummary(
+        largest=torch.maximum(first.largest, second.largest),
+        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
+        logsumexp=logsumexp,
+        entropy=entropy,
+    )
+
+
+def _merge_targets(
+    first: TargetSummary, second: TargetSummary, logsumexp: Tensor, shares: tuple[Tensor, Tensor]
+) -> TargetSummary:
+    logit = torch.maximum(first.logit, second.logit)  # -inf where the class is in the other part
+    return TargetSummary(
+        logit=logit,
+        log_prob=logit - logsumexp,
+        largest_other=torch.maximum(first.largest_other, second.largest_other),
+        others_prob=shares[0] * first.others_prob + shares[1] * second.others_prob,
+        others_square=shares[0].square() * first.others_square
+        + shares[1].square() * second.others_square,
+    )
+
+
+def _concatenate(pieces: list[Any]) -> Any:
+    """The same summary of consecutive examples, as one."""
+    head = pieces[0]
+    if len(pieces) == 1 or not (dataclasses.is_dataclass(head) or isinstance(head, Tensor)):
+        return head  # None, or the number of classes
+    if isinstance(head, Tensor):
+        return torch.cat(pieces)
+    fields = [field.name for field in dataclasses.fields(head)]
+    kind: Any = type(head)
+    return kind(
+        **{name: _concatenate([getattr(piece, name) for piece in pieces]) for name in fields}
+    )
