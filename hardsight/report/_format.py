@@ -1,0 +1,96 @@
+"""Numbers and score names as a reader sees them."""
+
+from __future__ import annotations
+
+import math
+
+_TITLES = {
+    "avh": "AVH",
+    "target_angle": "Angle to own class",
+    "angular_margin": "Angular margin",
+    "feature_norm": "Feature norm",
+    "class_normalized_feature_norm": "Class-normalised feature norm",
+    "model_confidence": "Confidence in own class",
+    "logit_margin": "Logit margin",
+    "el2n": "EL2N",
+    "conditional_energy": "Conditional energy",
+    "entropy": "Entropy",
+    "min_energy": "Minimum energy",
+    "free_energy": "Free energy",
+}
+_UNITS = {"target_angle": "rad", "angular_margin": "rad", "entropy": "nats"}
+
+
+def score_title(name: str) -> str:
+    """Heading for a score column.
+
+    Example:
+        >>> score_title("el2n"), score_title("forgetting_events")
+        ('EL2N', 'Forgetting events')
+    """
+    return _TITLES.get(name) or name.replace("_", " ").capitalize() or name
+
+
+def unit(name: str) -> str:
+    """Unit of a score, empty where it has none."""
+    return _UNITS.get(name, "")
+
+
+def number(value: float | None, *, digits: int = 4) -> str:
+    """A number with ``digits`` significant digits, or a dash for none.
+
+    Example:
+        >>> [number(x) for x in (0.123456, 1234.5, 1.5e-7, -2.0, float("nan"), None)]
+        ['0.1235', '1,234', '1.5e−7', '−2', '–', '–']
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{_trim(mantissa)}e{int(exponent)}"
+    else:
+        before = max(1, len(str(int(abs(value))))) if abs(value) >= 1 else 0
+        text = _trim(f"{value:,.{max(0, digits - before)}f}")
+    return text.replace("-", "−")
+
+
+def count(value: float) -> str:
+    """A whole number with thousands separators.
+
+    Example:
+        >>> count(60000)
+        '60,000'
+    """
+    return f"{int(value):,}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage, or a dash for none; only all is 100, only none is 0.
+
+    Example:
+        >>> [percent(x) for x in (0.9432, 1.0, 0.99999, 0.00001, float("nan"))]
+        ['94.3%', '100%', '>99.9%', '<0.1%', '–']
+    """
+    if share is None or not math.isfinite(share):
+        return "–"
+    if share in (0, 1):
+        return f"{100 * share:.0f}%"
+    if share > 0.9995:
+        return ">99.9%"
+    return f"{100 * share:.1f}%" if share >= 0.0005 else "<0.1%"
+
+
+def plural(n: float, noun: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> plural(1, "class"), plural(1200, "example")
+        ('1 class', '1,200 examples')
+    """
+    if int(n) == 1:
+        return f"1 {noun}"
+    return f"{count(n)} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
