@@ -135,7 +135,8 @@ class _TiledHead:
         # nobody differentiates through the tile: work in memory that is used again
         scratch = None if _is_differentiated(unit, self.unit, self.bias) else self.scratch
         weights = self.unit[here]
-        cosines = unit_cosines(unit, weights, out=scratch and scratch.cosines(unit, weights))
+        room = None if scratch is None else scratch.cosines(unit, weights)
+        cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
         angles = logits = targets = None
         if "logits" in self.parts or "targets" in self.parts:
