@@ -113,9 +113,7 @@ def _degrees(axis: Axis) -> list[Tick]:
     return [Tick(axis.at(float(np.deg2rad(d))), f"{d}°") for d in marks]
 
 
-def _cells(
-    x: NDArray[np.float64], y: NDArray[np.float64], outcome: NDArray[np.int8]
-) -> list[Cell]:
+def _cells(x: NDArray[np.float64], y: NDArray[np.float64], outcome: NDArray[np.int8]) -> list[Cell]:
     """Hexagons with at least one example."""
     centre_x, centre_y, codes = _hexagons(x, y)
     _, first, inverse, totals = np.unique(

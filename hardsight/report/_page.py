@@ -30,25 +30,29 @@ def page(view: View) -> str:
     confusions = _classes.confusions_of(view)
     rows = _classes.class_rows(view, confusions)
     style, script = _asset("report.css"), _asset("report.js")
-    return _environment().get_template("page.html").render(
-        view=view,
-        summary=summary_of(view, rows, confusions[:5]),
-        histograms=_histograms.histograms(view),
-        map=_map.angle_norm_map(view),
-        classes=rows[: _classes.MOST_ROWS],
-        classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
-        galleries=galleries(view),
-        scores=_meanings(view),
-        errors=view.errors.head(_MOST_LISTED).to_dict("records"),
-        broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
-        broken_count=int((~is_finite(view.table)).sum()),
-        run=_run_facts(view),
-        metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
-        style=Markup(style),
-        script=Markup(script),
-        policy=_content_policy(script),
-        version=__version__,
-        figures={"map": _map, "histogram": _histograms},
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            view=view,
+            summary=summary_of(view, rows, confusions[:5]),
+            histograms=_histograms.histograms(view),
+            map=_map.angle_norm_map(view),
+            classes=rows[: _classes.MOST_ROWS],
+            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+            galleries=galleries(view),
+            scores=_meanings(view),
+            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+            broken_count=int((~is_finite(view.table)).sum()),
+            run=_run_facts(view),
+            metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
+            style=Markup(style),
+            script=Markup(script),
+            policy=_content_policy(script),
+            version=__version__,
+            figures={"map": _map, "histogram": _histograms},
+        )
     )
 
 

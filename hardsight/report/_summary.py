@@ -125,7 +125,7 @@ def _notes(view: View) -> list[Note]:
         )
         notes.append(Note(text, warning=flips > 0.02))
     unknown = int((view.outcome < 0).sum())
-    if 0 < unknown:
+    if unknown > 0:
         text = f"{plural(unknown, 'example')} without a label or a finite prediction"
         notes.append(Note(f"{text} count neither as right nor as wrong."))
     return notes

@@ -29,6 +29,7 @@ from hardsight.scores._tiles import (
     scratch_logit_tile,
 )
 
+PARTS = ("norms", "angles", "logits", "targets")
 CLASSES_AT_ONCE = 8192
 _TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
 
@@ -80,7 +81,7 @@ def head_summaries(
     class_weights: Tensor,
     bias: Tensor | None = None,
     *,
-    parts: tuple[str, ...] = ("norms", "angles", "logits", "targets"),
+    parts: tuple[str, ...] = PARTS,
     classes_at_once: int = CLASSES_AT_ONCE,
     rows_at_once: int | None = None,
 ) -> Summaries:
@@ -95,57 +96,74 @@ def head_summaries(
         classes_at_once: width of a tile.
         rows_at_once: height of a tile; by default as many as fit a core's cache.
     """
-    check_width(embeddings, class_weights)
-    check_rows(embeddings=embeddings, labels=labels)
-    check_labels(labels, class_weights.shape[0])
-    if class_weights.shape[0] == 0:
-        raise ShapeError("expected at least one class, got class_weights with no rows")
-    head = _TiledHead(class_weights, bias, parts, classes_at_once)
-    rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // min(len(class_weights), classes_at_once))
-    parts_of_rows = [
-        slice(first, first + rows_at_once) for first in range(0, max(1, len(labels)), rows_at_once)
-    ]
-    merged: Summaries = _concatenate(
-        [head.summaries(embeddings[part], labels[part]) for part in parts_of_rows]
+    head = TiledHead(
+        class_weights,
+        bias,
+        parts=parts,
+        classes_at_once=classes_at_once,
+        rows_at_once=rows_at_once,
     )
-    return merged
+    return head.summaries(embeddings, labels)
 
 
-class _TiledHead:
-    """A linear head in unit vectors and norms, applied tile by tile."""
+class TiledHead:
+    """A linear head prepared once, then applied tile by tile; options of :func:`head_summaries`."""
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, parts: tuple[str, ...], classes_at_once: int
+        self,
+        class_weights: Tensor,
+        bias: Tensor | None = None,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        classes_at_once: int = CLASSES_AT_ONCE,
+        rows_at_once: int | None = None,
     ) -> None:
-        self.parts, self.classes_at_once = parts, classes_at_once
-        self.unit, self.norms = units_and_norms(weight)
-        self.bias = None if bias is None else widen(bias)
-        self.scratch = Scratch()
+        check_matrix(class_weights=class_weights)
+        if len(class_weights) == 0:
+            raise ShapeError("expected at least one class, got class_weights with no rows")
+        self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
+        width = min(len(class_weights), classes_at_once)
+        self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
+        self._unit, self._norms = units_and_norms(class_weights)
+        self._bias = None if bias is None else widen(bias)
+        self._scratch = Scratch()
 
     def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
-        """All asked-for parts for some examples, merged over the tiles of classes."""
+        """Summaries of examples ``[N, D]`` with labels ``[N]``."""
+        check_width(embeddings, self.class_weights)
+        check_rows(embeddings=embeddings, labels=labels)
+        check_labels(labels, len(self.class_weights))
+        step = self.rows_at_once
+        parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
+        merged: Summaries = _concatenate(
+            [self._rows(embeddings[part], labels[part]) for part in parts]
+        )
+        return merged
+
+    def _rows(self, embeddings: Tensor, labels: Tensor) -> Summaries:
+        """Some examples, merged over the tiles of classes."""
         unit, norms = units_and_norms(embeddings)
         merged = Summaries()
-        for first in range(0, len(self.unit), self.classes_at_once):
+        for first in range(0, len(self._unit), self.classes_at_once):
             here = slice(first, first + self.classes_at_once)
             merged = _merge(merged, self._tile(unit, norms, labels, here))
         return dataclasses.replace(merged, norms=norms if "norms" in self.parts else None)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # nobody differentiates through the tile: work in memory that is used again
-        scratch = None if _is_differentiated(unit, self.unit, self.bias) else self.scratch
-        weights = self.unit[here]
+        scratch = None if _is_differentiated(unit, self._unit, self._bias) else self._scratch
+        weights = self._unit[here]
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
         angles = logits = targets = None
         if "logits" in self.parts or "targets" in self.parts:
-            bias = None if self.bias is None else self.bias[here]
+            bias = None if self._bias is None else self._bias[here]
             if scratch is not None:
-                tile = scratch.logits(cosines, norms, self.norms[here], bias)
+                tile = scratch.logits(cosines, norms, self._norms[here], bias)
                 logits, targets = scratch_logit_tile(tile, columns, here.start, scratch)
             else:
-                tile = cosines * self.norms[here] * norms[:, None]
+                tile = cosines * self._norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
         if "angles" in self.parts:
