@@ -18,14 +18,18 @@ Config = TypeVar("Config")
 
 
 def load_config(
-    kind: type[Config], file: str | os.PathLike[str] | None, overrides: Sequence[str] = ()
+    kind: type[Config],
+    file: str | os.PathLike[str] | None,
+    overrides: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
 ) -> Config:
-    """A ``kind`` from a TOML file, then from ``KEY=VALUE`` overrides.
+    """A ``kind`` from a TOML file, then from ``KEY=VALUE`` overrides, then from given values.
 
     Args:
         kind: a frozen dataclass; its fields are the valid keys.
         file: TOML with those keys at top level; ``None`` for overrides alone.
         overrides: values in TOML syntax; a bare word is a string.
+        given: values as Python has them, such as those of flags.
 
     Raises:
         MissingDataError: there is no such file.
@@ -45,6 +49,7 @@ def load_config(
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {override!r}")
         values[key.strip()] = _toml_value(text.strip())
+    values.update(given or {})
     return config_from(kind, values, where=str(file) if file else "the settings")
 
 

@@ -10,4 +10,5 @@ from hardsight.data._embeddings import EmbeddingSource as EmbeddingSource
 from hardsight.data._example import Example as Example
 from hardsight.data._example import ExampleSource as ExampleSource
 from hardsight.data._images import thumbnail as thumbnail
+from hardsight.data._label_noise import with_label_errors as with_label_errors
 from hardsight.data._open import open_source as open_source

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
 from hardsight.data._files import Fingerprint, evenly_spaced
 from hardsight.data._labels import class_indices, class_names
 from hardsight.errors import DataError, ShapeError
@@ -79,6 +82,12 @@ class EmbeddingSource:
     def chunk(self, start: int, stop: int) -> NDArray[Any]:
         """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file where possible."""
         return self._rows.read(start, stop)
+
+    def ids(self, start: int, stop: int) -> pa.Array:
+        """Names of the examples ``start`` to ``stop``, as the table's column."""
+        if self._ids is None:
+            return pa.array(np.arange(start, min(stop, len(self)))).cast(pa.string())
+        return pa.array([self.id_of(index) for index in range(start, min(stop, len(self)))])
 
     def id_of(self, index: int) -> str:
         """Name of the example."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hardsight.data import EmbeddingSource, ExampleSource, batches
 from hardsight.errors import HeadError, LabelError, ModelError
+from hardsight.geometry import widen
 from hardsight.heads import Head, capture, decided_by_bias, find_head, logits_of
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
@@ -70,6 +71,7 @@ class ScorePlan:
 
     def __init__(self, names: Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
+        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
         else:
@@ -128,6 +130,7 @@ class EmbeddingScorer:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size = batch_size or 16384
         self.num_classes = head.num_classes
+        self._head = head
         bias = None if head.bias is None else head.bias.to(device)
         self.head = TiledHead(head.weight.to(device), bias, parts=plan.parts)
 
@@ -137,8 +140,22 @@ class EmbeddingScorer:
             yield self._piece(first, min(first + self.batch_size, len(self.source)))
 
     @torch.inference_mode()
+    def bias_facts(self) -> dict[str, Any]:
+        """How often the bias decides, on the first examples; a pass of its own would cost more."""
+        rows = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
+        if self._head.bias is None:
+            return {"flip_rate": 0.0, "rows": rows}
+        embeddings = widen(self._rows(0, rows))
+        weight, bias = (widen(t.to(self.device)) for t in (self._head.weight, self._head.bias))
+        bent = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
+        return {"flip_rate": float(bent.float().mean()), "rows": rows}
+
+    def _rows(self, first: int, last: int) -> Tensor:
+        return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
+
+    @torch.inference_mode()
     def _piece(self, first: int, last: int) -> Piece:
-        rows = torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
+        rows = self._rows(first, last)
         labels = torch.from_numpy(self.source.labels[first:last])
         summaries = self.head.summaries(rows, labels.to(self.device))
         assert summaries.logits is not None
