@@ -50,7 +50,7 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Where one value lies on the page."""
-        return float(self.place(np.float64(value)[None])[0])
+        return float(self.place(np.array([value]))[0])
 
     def ticks(self, most: int = 6) -> list[Tick]:
         """Round values along the axis."""

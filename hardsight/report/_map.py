@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hardsight.report._view import View
 
 WIDTH, HEIGHT = 760, 440
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 750, 26, 396
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
 HEX = 7.0  # radius of a hexagon
 _SHADES = 6
 # Angle against norm is the picture of the paper; the others serve tables without those columns.
@@ -113,9 +113,7 @@ def _degrees(axis: Axis) -> list[Tick]:
     return [Tick(axis.at(float(np.deg2rad(d))), f"{d}°") for d in marks]
 
 
-def _cells(
-    x: NDArray[np.float64], y: NDArray[np.float64], outcome: NDArray[np.int8]
-) -> list[Cell]:
+def _cells(x: NDArray[np.float64], y: NDArray[np.float64], outcome: NDArray[np.int8]) -> list[Cell]:
     """Hexagons with at least one example."""
     centre_x, centre_y, codes = _hexagons(x, y)
     _, first, inverse, totals = np.unique(

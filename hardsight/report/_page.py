@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hardsight import __version__
 from hardsight.gallery import is_finite
 from hardsight.report import _classes, _histograms, _map
-from hardsight.report._format import count, number, percent, plural, score_title, unit
+from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
 from hardsight.report._galleries import galleries
 from hardsight.report._summary import summary_of
 
@@ -30,25 +30,29 @@ def page(view: View) -> str:
     confusions = _classes.confusions_of(view)
     rows = _classes.class_rows(view, confusions)
     style, script = _asset("report.css"), _asset("report.js")
-    return _environment().get_template("page.html").render(
-        view=view,
-        summary=summary_of(view, rows, confusions[:5]),
-        histograms=_histograms.histograms(view),
-        map=_map.angle_norm_map(view),
-        classes=rows[: _classes.MOST_ROWS],
-        classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
-        galleries=galleries(view),
-        scores=_meanings(view),
-        errors=view.errors.head(_MOST_LISTED).to_dict("records"),
-        broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
-        broken_count=int((~is_finite(view.table)).sum()),
-        run=_run_facts(view),
-        metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
-        style=Markup(style),
-        script=Markup(script),
-        policy=_content_policy(script),
-        version=__version__,
-        figures={"map": _map, "histogram": _histograms},
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            view=view,
+            summary=summary_of(view, rows, confusions[:5]),
+            histograms=_histograms.histograms(view),
+            map=_map.angle_norm_map(view),
+            classes=rows[: _classes.MOST_ROWS],
+            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+            galleries=galleries(view),
+            scores=_meanings(view),
+            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+            broken_count=int((~is_finite(view.table)).sum()),
+            run=_run_facts(view),
+            metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
+            style=Markup(style),
+            script=Markup(script),
+            policy=_content_policy(script),
+            version=__version__,
+            figures={"map": _map, "histogram": _histograms},
+        )
     )
 
 
@@ -91,7 +95,7 @@ def _meanings(view: View) -> list[dict[str, Any]]:
                 "title": score_title(name),
                 "unit": unit(name),
                 "meaning": about.get("meaning") or "",
-                "range": f"{_bound(low, '−∞')} to {_bound(high, '∞')}",
+                "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
                 "direction": _histograms.direction(view, name),
                 "version": about.get("version"),
             }
@@ -100,8 +104,8 @@ def _meanings(view: View) -> list[dict[str, Any]]:
 
 
 def _bound(value: Any, unbounded: str) -> str:
-    text = number(value) if isinstance(value, int | float) else "–"
-    return unbounded if text == "–" else text
+    text = number(value) if isinstance(value, int | float) else NONE
+    return unbounded if text == NONE else text
 
 
 def _run_facts(view: View) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hardsight.gallery import is_finite
-from hardsight.report._format import count, number, percent, plural, score_title
+from hardsight.report._format import NONE, count, number, percent, plural, score_title
 
 if TYPE_CHECKING:
     from hardsight.report._classes import ClassRow, Confusion
@@ -80,9 +80,9 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 def _accuracy(view: View) -> Fact:
     right, wrong = int(view.right.sum()), int(view.wrong.sum())
     if right + wrong == 0:
-        return Fact("Accuracy", "–", "no example has both a label and a finite prediction")
+        return Fact("Accuracy", NONE, "no example has both a label and a finite prediction")
     low, high = wilson_interval(right, right + wrong)
-    interval = f"95% interval {100 * low:.1f}–{100 * high:.1f}%"
+    interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 
 
@@ -125,7 +125,7 @@ def _notes(view: View) -> list[Note]:
         )
         notes.append(Note(text, warning=flips > 0.02))
     unknown = int((view.outcome < 0).sum())
-    if 0 < unknown:
+    if unknown > 0:
         text = f"{plural(unknown, 'example')} without a label or a finite prediction"
         notes.append(Note(f"{text} count neither as right nor as wrong."))
     return notes
