@@ -6,7 +6,7 @@ The scoring run stores thumbnails of exactly these rows; the report shows exactl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -235,9 +235,8 @@ def _first_per_class(
     """For each class, the row numbers of its ``n`` largest values, ties in table order."""
     present = np.flatnonzero(~np.isnan(values))
     order = present[np.lexsort((-values[present], labels[present]))]
-    names, starts = np.unique(labels[order], return_index=True)
-    ends: NDArray[Any] = np.append(starts[1:], len(order))
+    names, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
     return {
-        int(name): order[start : min(end, start + n)].astype(np.int64)
-        for name, start, end in zip(names, starts, ends, strict=True)
+        int(name): order[start : start + min(size, n)].astype(np.int64)
+        for name, start, size in zip(names, starts, sizes, strict=True)
     }
