@@ -129,7 +129,7 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     if by is None:
         none = np.empty(0, np.int64)
         return Gallery(None, None, none, none, (), 0, source)
-    confidence_by = next((name for name in _CONFIDENCE if name in table.scores), by)
+    confidence_by = next((name for name in _CONFIDENCE if name in _directed(table)), by)
     labels, outcome = class_numbers(table, "label"), outcomes(table)
     usable = is_finite(table) & (labels >= 0)
     hardness = np.where(usable, hardness_of(table, by), np.nan)
@@ -182,7 +182,14 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
 
 
 def _default_score(table: ScoreTable) -> str | None:
-    return "avh" if "avh" in table.scores else next(iter(table.scores), None)
+    scores = _directed(table)
+    return "avh" if "avh" in scores else next(iter(scores), None)
+
+
+def _directed(table: ScoreTable) -> list[str]:
+    """Scores whose direction the metadata states; a direction is never guessed."""
+    about = table.metadata.get("scores", {})
+    return [name for name in table.scores if "higher_is_harder" in (about[name] or {})]
 
 
 def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:

@@ -92,6 +92,12 @@ def test_a_table_without_scores_has_an_empty_gallery():
     assert gallery.indices().tolist() == []
 
 
+def test_a_score_without_a_stated_direction_is_never_ranked_by():
+    rows = pa.table({"index": [0, 1], "label": [0, 0], "avh": [0.1, 0.2], "entropy": [2.0, 1.0]})
+    about = {"scores": {"avh": {}, "entropy": {"higher_is_harder": True}}}
+    assert gallery_rows(ScoreTable(with_metadata(rows, about))).by == "entropy"
+
+
 def test_an_empty_table_has_an_empty_gallery():
     rows = table(label=np.empty(0, np.int64), prediction=np.empty(0, np.int64), avh=np.empty(0))
     assert gallery_rows(rows).indices().tolist() == []

@@ -23,7 +23,7 @@ _TITLES = {
 _SHORT_TITLES = {
     "target_angle": "Angle",
     "feature_norm": "Norm",
-    "model_confidence": "Confidence",
+    "model_confidence": "P(label)",
     "logit_margin": "Margin",
 }
 _UNITS = {"target_angle": "rad", "angular_margin": "rad", "entropy": "nats"}

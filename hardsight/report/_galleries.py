@@ -81,6 +81,11 @@ class ClassPanel:
     about: str
     strips: list[Strip]
 
+    @property
+    def few(self) -> bool:
+        """Whether the strips are short enough to stand side by side."""
+        return all(len(strip.examples) <= 4 for strip in self.strips)
+
 
 @dataclass(frozen=True)
 class Galleries:

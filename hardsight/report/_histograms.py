@@ -95,6 +95,8 @@ def _histogram(view: View, name: str) -> Histogram | None:
 def direction(view: View, name: str) -> str:
     """Which way a score points, in words."""
     higher = view.about(name).get("higher_is_harder")
+    if higher is None:
+        return "direction not stated"
     return "larger is harder" if higher else "larger is easier"
 
 

@@ -107,10 +107,15 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
 
 
 def _unusable(view: View) -> Fact:
-    counts = view.metadata.get("counts") or {}
-    unread = max(len(view.errors), int(counts.get("errors") or 0))
+    unread = unreadable(view)
     broken = int((~is_finite(view.table)).sum())
     return Fact("Unusable", count(unread + broken), f"{unread:,} unreadable, {broken:,} not finite")
+
+
+def unreadable(view: View) -> int:
+    """Examples that could not be read; the list may lie in a folder this table was taken from."""
+    counts = view.metadata.get("counts") or {}
+    return max(len(view.errors), int(counts.get("errors") or 0))
 
 
 def _notes(view: View) -> list[Note]:

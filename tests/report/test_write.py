@@ -146,6 +146,23 @@ def test_a_table_full_of_nan_says_so(make, tmp_path):
     assert "2 unreadable, 30 not finite" in text
 
 
+def test_unreadable_examples_are_counted_where_their_list_is_missing(make, tmp_path):
+    columns = make.rows(20, 2)
+    text = report_text(make.table(columns, make.metadata(columns, 2)), tmp_path)
+    assert "2 examples could not be read; the list is in errors.parquet" in text
+    none = make.metadata(columns, 2, counts={"errors": 0})
+    assert "Every example could be read." in report_text(make.table(columns, none), tmp_path)
+
+
+def test_a_score_without_a_direction_says_so(make, tmp_path):
+    columns = make.rows(20, 2)
+    about = make.metadata(columns, 2)
+    about["scores"] = {"avh": {}, "entropy": {"higher_is_harder": True}}
+    text = report_text(make.table(columns, about), tmp_path)
+    assert "direction not stated" in text
+    assert "Mean Entropy" in text
+
+
 def test_one_row_gives_a_report(make, tmp_path):
     columns = make.rows(1, 4)
     assert "95% interval" in report_text(make.table(columns, make.metadata(columns, 4)), tmp_path)
