@@ -17,7 +17,7 @@ from hardsight.gallery import is_finite
 from hardsight.report import _classes, _histograms, _map
 from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
 from hardsight.report._galleries import galleries
-from hardsight.report._summary import summary_of, unreadable
+from hardsight.report._summary import summary_of
 
 if TYPE_CHECKING:
     from hardsight.report._view import View
@@ -43,7 +43,6 @@ def page(view: View) -> str:
             galleries=galleries(view),
             scores=_meanings(view),
             errors=view.errors.head(_MOST_LISTED).to_dict("records"),
-            unreadable=unreadable(view),
             broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
             broken_count=int((~is_finite(view.table)).sum()),
             run=_run_facts(view),

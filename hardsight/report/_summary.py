@@ -42,11 +42,12 @@ class Note:
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers, sentences, and the pairs of classes that blur most."""
+    """Numbers, sentences, the pairs of classes that blur most, and how many were unreadable."""
 
     facts: list[Fact]
     notes: list[Note]
     blurred: list[Confusion]
+    unreadable: int
 
 
 def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) -> Summary:
@@ -58,7 +59,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
         *_hardest_class(view, classes),
         _unusable(view),
     ]
-    return Summary(facts, _notes(view), blurred)
+    return Summary(facts, _notes(view), blurred, _unreadable(view))
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -107,12 +108,12 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
 
 
 def _unusable(view: View) -> Fact:
-    unread = unreadable(view)
+    unread = _unreadable(view)
     broken = int((~is_finite(view.table)).sum())
     return Fact("Unusable", count(unread + broken), f"{unread:,} unreadable, {broken:,} not finite")
 
 
-def unreadable(view: View) -> int:
+def _unreadable(view: View) -> int:
     """Examples that could not be read; the list may lie in a folder this table was taken from."""
     counts = view.metadata.get("counts") or {}
     return max(len(view.errors), int(counts.get("errors") or 0))
