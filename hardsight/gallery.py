@@ -6,7 +6,7 @@ The scoring run stores thumbnails of exactly these rows; the report shows exactl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
-# Scores that measure how far an example is from its own label, best judge of a bad label first.
-_LABEL_AWARE = (
-    "avh",
-    "angular_margin",
-    "target_angle",
+# Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
+_CONFIDENCE = (
     "logit_margin",
-    "model_confidence",
     "el2n",
+    "model_confidence",
+    "angular_margin",
+    "avh",
+    "target_angle",
     "conditional_energy",
 )
 # Scores that never look at the label: on a wrong prediction their *easy* end is the confident one.
@@ -36,7 +36,7 @@ _LABEL_FREE = (
     "min_energy",
     "free_energy",
 )
-_OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 12, 3
+_OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,9 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     the worst mean on, each class's hardest, most confidently wrong and easiest rows. The number
     per class shrinks with the number of classes; below three per kind, classes are left out.
 
-    A wrong prediction is the more confident, the further the example is from its own label. Where
-    no score of the table knows the label, it is the one with the least uncertainty.
+    A wrong prediction is the more confident, the more the model prefers it to the label: by
+    ``logit_margin`` where the table has it, else the next best score. Where no score of the table
+    knows the label, the wrong predictions with the least uncertainty come first.
 
     Args:
         table: a score table; rows that are not finite, or lack a label, take no part.
@@ -128,7 +129,7 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     if by is None:
         none = np.empty(0, np.int64)
         return Gallery(None, None, none, none, (), 0, source)
-    confidence_by = next((name for name in (by, *_LABEL_AWARE) if _judges_labels(table, name)), by)
+    confidence_by = next((name for name in _CONFIDENCE if name in _directed(table)), by)
     labels, outcome = class_numbers(table, "label"), outcomes(table)
     usable = is_finite(table) & (labels >= 0)
     hardness = np.where(usable, hardness_of(table, by), np.nan)
@@ -181,11 +182,14 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
 
 
 def _default_score(table: ScoreTable) -> str | None:
-    return "avh" if "avh" in table.scores else next(iter(table.scores), None)
+    scores = _directed(table)
+    return "avh" if "avh" in scores else next(iter(scores), None)
 
 
-def _judges_labels(table: ScoreTable, name: str) -> bool:
-    return name in table.scores and name not in _LABEL_FREE
+def _directed(table: ScoreTable) -> list[str]:
+    """Scores whose direction the metadata states; a direction is never guessed."""
+    about = table.metadata.get("scores", {})
+    return [name for name in table.scores if "higher_is_harder" in (about[name] or {})]
 
 
 def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:
@@ -238,9 +242,8 @@ def _first_per_class(
     """For each class, the row numbers of its ``n`` largest values, ties in table order."""
     present = np.flatnonzero(~np.isnan(values))
     order = present[np.lexsort((-values[present], labels[present]))]
-    names, starts = np.unique(labels[order], return_index=True)
-    ends: NDArray[Any] = np.append(starts[1:], len(order))
+    names, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
     return {
-        int(name): order[start : min(end, start + n)].astype(np.int64)
-        for name, start, end in zip(names, starts, ends, strict=True)
+        int(name): order[start : start + min(size, n)].astype(np.int64)
+        for name, start, size in zip(names, starts, sizes, strict=True)
     }

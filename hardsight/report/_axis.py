@@ -13,6 +13,7 @@ from hardsight.report._format import number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
 _FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk
 
 
@@ -50,7 +51,7 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Where one value lies on the page."""
-        return float(self.place(np.float64(value)[None])[0])
+        return float(self.place(np.array([value]))[0])
 
     def ticks(self, most: int = 6) -> list[Tick]:
         """Round values along the axis."""
@@ -72,8 +73,9 @@ def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
         bulk = inner_high - inner_low
         low = float(inner_low) if inner_low - low > _FAR * bulk > 0 else low
         high = float(inner_high) if high - inner_high > _FAR * bulk > 0 else high
-    if not high - low > 1e-12 * max(abs(low), abs(high)):  # one value only: give it some room
-        room = abs(low) * 0.05 or 0.5
+    scale = max(abs(low), abs(high))
+    if high - low <= max(1e-12 * scale, _SMALLEST):  # one value only: give it some room
+        room = 0.05 * scale if scale > _SMALLEST else 0.5
         low, high = low - room, high + room
     return Axis(low, high, start, end, int(((finite < low) | (finite > high)).sum()))
 

@@ -105,7 +105,9 @@ def _means(view: View) -> NDArray[np.float64]:
     used = ~np.isnan(values) & (view.labels >= 0)
     sums = np.bincount(view.labels[used], values[used], minlength=view.num_classes)
     counts = _per_class(view, used)
-    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    means = np.full(view.num_classes, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
 
 
 def _grouped(confusions: list[Confusion], *, by_prediction: bool) -> dict[int, list[Confusion]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
+MINUS = "\N{MINUS SIGN}"
 _TITLES = {
     "avh": "AVH",
     "target_angle": "Angle to own class",
@@ -18,6 +20,12 @@ _TITLES = {
     "min_energy": "Minimum energy",
     "free_energy": "Free energy",
 }
+_SHORT_TITLES = {
+    "target_angle": "Angle",
+    "feature_norm": "Norm",
+    "model_confidence": "P(label)",
+    "logit_margin": "Margin",
+}
 _UNITS = {"target_angle": "rad", "angular_margin": "rad", "entropy": "nats"}
 
 
@@ -31,27 +39,40 @@ def score_title(name: str) -> str:
     return _TITLES.get(name) or name.replace("_", " ").capitalize() or name
 
 
+def short_title(name: str) -> str:
+    """Name of a score where there is little room."""
+    return _SHORT_TITLES.get(name) or score_title(name)
+
+
 def unit(name: str) -> str:
     """Unit of a score, empty where it has none."""
     return _UNITS.get(name, "")
 
 
-def number(value: float | None, *, digits: int = 4) -> str:
-    """A number with ``digits`` significant digits, or a dash for none.
+def number(value: float | None, *, digits: int = 4, trim: bool = True) -> str:
+    r"""A number with ``digits`` significant digits, or :data:`NONE`; a minus is a minus sign.
+
+    Args:
+        value: the number.
+        digits: significant digits, fewer where ``trim`` removes zeros.
+        trim: drop zeros at the end.
 
     Example:
-        >>> [number(x) for x in (0.123456, 1234.5, 1.5e-7, -2.0, float("nan"), None)]
-        ['0.1235', '1,234', '1.5e−7', '−2', '–', '–']
+        >>> print(*[ascii(number(x)) for x in (0.123456, 0.05, 1234.5, 1.5e-7, -2.0, None)])
+        '0.1235' '0.05' '1,234' '1.5e\u22127' '\u22122' '\u2013'
+        >>> number(0.09, digits=3, trim=False)
+        '0.0900'
     """
     if value is None or not math.isfinite(value):
-        return "–"
-    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return NONE
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{_trim(mantissa)}e{int(exponent)}"
     else:
-        before = max(1, len(str(int(abs(value))))) if abs(value) >= 1 else 0
-        text = _trim(f"{value:,.{max(0, digits - before)}f}")
-    return text.replace("-", "−")
+        before = int(f"{value:.{digits - 1}e}".split("e")[1]) + 1  # digits before the point
+        text = f"{value:,.{max(0, digits - before)}f}"
+        text = _trim(text) if trim else text
+    return text.replace("-", MINUS)
 
 
 def count(value: float) -> str:
@@ -65,14 +86,14 @@ def count(value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage, or a dash for none; only all is 100, only none is 0.
+    """A share as a percentage, or :data:`NONE`; only all is 100, only none is 0.
 
     Example:
-        >>> [percent(x) for x in (0.9432, 1.0, 0.99999, 0.00001, float("nan"))]
-        ['94.3%', '100%', '>99.9%', '<0.1%', '–']
+        >>> [percent(x) for x in (0.9432, 1.0, 0.99999, 0.00001, 0.0)]
+        ['94.3%', '100%', '>99.9%', '<0.1%', '0%']
     """
     if share is None or not math.isfinite(share):
-        return "–"
+        return NONE
     if share in (0, 1):
         return f"{100 * share:.0f}%"
     if share > 0.9995:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from hardsight.report._format import count, number, score_title, unit
+from hardsight.report._format import count, number, score_title, short_title, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF":
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
 _OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
 # what a card shows besides the score it was chosen by
-_CARD_SCORES = ("model_confidence", "target_angle", "feature_norm", "logit_margin")
+_CARD_SCORES = ("logit_margin", "model_confidence", "target_angle", "feature_norm")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Example:
     picture: Picture | None
 
     @property
+    def file(self) -> str:
+        """The last part of a path, which says most where there is little room."""
+        return self.id.rsplit("/", 1)[-1] or self.id
+
+    @property
     def alt(self) -> str:
         """What a screen reader says in place of the picture."""
         return f"{self.id}: label {self.label}, predicted {self.prediction}"
@@ -75,6 +80,11 @@ class ClassPanel:
     name: str
     about: str
     strips: list[Strip]
+
+    @property
+    def few(self) -> bool:
+        """Whether the strips are short enough to stand side by side."""
+        return all(len(strip.examples) <= 4 for strip in self.strips)
 
 
 @dataclass(frozen=True)
@@ -166,11 +176,15 @@ def _examples(view: View) -> dict[int, Example]:
             label=view.class_name(int(view.labels[row])),
             prediction=view.class_name(int(view.predictions[row])),
             outcome=_OUTCOMES[int(view.outcome[row])],
-            facts=[(score_title(one), number(scores[one][i], digits=3)) for one in shown],
+            facts=[(short_title(one), _short(scores[one][i])) for one in shown],
             values=[number(values[i]) for values in scores.values()],
             picture=picture(encoded) if encoded else None,
         )
     return examples
+
+
+def _short(value: float) -> str:
+    return number(value, digits=3, trim=False)
 
 
 def _about_class(view: View, label: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import count, number, percent, score_title, unit
+from hardsight.report._format import NONE, count, number, percent, score_title, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class Group:
 
     name: str
     count: str
-    quartiles: tuple[str, str, str]
+    quartiles: tuple[str, ...]
     places: tuple[float, float, float] | None
 
 
@@ -95,6 +95,8 @@ def _histogram(view: View, name: str) -> Histogram | None:
 def direction(view: View, name: str) -> str:
     """Which way a score points, in words."""
     higher = view.about(name).get("higher_is_harder")
+    if higher is None:
+        return "direction not stated"
     return "larger is harder" if higher else "larger is easier"
 
 
@@ -108,14 +110,18 @@ def _bins(axis: Axis, above: NDArray[np.float64], below: NDArray[np.float64]) ->
         Bin(
             x=round(axis.start + i * width, 2),
             width=round(width, 2),
-            above=round(float(ups[i] * up_scale), 2),
-            below=round(float(downs[i] * down_scale), 2),
+            above=_height(ups[i], up_scale),
+            below=_height(downs[i], down_scale),
             text=f"{number(edges[i])} to {number(edges[i + 1])}: "
             + _bar_text(ups[i], len(above), downs[i], len(below)),
         )
         for i in range(_BINS)
         if ups[i] or downs[i]
     ]
+
+
+def _height(n: int, scale: float) -> float:
+    return round(max(1.0, float(n * scale)), 2) if n else 0.0  # one example stays visible
 
 
 def _counts(axis: Axis, values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -132,10 +138,11 @@ def _bar_text(up: int, ups: int, down: int, downs: int) -> str:
 
 def _group(axis: Axis, name: str, values: NDArray[np.float64]) -> Group:
     if not len(values):
-        return Group(name, "0", ("–", "–", "–"), None)
+        return Group(name, "0", (NONE,) * 3, None)
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     places = (round(axis.at(low), 2), round(axis.at(middle), 2), round(axis.at(high), 2))
-    return Group(name, count(len(values)), (number(low), number(middle), number(high)), places)
+    shown = tuple(number(one, trim=False) for one in (low, middle, high))
+    return Group(name, count(len(values)), shown, places)
 
 
 def _chance(view: View, name: str, axis: Axis) -> Tick | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hardsight.report._view import View
 
 WIDTH, HEIGHT = 760, 440
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 750, 26, 396
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
 HEX = 7.0  # radius of a hexagon
 _SHADES = 6
 # Angle against norm is the picture of the paper; the others serve tables without those columns.

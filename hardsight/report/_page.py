@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hardsight import __version__
 from hardsight.gallery import is_finite
 from hardsight.report import _classes, _histograms, _map
-from hardsight.report._format import count, number, percent, plural, score_title, unit
+from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
 from hardsight.report._galleries import galleries
 from hardsight.report._summary import summary_of
 
@@ -95,7 +95,7 @@ def _meanings(view: View) -> list[dict[str, Any]]:
                 "title": score_title(name),
                 "unit": unit(name),
                 "meaning": about.get("meaning") or "",
-                "range": f"{_bound(low, '−∞')} to {_bound(high, '∞')}",
+                "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
                 "direction": _histograms.direction(view, name),
                 "version": about.get("version"),
             }
@@ -104,8 +104,8 @@ def _meanings(view: View) -> list[dict[str, Any]]:
 
 
 def _bound(value: Any, unbounded: str) -> str:
-    text = number(value) if isinstance(value, int | float) else "–"
-    return unbounded if text == "–" else text
+    text = number(value) if isinstance(value, int | float) else NONE
+    return unbounded if text == NONE else text
 
 
 def _run_facts(view: View) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hardsight.gallery import is_finite
-from hardsight.report._format import count, number, percent, plural, score_title
+from hardsight.report._format import NONE, count, number, percent, plural, score_title
 
 if TYPE_CHECKING:
     from hardsight.report._classes import ClassRow, Confusion
@@ -42,11 +42,12 @@ class Note:
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers, sentences, and the pairs of classes that blur most."""
+    """Numbers, sentences, the pairs of classes that blur most, and how many were unreadable."""
 
     facts: list[Fact]
     notes: list[Note]
     blurred: list[Confusion]
+    unreadable: int
 
 
 def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) -> Summary:
@@ -58,7 +59,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
         *_hardest_class(view, classes),
         _unusable(view),
     ]
-    return Summary(facts, _notes(view), blurred)
+    return Summary(facts, _notes(view), blurred, _unreadable(view))
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -80,9 +81,9 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 def _accuracy(view: View) -> Fact:
     right, wrong = int(view.right.sum()), int(view.wrong.sum())
     if right + wrong == 0:
-        return Fact("Accuracy", "–", "no example has both a label and a finite prediction")
+        return Fact("Accuracy", NONE, "no example has both a label and a finite prediction")
     low, high = wilson_interval(right, right + wrong)
-    interval = f"95% interval {100 * low:.1f}–{100 * high:.1f}%"
+    interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 
 
@@ -107,10 +108,15 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
 
 
 def _unusable(view: View) -> Fact:
-    counts = view.metadata.get("counts") or {}
-    unread = max(len(view.errors), int(counts.get("errors") or 0))
+    unread = _unreadable(view)
     broken = int((~is_finite(view.table)).sum())
     return Fact("Unusable", count(unread + broken), f"{unread:,} unreadable, {broken:,} not finite")
+
+
+def _unreadable(view: View) -> int:
+    """Examples that could not be read; the list may lie in a folder this table was taken from."""
+    counts = view.metadata.get("counts") or {}
+    return max(len(view.errors), int(counts.get("errors") or 0))
 
 
 def _notes(view: View) -> list[Note]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
+from hardsight.report._format import NONE
 from hardsight.table import RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ class View:
     @cached_property
     def right(self) -> NDArray[np.bool_]:
         """Rows predicted right."""
-        return self.outcome == RIGHT
+        return np.equal(self.outcome, RIGHT)
 
     @cached_property
     def wrong(self) -> NDArray[np.bool_]:
         """Rows predicted wrong."""
-        return self.outcome == WRONG
+        return np.equal(self.outcome, WRONG)
 
     @cached_property
     def num_classes(self) -> int:
@@ -71,7 +72,7 @@ class View:
         An empty name would be an invisible link, so it is replaced by the number as well.
         """
         if number < 0:
-            return "–"
+            return NONE
         name = self._names[number] if number < len(self._names) else ""
         return name if name.strip() else str(number)
 

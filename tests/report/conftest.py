@@ -42,7 +42,7 @@ def make_rows(n=400, num_classes=10, seed=0):
     labels = rng.integers(0, num_classes, n)
     difficulty = rng.uniform(0.25, 1.0, num_classes)[labels]
     margin = rng.gamma(3.0, 0.28, n) - 0.35 * difficulty  # own class nearer than the next: > 0
-    target = np.clip(1.15 - 0.55 * margin + 0.08 * rng.standard_normal(n), 0.03, 3.0)
+    target = np.clip(1.42 - 0.75 * margin + 0.12 * rng.standard_normal(n), 0.03, 3.0)
     neighbour = (labels + rng.choice([1, 1, 1, 2, 3], n)) % num_classes
     predictions = np.where(margin > 0, labels, neighbour)
     norm = np.exp(2.2 + 0.45 * np.abs(margin) + 0.18 * rng.standard_normal(n))

@@ -196,9 +196,13 @@
     layer.addEventListener("keydown", (event) => {
       if (moves[event.key]) {
         event.preventDefault();
-        show((current + moves[event.key] + points.length) % points.length);
-      } else if (event.key === "Enter" && current >= 0) { hide(); open(rows, current); }
-      else if (event.key === "Escape") hide();
+        const from = current < 0 && moves[event.key] < 0 ? 0 : current;
+        show((from + moves[event.key] + points.length) % points.length);
+      } else if (event.key === "Enter" && current >= 0) {
+        event.preventDefault(); // or the same key press would also push a button of the dialog
+        hide();
+        open(rows, current);
+      } else if (event.key === "Escape") hide();
     });
     layer.addEventListener("blur", hide);
     addEventListener("scroll", hide, { passive: true });
