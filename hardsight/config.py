@@ -38,7 +38,7 @@ def load_config(
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file)
-        if not path.exists():
+        if not path.is_file():
             raise MissingDataError(f"no config file at {path}")
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))

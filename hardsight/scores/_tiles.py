@@ -127,12 +127,14 @@ def logit_tile(
     """Both summaries of one tile; probabilities are relative to the tile."""
     largest, prediction = logits.max(dim=1)
     target = columns.gathered(logits, -math.inf)
-    logsumexp = logits.logsumexp(dim=1)
-    log_probs = logits - logsumexp[:, None]
-    probs = log_probs.exp()
-    # finite, so that a class of probability 0 adds 0 and not NaN; all terms have one sign, so a
-    # confident example keeps its small entropy
-    entropy = -(probs * log_probs.clamp_min(torch.finfo(probs.dtype).min)).sum(dim=1)
+    below = logits - largest[:, None]
+    odds = below.exp()  # against the largest
+    rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
+    log_total = rest.log1p()  # all terms have one sign: a confident example keeps its small entropy
+    logsumexp = _log_sum(largest, log_total)
+    probs = odds / (1 + rest)[:, None]
+    # finite, so that a class of probability 0 adds 0 and not NaN
+    entropy = log_total - (probs * below.clamp_min(torch.finfo(probs.dtype).min)).sum(dim=1)
     others = columns.filled(probs, 0.0)
     return (
         LogitSummary(largest, prediction + first_class, logsumexp, entropy),
@@ -172,9 +174,15 @@ class Scratch:
     def _room(self, name: str, like: Tensor, width: int) -> Tensor:
         size = len(like) * width
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
+        if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(len(like), width)
+
+
+def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
+    # memory taken in inference mode may not be written to outside of it
+    writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+    return writable and buffer.dtype == dtype
 
 
 def scratch_logit_tile(
@@ -185,30 +193,38 @@ def scratch_logit_tile(
     largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
     columns.fill_(logits, target[:, None])
     largest = torch.maximum(target, largest_other)
-    prediction = _first_largest(logits, target < largest_other, columns)
+    own_leads = target > largest_other
+    prediction = _first_largest(logits, own_leads, columns)
     probs = scratch.softmax(logits)
-    log_total = -probs.gather(1, prediction[:, None]).squeeze(1).log()
-    logsumexp = largest + log_total
-    log_probs = logits.sub_(logsumexp[:, None])
-    own_prob, own_log_prob = columns.gathered(probs, 0.0), columns.gathered(log_probs, 0.0)
-    others = columns.fill_(probs, 0.0)
-    others_prob = others.sum(dim=1)
-    entropy = -log_probs.mul_(others).sum(dim=1) - own_prob * own_log_prob
-    others_square = others.square_().sum(dim=1)
+    own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
+    rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
+    log_total = (rest / top).log1p()
+    logsumexp = _log_sum(largest, log_total)
+    # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
+    entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
+    rest_square = probs.square_().sum(dim=1)
+    # where the own class does not lead, its probability is at most 1/2: nothing cancels
+    others_prob = torch.where(own_leads, rest, 1 - own)
+    others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
     return (
         LogitSummary(largest, prediction + first_class, logsumexp, entropy),
         TargetSummary(target, target - logsumexp, largest_other, others_prob, others_square),
     )
 
 
-def _first_largest(logits: Tensor, is_other: Tensor, columns: OwnColumns) -> Tensor:
-    """Position of the largest logit of each row, ``[N]``.
+def _log_sum(largest: Tensor, log_total: Tensor) -> Tensor:
+    """Log-sum-exp from the largest logit; infinite where that is."""
+    return torch.where(largest.isinf(), largest, largest + log_total)
+
+
+def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
+    """Position of the largest logit of each row, ``[N]``; the first one where several tie.
 
     An arg-max costs ten times a maximum on a CPU, so only rows that need it are asked.
     """
-    if is_other.float().mean() > 0.5:
+    if own_leads.float().mean() < 0.5:
         return logits.argmax(dim=1)
     prediction = columns.index.squeeze(1).clone()
-    rows = is_other.nonzero().squeeze(1)
+    rows = own_leads.logical_not().nonzero().squeeze(1)
     prediction[rows] = logits[rows].argmax(dim=1)
     return prediction
