@@ -138,7 +138,7 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     Returns:
         ``[N, C]`` in ``[0, pi]``, radians. Under ``torch.compile`` and ``torch.func`` transforms,
         where the pairs near 0 and pi cannot be picked out, those keep the resolution of a cosine
-        (2e-4 rad in float32) and a bounded gradient.
+        (5e-4 rad in float32) and a bounded gradient.
 
     Example:
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])

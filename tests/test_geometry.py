@@ -357,7 +357,7 @@ def test_angles_compile_to_one_graph(function):
     rows = edge_rows().requires_grad_()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     got = compiled(rows, rows.detach())
-    atol = 1e-6 if function is angle_between else 3.6e-4  # near 0 and pi: that of a cosine
+    atol = 1e-6 if function is angle_between else 6e-4  # near 0 and pi: that of a cosine
     torch.testing.assert_close(got, function(rows, rows.detach()), rtol=0, atol=atol)
     got.sum().backward()
     assert rows.grad.isfinite().all()
@@ -390,6 +390,7 @@ def test_gradients_by_torch_func_are_finite_at_the_edges():
         assert torch.func.grad(lambda e, f=function: f(e, rows).sum())(rows).isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own use of it
 def test_forward_mode_agrees_with_reverse_mode():
     generator = torch.Generator().manual_seed(9)
     x, w = torch.randn(3, 4, generator=generator), torch.randn(3, 4, generator=generator)

@@ -27,6 +27,7 @@ from hardsight.scores._tiles import (
     TargetSummary,
     angle_tile,
     logit_tile,
+    or_zero,
     own_columns,
     scratch_logit_tile,
 )
@@ -185,11 +186,14 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
         angles = _merge_angles(first.angles, second.angles)
     if first.logits is None or second.logits is None:
         return Summaries(angles=angles, logits=second.logits, targets=second.targets)
-    logits = _merge_logits(first.logits, second.logits)
+    # log of the odds between the two sets; the largest logits apart, where they are far from 0
+    gap = (first.logits.largest - second.logits.largest) + (
+        first.logits.log_total - second.logits.log_total
+    )
+    logits = _merge_logits(first.logits, second.logits, gap)
     targets = None
     if first.targets is not None and second.targets is not None:
-        gap = first.logits.logsumexp - second.logits.logsumexp
-        targets = _merge_targets(first.targets, second.targets, logits.logsumexp, gap)
+        targets = _merge_targets(first.targets, second.targets, gap)
     return Summaries(angles=angles, logits=logits, targets=targets)
 
 
@@ -202,25 +206,27 @@ def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     )
 
 
-def _merge_logits(first: LogitSummary, second: LogitSummary) -> LogitSummary:
-    gap = first.logsumexp - second.logsumexp  # log of the odds between the two sets
+def _merge_logits(first: LogitSummary, second: LogitSummary, gap: Tensor) -> LogitSummary:
+    largest = torch.maximum(first.largest, second.largest)
+    log_total = torch.logaddexp(
+        first.largest - largest + first.log_total, second.largest - largest + second.log_total
+    )
     return LogitSummary(
-        largest=torch.maximum(first.largest, second.largest),
+        largest=largest,
         prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
-        logsumexp=torch.logaddexp(first.logsumexp, second.logsumexp),
+        log_total=or_zero(log_total, largest),
         # of a mixture over disjoint sets: the parts' own, and that of the choice between them
         entropy=_share(gap, first.entropy - logsigmoid(gap))
         + _share(-gap, second.entropy - logsigmoid(-gap)),
     )
 
 
-def _merge_targets(
-    first: TargetSummary, second: TargetSummary, logsumexp: Tensor, gap: Tensor
-) -> TargetSummary:
-    logit = torch.maximum(first.logit, second.logit)  # -inf where the class is in the other part
+def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
-        logit=logit,
-        log_prob=logit - logsumexp,
+        logit=torch.maximum(first.logit, second.logit),  # -inf where the class is in the other part
+        log_prob=torch.maximum(
+            first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
+        ),
         largest_other=torch.maximum(first.largest_other, second.largest_other),
         others_prob=_share(gap, first.others_prob) + _share(-gap, second.others_prob),
         others_square=_share(gap, _share(gap, first.others_square))

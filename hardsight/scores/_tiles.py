@@ -45,14 +45,20 @@ class LogitSummary:
     Attributes:
         largest: largest logit.
         prediction: its class.
-        logsumexp: log of the summed exponentials of all logits.
+        log_total: log of the summed exponentials of all logits less the largest. Kept apart from
+            it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
         entropy: of the softmax, in nats.
     """
 
     largest: Tensor
     prediction: Tensor
-    logsumexp: Tensor
+    log_total: Tensor
     entropy: Tensor
+
+    @property
+    def logsumexp(self) -> Tensor:
+        """Log of the summed exponentials of all logits."""
+        return self.largest + self.log_total
 
 
 @dataclass(frozen=True)
@@ -130,17 +136,18 @@ def logit_tile(
     below = logits - largest[:, None]
     odds = below.exp()  # against the largest
     rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
-    log_total = rest.log1p()  # all terms have one sign: a confident example keeps its small entropy
-    logsumexp = _log_sum(largest, log_total)
     probs = odds / (1 + rest)[:, None]
-    # finite, so that a class of probability 0 adds 0 and not NaN
-    entropy = log_total - (probs * below.clamp_min(torch.finfo(probs.dtype).min)).sum(dim=1)
+    # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
+    # that a class of probability 0 adds 0 and not NaN
+    terms = probs * below.clamp_min(torch.finfo(probs.dtype).min)
+    entropy = rest.log1p() - terms.sum(dim=1)
+    log_total = or_zero(rest.log1p(), largest)
     others = columns.filled(probs, 0.0)
     return (
-        LogitSummary(largest, prediction + first_class, logsumexp, entropy),
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
         TargetSummary(
             logit=target,
-            log_prob=target - logsumexp,
+            log_prob=target - largest - log_total,
             largest_other=columns.filled(logits, -math.inf).amax(dim=1),
             others_prob=others.sum(dim=1),
             others_square=others.square().sum(dim=1),
@@ -199,22 +206,23 @@ def scratch_logit_tile(
     own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
     rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
     log_total = (rest / top).log1p()
-    logsumexp = _log_sum(largest, log_total)
     # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
     # where the own class does not lead, its probability is at most 1/2: nothing cancels
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
+    log_total = or_zero(log_total, largest)
+    log_prob = target - largest - log_total
     return (
-        LogitSummary(largest, prediction + first_class, logsumexp, entropy),
-        TargetSummary(target, target - logsumexp, largest_other, others_prob, others_square),
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
+        TargetSummary(target, log_prob, largest_other, others_prob, others_square),
     )
 
 
-def _log_sum(largest: Tensor, log_total: Tensor) -> Tensor:
-    """Log-sum-exp from the largest logit; infinite where that is."""
-    return torch.where(largest.isinf(), largest, largest + log_total)
+def or_zero(log_total: Tensor, largest: Tensor) -> Tensor:
+    """0 where the largest logit is infinite, so that the log-sum-exp is that and not NaN."""
+    return torch.where(largest.isinf(), 0.0, log_total)
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
