@@ -26,6 +26,7 @@ from hardsight.scores._tiles import (
     Scratch,
     TargetSummary,
     angle_tile,
+    floored,
     logit_tile,
     or_zero,
     own_columns,
@@ -187,7 +188,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
     if first.logits is None or second.logits is None:
         return Summaries(angles=angles, logits=second.logits, targets=second.targets)
     # log of the odds between the two sets; the largest logits apart, where they are far from 0
-    gap = (first.logits.largest - second.logits.largest) + (
+    gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
         first.logits.log_total - second.logits.log_total
     )
     logits = _merge_logits(first.logits, second.logits, gap)
@@ -209,7 +210,8 @@ def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
 def _merge_logits(first: LogitSummary, second: LogitSummary, gap: Tensor) -> LogitSummary:
     largest = torch.maximum(first.largest, second.largest)
     log_total = torch.logaddexp(
-        first.largest - largest + first.log_total, second.largest - largest + second.log_total
+        first.largest - floored(largest) + first.log_total,
+        second.largest - floored(largest) + second.log_total,
     )
     return LogitSummary(
         largest=largest,

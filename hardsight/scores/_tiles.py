@@ -139,7 +139,7 @@ def logit_tile(
     probs = odds / (1 + rest)[:, None]
     # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
     # that a class of probability 0 adds 0 and not NaN
-    terms = probs * below.clamp_min(torch.finfo(probs.dtype).min)
+    terms = probs * floored(below)
     entropy = rest.log1p() - terms.sum(dim=1)
     log_total = or_zero(rest.log1p(), largest)
     others = columns.filled(probs, 0.0)
@@ -147,7 +147,7 @@ def logit_tile(
         LogitSummary(largest, prediction + first_class, log_total, entropy),
         TargetSummary(
             logit=target,
-            log_prob=target - largest - log_total,
+            log_prob=target - floored(largest) - log_total,
             largest_other=columns.filled(logits, -math.inf).amax(dim=1),
             others_prob=others.sum(dim=1),
             others_square=others.square().sum(dim=1),
@@ -213,11 +213,16 @@ def scratch_logit_tile(
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
     log_total = or_zero(log_total, largest)
-    log_prob = target - largest - log_total
+    log_prob = target - floored(largest) - log_total
     return (
         LogitSummary(largest, prediction + first_class, log_total, entropy),
         TargetSummary(target, log_prob, largest_other, others_prob, others_square),
     )
+
+
+def floored(logits: Tensor) -> Tensor:
+    """Logits with the lowest number in place of -inf, so that differences are not NaN."""
+    return logits.clamp_min(torch.finfo(logits.dtype).min)
 
 
 def or_zero(log_total: Tensor, largest: Tensor) -> Tensor:
