@@ -261,10 +261,12 @@ def test_one_logit_of_one_example_is_not_taken_for_a_scaled_head():
             self.fc = nn.Linear(6, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.fc(x).abs() + x.sum().abs()
+            return self.fc(x) + 1.0  # a positive multiple of the layer's output, by accident
 
+    model = Unrelated()
+    nn.init.ones_(model.fc.weight)
     with pytest.raises(HeadMismatchError, match="layer fc of Unrelated with 1 outputs"):
-        find_head(Unrelated(), torch.randn(1, 6))
+        find_head(model, torch.ones(1, 6))
 
 
 def test_a_layer_registered_under_two_names_is_one_candidate(explained_head, two_layers):
@@ -342,9 +344,10 @@ def test_the_head_inside_wrappers_has_the_name_it_has_without_them(
 
 
 def test_a_model_compiled_in_place_is_searched(explained_head, two_layers):
-    model, x = two_layers(), torch.randn(4, 6)
+    model, x = two_layers().eval(), torch.randn(4, 6)
     model.compile(backend="eager")
-    model(x)
+    with torch.no_grad():
+        model(x)  # the very code the search would run, made before any hook is there
     assert explained_head(model, x).name == "fc"
 
 
@@ -497,6 +500,14 @@ def test_two_layers_that_give_the_same_logits_are_a_real_tie():
     assert find_head(model, torch.randn(4, 6), name="fc").name == "fc"
 
 
+def test_a_layer_that_gives_the_logits_goes_before_one_that_gives_a_multiple_of_them():
+    model = Twins()
+    with torch.no_grad():
+        model.aux["fc"].weight.copy_(2 * model.fc.weight)
+        model.aux["fc"].bias.copy_(2 * model.fc.bias)
+    assert find_head(model, torch.randn(4, 6)).name == "fc"
+
+
 def test_a_sum_of_two_heads_is_a_mismatch_that_names_both():
     with pytest.raises(HeadMismatchError, match=r"layers fc, aux\.fc of Twins with 10 outputs"):
         find_head(Twins(both=True), torch.randn(4, 6))
@@ -609,9 +620,10 @@ def test_a_head_called_with_a_keyword_is_found(explained_head):
     assert explained_head(Keyword(), torch.randn(4, 6)).name == "fc"
 
 
-def test_the_weight_of_a_plain_head_follows_training(two_layers):
+@pytest.mark.parametrize("inputs", [None, torch.ones(4, 6)], ids=["structure", "verified"])
+def test_the_weight_of_a_plain_head_follows_training(two_layers, inputs):
     model = two_layers()
-    head = find_head(model)
+    head = find_head(model, inputs)
     assert not head.weight.requires_grad
     with torch.no_grad():
         model.fc.weight.fill_(2.0)

@@ -63,14 +63,15 @@ def test_prefixes_of_wrappers_are_stripped(tmp_path, prefix):
     assert_loaded(load_model(network(), weights=file).model)
 
 
-def test_a_prefix_that_is_part_of_the_model_is_kept(tmp_path):
+@pytest.mark.parametrize("wrapper", ["", "model.", "module."])
+def test_a_prefix_that_is_part_of_the_model_is_kept(tmp_path, wrapper):
     class Holder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = network()
 
     holder, file = Holder(), tmp_path / "holder.pt"
-    torch.save({f"model.{name}": value for name, value in trained().items()}, file)
+    torch.save({f"{wrapper}model.{name}": value for name, value in trained().items()}, file)
     assert_loaded(load_model(holder, weights=file).model.model)
 
 
