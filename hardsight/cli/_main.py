@@ -26,6 +26,10 @@ _COMMANDS = {
 }
 
 
+class _WrongUsage(click.ClickException):
+    exit_code = 2
+
+
 class _Lazy(click.Group):
     """Commands that are imported when used, and errors in one line."""
 
@@ -55,9 +59,9 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except HardsightError as err:
-            failure = click.ClickException(str(err))
-            failure.exit_code = 2 if isinstance(err, _USAGE) else 1
-            raise failure from err
+            raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
+                str(err)
+            ) from err
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
