@@ -21,17 +21,24 @@ from hardsight.geometry import unit_cosines, units_and_norms, widen
 from hardsight.scores._tiles import (
     AngleSummary,
     LogitSummary,
+    OwnColumns,
+    PredictionSummary,
     Scratch,
     TargetSummary,
     angle_tile,
     logit_tile,
     own_columns,
     scratch_logit_tile,
+    scratch_prediction_tile,
 )
 
-PARTS = ("norms", "angles", "logits", "targets")
+PARTS = ("norms", "angles", "predictions", "logits", "targets")
 CLASSES_AT_ONCE = 8192
+_LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
+
+
+_Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Summaries:
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
+    predictions: PredictionSummary | None = None
     logits: LogitSummary | None = None
     targets: TargetSummary | None = None
 
@@ -156,19 +164,30 @@ class TiledHead:
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
-        angles = logits = targets = None
-        if "logits" in self.parts or "targets" in self.parts:
+        angles = None
+        decision: _Decision = (None, None, None)
+        if not _LOGIT_PARTS.isdisjoint(self.parts):
             bias = None if self._bias is None else self._bias[here]
             if scratch is not None:
                 tile = scratch.logits(cosines, norms, self._norms[here], bias)
-                logits, targets = scratch_logit_tile(tile, columns, here.start, scratch)
+                decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
                 tile = cosines * self._norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
+                decision = logits, logits, targets
         if "angles" in self.parts:
             angles = angle_tile(cosines, columns, unit, weights, spare=scratch is not None)
-        return Summaries(angles=angles, logits=logits, targets=targets)
+        return Summaries(None, angles, *decision)
+
+    def _scratch_decision(
+        self, tile: Tensor, columns: OwnColumns, first: int, scratch: Scratch
+    ) -> _Decision:
+        """Predictions, logits and targets of a tile; predictions alone are much cheaper."""
+        if "logits" in self.parts or "targets" in self.parts:
+            logits, targets = scratch_logit_tile(tile, columns, first, scratch)
+            return logits, logits, targets
+        return scratch_prediction_tile(tile, columns, first), None, None
 
 
 def _is_differentiated(*tensors: Tensor | None) -> bool:
@@ -177,21 +196,31 @@ def _is_differentiated(*tensors: Tensor | None) -> bool:
 
 def _merge(first: Summaries, second: Summaries) -> Summaries:
     """Summaries over two disjoint sets of classes, taken together."""
-    angles = second.angles
+    angles, predictions = second.angles, second.predictions
     if first.angles is not None and second.angles is not None:
         angles = _merge_angles(first.angles, second.angles)
+    if first.predictions is not None and second.predictions is not None:
+        predictions = _merge_predictions(first.predictions, second.predictions)
     if first.logits is None or second.logits is None:
-        return Summaries(angles=angles, logits=second.logits, targets=second.targets)
+        return Summaries(None, angles, predictions, second.logits, second.targets)
+    assert predictions is not None
     logsumexp = torch.logaddexp(first.logits.logsumexp, second.logits.logsumexp)
     shares = (
         (first.logits.logsumexp - logsumexp).exp(),
         (second.logits.logsumexp - logsumexp).exp(),
     )
-    logits = _merge_logits(first.logits, second.logits, logsumexp, shares)
+    logits = _merge_logits(first.logits, second.logits, predictions, logsumexp, shares)
     targets = None
     if first.targets is not None and second.targets is not None:
         targets = _merge_targets(first.targets, second.targets, logsumexp, shares)
-    return Summaries(angles=angles, logits=logits, targets=targets)
+    return Summaries(None, angles, logits, logits, targets)
+
+
+def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
+    return PredictionSummary(
+        largest=torch.maximum(first.largest, second.largest),
+        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
+    )
 
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
@@ -204,7 +233,11 @@ def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
 
 
 def _merge_logits(
-    first: LogitSummary, second: LogitSummary, logsumexp: Tensor, shares: tuple[Tensor, Tensor]
+    first: LogitSummary,
+    second: LogitSummary,
+    decision: PredictionSummary,
+    logsumexp: Tensor,
+    shares: tuple[Tensor, Tensor],
 ) -> LogitSummary:
     # entropy of a mixture over disjoint sets: the parts' own, and that of the choice between them
     entropy = sum(
@@ -212,12 +245,7 @@ def _merge_logits(
         for share, part in zip(shares, (first, second), strict=True)
     )
     assert isinstance(entropy, Tensor)
-    return LogitSummary(
-        largest=torch.maximum(first.largest, second.largest),
-        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
-        logsumexp=logsumexp,
-        entropy=entropy,
-    )
+    return LogitSummary(decision.largest, decision.prediction, logsumexp, entropy)
 
 
 def _merge_targets(
