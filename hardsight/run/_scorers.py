@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -81,8 +82,8 @@ class ScorePlan:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Fields of ``Summaries`` to fill; predictions always need the logits."""
-        read = {spec.reads for spec in self.specs} | {"logits"}
+        """Fields of ``Summaries`` to fill; predictions are always wanted."""
+        read = {spec.reads for spec in self.specs} | {"predictions"}
         return tuple(sorted(read))
 
     @property
@@ -158,14 +159,14 @@ class EmbeddingScorer:
         rows = self._rows(first, last)
         labels = torch.from_numpy(self.source.labels[first:last])
         summaries = self.head.summaries(rows, labels.to(self.device))
-        assert summaries.logits is not None
-        finite = torch.isfinite(summaries.logits.logsumexp)
+        assert summaries.predictions is not None
+        finite = torch.isfinite(summaries.predictions.largest)
         return Piece(
             positions=last - first,
             index=torch.arange(first, last),
             ids=self.source.ids(first, last),
             labels=labels,
-            prediction=torch.where(finite, summaries.logits.prediction, -1),
+            prediction=torch.where(finite, summaries.predictions.prediction, -1),
             finite=finite,
             scores=self.plan.scores(summaries),
         )
@@ -260,10 +261,10 @@ class ModelScorer:
             embeddings, logits = forward(moved(batch.inputs, self.device))
         logits = logits.to(self.device)
         logit_part, target_part = logit_summaries(logits, labels)
-        summaries = Summaries(logits=logit_part, targets=target_part)
+        angular = Summaries()
         if self.tiled is not None and embeddings is not None:
             angular = self.tiled.summaries(embeddings.to(self.device), labels)
-            summaries = Summaries(angular.norms, angular.angles, logit_part, target_part)
+        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
         finite = torch.isfinite(logit_part.logsumexp)
         return Piece(
             positions=positions,

@@ -23,6 +23,8 @@ from hardsight.geometry import alike, unit_cosines, units_and_norms, widen
 from hardsight.scores._tiles import (
     AngleSummary,
     LogitSummary,
+    OwnColumns,
+    PredictionSummary,
     Scratch,
     TargetSummary,
     angle_tile,
@@ -31,11 +33,16 @@ from hardsight.scores._tiles import (
     or_zero,
     own_columns,
     scratch_logit_tile,
+    scratch_prediction_tile,
 )
 
-PARTS = ("norms", "angles", "logits", "targets")
+PARTS = ("norms", "angles", "predictions", "logits", "targets")
 CLASSES_AT_ONCE = 8192
+_LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
+
+
+_Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Summaries:
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
+    predictions: PredictionSummary | None = None
     logits: LogitSummary | None = None
     targets: TargetSummary | None = None
 
@@ -158,19 +166,30 @@ class TiledHead:
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
-        angles = logits = targets = None
-        if "logits" in self.parts or "targets" in self.parts:
+        angles = None
+        decision: _Decision = (None, None, None)
+        if not _LOGIT_PARTS.isdisjoint(self.parts):
             bias = None if self._bias is None else self._bias[here]
             if scratch is not None:
                 tile = scratch.logits(cosines, norms, self._norms[here], bias)
-                logits, targets = scratch_logit_tile(tile, columns, here.start, scratch)
+                decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
                 tile = cosines * self._norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
+                decision = logits, logits, targets
         if "angles" in self.parts:
             angles = angle_tile(cosines, columns, unit, weights, spare=scratch is not None)
-        return Summaries(angles=angles, logits=logits, targets=targets)
+        return Summaries(None, angles, *decision)
+
+    def _scratch_decision(
+        self, tile: Tensor, columns: OwnColumns, first: int, scratch: Scratch
+    ) -> _Decision:
+        """Predictions, logits and targets of a tile; predictions alone are much cheaper."""
+        if "logits" in self.parts or "targets" in self.parts:
+            logits, targets = scratch_logit_tile(tile, columns, first, scratch)
+            return logits, logits, targets
+        return scratch_prediction_tile(tile, columns, first), None, None
 
 
 def _is_differentiated(*tensors: Tensor | None) -> bool:
@@ -182,20 +201,30 @@ def _is_differentiated(*tensors: Tensor | None) -> bool:
 
 def _merge(first: Summaries, second: Summaries) -> Summaries:
     """Summaries over two disjoint sets of classes, taken together."""
-    angles = second.angles
+    angles, predictions = second.angles, second.predictions
     if first.angles is not None and second.angles is not None:
         angles = _merge_angles(first.angles, second.angles)
+    if first.predictions is not None and second.predictions is not None:
+        predictions = _merge_predictions(first.predictions, second.predictions)
     if first.logits is None or second.logits is None:
-        return Summaries(angles=angles, logits=second.logits, targets=second.targets)
+        return Summaries(None, angles, predictions, second.logits, second.targets)
+    assert predictions is not None
     # log of the odds between the two sets; the largest logits apart, where they are far from 0
     gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
         first.logits.log_total - second.logits.log_total
     )
-    logits = _merge_logits(first.logits, second.logits, gap)
+    logits = _merge_logits(first.logits, second.logits, predictions, gap)
     targets = None
     if first.targets is not None and second.targets is not None:
         targets = _merge_targets(first.targets, second.targets, gap)
-    return Summaries(angles=angles, logits=logits, targets=targets)
+    return Summaries(None, angles, logits, logits, targets)
+
+
+def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
+    return PredictionSummary(
+        largest=torch.maximum(first.largest, second.largest),
+        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
+    )
 
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
@@ -207,19 +236,19 @@ def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     )
 
 
-def _merge_logits(first: LogitSummary, second: LogitSummary, gap: Tensor) -> LogitSummary:
-    largest = torch.maximum(first.largest, second.largest)
+def _merge_logits(
+    first: LogitSummary, second: LogitSummary, decision: PredictionSummary, gap: Tensor
+) -> LogitSummary:
+    largest = floored(decision.largest)
     log_total = torch.logaddexp(
-        first.largest - floored(largest) + first.log_total,
-        second.largest - floored(largest) + second.log_total,
+        first.largest - largest + first.log_total, second.largest - largest + second.log_total
+    )
+    # of a mixture over disjoint sets: the parts' own, and that of the choice between them
+    entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
+        -gap, second.entropy - logsigmoid(-gap)
     )
     return LogitSummary(
-        largest=largest,
-        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
-        log_total=or_zero(log_total, largest),
-        # of a mixture over disjoint sets: the parts' own, and that of the choice between them
-        entropy=_share(gap, first.entropy - logsigmoid(gap))
-        + _share(-gap, second.entropy - logsigmoid(-gap)),
+        decision.largest, decision.prediction, or_zero(log_total, decision.largest), entropy
     )
 
 

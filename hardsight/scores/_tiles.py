@@ -39,7 +39,20 @@ class AngleSummary:
 
 
 @dataclass(frozen=True)
-class LogitSummary:
+class PredictionSummary:
+    """The decision of a classifier for each example, ``[N]`` each.
+
+    Attributes:
+        largest: largest logit.
+        prediction: its class.
+    """
+
+    largest: Tensor
+    prediction: Tensor
+
+
+@dataclass(frozen=True)
+class LogitSummary(PredictionSummary):
     """The distribution a classifier gives each example, ``[N]`` each.
 
     Attributes:
@@ -50,8 +63,6 @@ class LogitSummary:
         entropy: of the softmax, in nats.
     """
 
-    largest: Tensor
-    prediction: Tensor
     log_total: Tensor
     entropy: Tensor
 
@@ -192,13 +203,27 @@ def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
     return writable and buffer.dtype == dtype
 
 
+def scratch_prediction_tile(
+    logits: Tensor, columns: OwnColumns, first_class: int
+) -> PredictionSummary:
+    """Only the decision, in place: the logits of the own classes are restored."""
+    target, largest_other = _target_and_other(logits, columns)
+    prediction = _first_largest(logits, target > largest_other, columns)
+    return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
+
+
+def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
+    target = columns.gathered(logits, -math.inf)
+    largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
+    columns.fill_(logits, target[:, None])
+    return target, largest_other
+
+
 def scratch_logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int, scratch: Scratch
 ) -> tuple[LogitSummary, TargetSummary]:
     """:func:`logit_tile` in place: the logits are lost."""
-    target = columns.gathered(logits, -math.inf)
-    largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
-    columns.fill_(logits, target[:, None])
+    target, largest_other = _target_and_other(logits, columns)
     largest = torch.maximum(target, largest_other)
     own_leads = target > largest_other
     prediction = _first_largest(logits, own_leads, columns)
