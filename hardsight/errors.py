@@ -25,8 +25,10 @@ class ConfigError(HardsightError, ValueError):
     """A configuration file or override cannot be used."""
 
 
-class UnknownNameError(HardsightError, LookupError):
+class UnknownNameError(HardsightError, KeyError):
     """A name is not in its registry."""
+
+    __str__ = Exception.__str__  # a KeyError would quote the message
 
 
 class NonFiniteError(HardsightError, ArithmeticError):
