@@ -94,16 +94,18 @@ def batches(
         LabelError: a label is outside ``[0, C)``.
     """
     loading = getattr(source, "loading", None) or Loading()
-    size = batch_size or loading.batch_size or _BATCH_SIZE
-    if size < 1 or start < 0:
-        raise OptionError(f"expected batch_size >= 1 and start >= 0, got {size} and {start}")
+    size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
+    count = (loading.workers or 0) if workers is None else workers
+    if size < 1 or start < 0 or count < 0:
+        raise OptionError(
+            f"expected batch_size >= 1, start >= 0 and workers >= 0, got {size}, {start}, {count}"
+        )
     collate = _Collate(source.spec, source.classes, loading.collate)
     rows = _Rows(source, preprocessing, raw=loading.collate is not None)
     if isinstance(source, StreamSource):
         loaded = _stream_batches(rows, collate, start, stop, size)
     else:
         end = len(source) if stop is None else min(stop, len(source))
-        count = (loading.workers or 0) if workers is None else workers
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
     for batch in loaded:
         if isinstance(batch, HardsightError):
@@ -155,8 +157,8 @@ class _Rows:
         if isinstance(content, Image.Image) or self._is_our_image(content):
             return replace(example, content=torch.from_numpy(model_input(content, self._how)))
         if isinstance(content, np.ndarray):
-            tensor = torch.from_numpy(np.ascontiguousarray(content))
-            return replace(example, content=tensor)
+            native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
+            return replace(example, content=torch.from_numpy(native))
         return example
 
     def _is_our_image(self, content: Any) -> bool:

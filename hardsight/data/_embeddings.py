@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hardsight.data._example import id_at
 from hardsight.data._files import Fingerprint, evenly_spaced
-from hardsight.data._labels import class_indices, class_names
-from hardsight.errors import DataError, ShapeError
+from hardsight.data._labels import are_names, class_indices, class_names
+from hardsight.errors import DataError, LabelError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +65,13 @@ class EmbeddingSource:
         self.class_weights, self.bias = class_weights, bias
         self._check_head()
         self.labels, self.classes = class_indices(
-            labels, classes=self._names(classes), where=f"the labels of {spec}"
+            labels, classes=self._names(classes, labels), where=f"the labels of {spec}"
         )
+        if class_weights is not None and len(self.classes) != len(class_weights):
+            raise LabelError(
+                f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
+                f"{len(class_weights)} rows; pass classes=[...], one name per row"
+            )
         for name, values in (("labels", self.labels), ("ids", ids)):
             if values is not None and len(values) != len(self):
                 raise ShapeError(
@@ -82,10 +88,7 @@ class EmbeddingSource:
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        if self._ids is None:
-            return str(index)
-        value = self._ids[index]
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return id_at(self._ids, index)
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -116,13 +119,13 @@ class EmbeddingSource:
                 f"{list(bias.shape)}"
             )
 
-    def _names(self, classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    def _names(self, classes: Sequence[str] | None, labels: Any) -> tuple[str, ...] | None:
         """Names for every row of the head, also for classes without examples."""
         if self.class_weights is None:
             return None if classes is None else class_names(classes)
         count = len(self.class_weights)
         if classes is None:
-            return tuple(str(index) for index in range(count))
+            return None if are_names(labels) else tuple(str(index) for index in range(count))
         if len(classes) != count:
             raise ShapeError(
                 f"expected one class name per row of class_weights, got {len(classes)} names and "

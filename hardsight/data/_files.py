@@ -36,6 +36,16 @@ def existing(path: str | os.PathLike[str]) -> Path:
     raise MissingDataError(f"no file or folder {path}; the path exists up to {above.resolve()}")
 
 
+def check_listable(folder: Path) -> None:
+    """Raise ``DataError`` where the folder may not be listed."""
+    try:
+        os.scandir(folder).close()
+    except OSError as err:
+        raise DataError(
+            f"cannot list {folder}: {err.strerror or err}; check its permissions"
+        ) from err
+
+
 def matching(pattern: str) -> list[Path]:
     """Files that match a glob pattern, sorted.
 

@@ -17,7 +17,7 @@ _MAX_CLASSES = 50_000_000
 
 
 def class_indices(
-    values: Any, *, classes: Sequence[str] | None = None, where: str
+    values: Any, *, classes: Sequence[str] | None = None, where: str, least: int = 2
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as ``[N]`` class indices, with the names of the classes.
 
@@ -29,6 +29,7 @@ def class_indices(
         values: one label per example.
         classes: names of the classes, position = label.
         where: the labels' origin, for messages.
+        least: number of classes there must be.
 
     Returns:
         Indices in ``[0, C)`` and ``C`` names; numbered names where none are known.
@@ -50,12 +51,26 @@ def class_indices(
     if known is None:
         known = _numbered(indices, where)
     _check_range(indices, known, where)
-    if len(known) < 2:
+    if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
             "an example's class with the others"
         )
     return indices, known
+
+
+def are_names(values: Any) -> bool:
+    """Whether labels are strings other than numbers.
+
+    Example:
+        >>> are_names(["dog", "cat"]), are_names(["0", "1"]), are_names([0, 1])
+        (True, False, False)
+    """
+    array = np.asarray(values)
+    return array.dtype.kind in "OSU" and not all(
+        _is_index(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v))
+        for v in set(array.reshape(-1).tolist())
+    )
 
 
 def class_names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from hardsight.data._arrays import ArraySource, digits
 from hardsight.data._datasets import DatasetSource, Loading, StreamSource
 from hardsight.data._embeddings import EmbeddingSource
-from hardsight.data._files import existing, is_pattern, matching
+from hardsight.data._files import check_listable, existing, is_pattern, matching
 from hardsight.data._folder import SPLITS, FolderSource, split_folders
 from hardsight.data._head_file import head_arrays, in_memory, plain_array
 from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
@@ -150,6 +150,7 @@ def _images_only(options: _Options) -> None:
 
 
 def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    check_listable(folder)
     files = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
     if files:
         return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
@@ -282,7 +283,8 @@ def _embeddings(
         width, least = 0, 0
     else:
         width = rows.shape[1]
-        indices, _ = class_indices(values, classes=names, where=f"the labels of {text}")
+        where = f"the labels of {text}"
+        indices, _ = class_indices(values, classes=names, where=where, least=1)
         least = int(indices.max()) + 1
     weights, bias = head_arrays(
         options.class_weights,
@@ -317,7 +319,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         loading, data = _loading(data), data.dataset
     if isinstance(data, IterableDataset) or _is_streamed(data):
         return StreamSource(data, classes=options.classes, loading=loading)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if not indexed or isinstance(data, Mapping):
         raise DataError(
             f"cannot read examples from a {name}; expected {_FORMS}, a torch Dataset or "
             "DataLoader, or a Hugging Face Dataset"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.data._example import Example
+from hardsight.data._example import Example, id_at
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import decode
 from hardsight.data._labels import class_indices
@@ -59,6 +59,7 @@ class RowReader:
                     self._groups.append(_RowGroup(file, number, self._length, rows))
                 self._length += group.num_rows
         self._starts = [group.start for group in self._groups]
+        self._number, self._first = -1, 0  # row group being read, position of the batch in hand
         self._batch: pa.RecordBatch = []
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._forget()
@@ -80,11 +81,14 @@ class RowReader:
         if self._process != os.getpid():  # a forked worker reads with handles of its own
             self._forget()
         number = bisect.bisect_right(self._starts, position) - 1
-        if number != self._number or position < self._first:
-            self._open(number)
-        while position >= self._first + len(self._batch):
-            self._first += len(self._batch)
-            self._batch = next(self._batches)
+        try:
+            if number != self._number or position < self._first:
+                self._open(number)
+            while position >= self._first + len(self._batch):
+                self._first, self._batch = self._first + len(self._batch), next(self._batches)
+        except Exception:  # a damaged page: the next call starts anew instead of a step behind
+            self._forget()
+            raise
         return self._first, self._batch
 
     def _open(self, number: int) -> None:
@@ -153,7 +157,7 @@ class ParquetSource:
 
     def id_of(self, index: int) -> str:
         """Stored path, or position."""
-        return str(index) if self._ids is None else str(self._ids[index])
+        return id_at(self._ids, index)
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -216,7 +220,7 @@ class ParquetEmbeddings:
         if stop <= start:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         parts = [self._matrix(chunk) for chunk in self._reader.rows(start, stop).column(0).chunks]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.concatenate(parts)  # a copy of these rows, since arrow's memory is read-only
 
     def _matrix(self, lists: pa.Array) -> NDArray[Any]:
         values = lists.flatten()  # leaves out missing lists

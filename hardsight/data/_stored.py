@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
+import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -101,7 +103,9 @@ class MappedArray:
     ) -> None:
         self.file, self.offset, self._shape = file, offset, shape
         self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
-        needed = offset + stored.itemsize * int(np.prod(shape, dtype=np.int64))
+        if any(length < 0 for length in shape):
+            raise DataError(f"{file} is damaged: it declares an array of shape {list(shape)}")
+        needed = offset + stored.itemsize * math.prod(shape)
         if file.stat().st_size < needed:
             raise DataError(
                 f"{file} is truncated: {needed:,} bytes expected for an array {list(shape)}, "
@@ -116,15 +120,16 @@ class MappedArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of what ``read`` returns."""
-        return np.dtype(np.float32) if self._bfloat16 else self._stored
+        return np.dtype(np.float32) if self._bfloat16 else self._stored.newbyteorder("=")
 
     @cached_property
     def _map(self) -> NDArray[Any]:
         if 0 in self._shape:
             return np.empty(self._shape, dtype=self._stored)
         order: Any = "F" if self._fortran else "C"
+        # "c": pages are shared, and torch does not warn of read-only memory; nothing is written
         mapped = np.memmap(
-            self.file, self._stored, "r", offset=self.offset, shape=self._shape, order=order
+            self.file, self._stored, "c", offset=self.offset, shape=self._shape, order=order
         )
         return mapped.view(np.ndarray)  # slicing a plain array is several times quicker
 
@@ -133,7 +138,7 @@ class MappedArray:
         rows = self._map[start:stop]
         if self._bfloat16:
             return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return rows
+        return rows.astype(self.dtype, copy=False)  # torch knows native byte order only
 
     def whole(self) -> NDArray[Any]:
         """Everything, for small arrays such as labels and class weights."""
@@ -165,7 +170,10 @@ def stored_arrays(file: Path) -> dict[str, FileArray]:
         return _torch_tensors(file)
     except (DataError, UnsafeFileError):
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as err:
+    except (
+        *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as err:
         raise DataError(
             f"{file} is not a readable {suffix} file: {str(err) or type(err).__name__}"
         ) from err
@@ -228,21 +236,35 @@ def _unpacked(
     with archive.open(member) as source:
         shape, fortran, dtype = _npy_header(source)
         _refuse_objects(dtype, file, name)
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.float64))
+        size = dtype.itemsize * math.prod(shape)
         if max(size, member.file_size) > MAX_UNPACKED_BYTES:
             raise DataError(
                 f"array {name!r} of {file} unpacks to {max(size, member.file_size) / 2**30:.1f} "
                 f"GiB, more than {MAX_UNPACKED_BYTES / 2**30:.0f}; store it with np.savez, which "
                 "is read in place"
             )
-        content = source.read(size)
-    if len(content) != size:
-        raise DataError(
-            f"array {name!r} of {file} is truncated: {size:,} bytes expected, {len(content):,} "
-            "found; write it again"
-        )
-    array = np.frombuffer(content, dtype=dtype)
+        array = np.frombuffer(read_exactly(source, size, f"array {name!r} of {file}"), dtype)
+        array = array.astype(dtype.newbyteorder("="), copy=False)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def read_exactly(source: Any, size: int, what: str) -> bytearray:
+    """``size`` bytes, never more, in memory that may be written to.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    content = bytearray(size)
+    view, filled = memoryview(content), 0
+    while filled < size:
+        count: int = source.readinto(view[filled : filled + 2**24])
+        if not count:
+            raise DataError(
+                f"{what} is truncated: {size:,} bytes expected, {filled:,} found; write or "
+                "download it again"
+            )
+        filled += count
+    return content
 
 
 def _safetensors(file: Path) -> dict[str, FileArray]:
@@ -258,7 +280,7 @@ def _safetensors(file: Path) -> dict[str, FileArray]:
         stored = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
         begin, end = entry["data_offsets"]
         shape = tuple(int(length) for length in entry["shape"])
-        if end - begin != stored.itemsize * int(np.prod(shape, dtype=np.int64)) or begin < 0:
+        if end - begin != stored.itemsize * math.prod(shape) or begin < 0:
             raise DataError(f"{file} is damaged: tensor {name!r} does not fit its own place")
         arrays[name] = MappedArray(
             file,
