@@ -41,6 +41,7 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
 
     Raises:
         OptionError: ``how`` has an unknown interpolation, or means that fit no channel.
+        BadExampleError: the picture is so elongated that it would not fit into memory.
 
     Example:
         >>> from hardsight.preprocessing import Preprocessing
@@ -48,11 +49,12 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         >>> model_input(grey, Preprocessing(mean=(0.5,), std=(0.5,))).shape
         (1, 2, 4)
     """
-    channels = how.channels or (3 if max(len(how.mean), len(how.std)) == 3 else None)
+    channels = _channels(how)
     if isinstance(content, Image.Image):
         image = eight_bit(content)
-        if channels is not None:
-            image = image.convert("L" if channels == 1 else "RGB")
+        mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
+        if image.mode != mode:
+            image = image.convert(mode)
         pixels, white = np.asarray(_fitted(image, how)), 255.0
     else:
         pixels, white = _array_pixels(content, how, channels), 1.0
@@ -64,6 +66,14 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         np.multiply(plane, np.float32(1 / (white * std)), out=value)
         value -= np.float32(mean / std)
     return values
+
+
+def _channels(how: Preprocessing) -> int | None:
+    if how.channels not in (None, 1, 3):
+        raise OptionError(f"expected 1 or 3 channels, got {how.channels}")
+    if not all(how.std):
+        raise OptionError(f"expected std without zeros, got {how.std}")
+    return how.channels or (3 if max(len(how.mean), len(how.std)) == 3 else None)
 
 
 def _array_pixels(

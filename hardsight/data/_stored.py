@@ -89,6 +89,10 @@ class MappedArray:
         stored: dtype in the file.
         fortran: column-major.
         bfloat16: ``stored`` is the upper half of float32; ``read`` widens it.
+        end: behind the last byte that may belong to it; ``None`` for the end of the file.
+
+    Raises:
+        DataError: the array does not fit there.
     """
 
     def __init__(
@@ -100,16 +104,18 @@ class MappedArray:
         stored: np.dtype[Any],
         fortran: bool = False,
         bfloat16: bool = False,
+        end: int | None = None,
     ) -> None:
         self.file, self.offset, self._shape = file, offset, shape
         self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
         if any(length < 0 for length in shape):
             raise DataError(f"{file} is damaged: it declares an array of shape {list(shape)}")
         needed = offset + stored.itemsize * math.prod(shape)
-        if file.stat().st_size < needed:
+        end = file.stat().st_size if end is None else min(end, file.stat().st_size)
+        if end < needed:
             raise DataError(
-                f"{file} is truncated: {needed:,} bytes expected for an array {list(shape)}, "
-                f"{file.stat().st_size:,} found; copy or write it again"
+                f"{file} is truncated: an array {list(shape)} of {stored} ends at byte {needed:,}, "
+                f"the file's at {end:,}; copy or write it again"
             )
 
     @property
@@ -188,10 +194,14 @@ def _npy_header(source: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     return shape, fortran, dtype
 
 
-def _npy_in_place(file: Path, source: IO[bytes], name: str = "") -> MappedArray:
+def _npy_in_place(
+    file: Path, source: IO[bytes], name: str = "", *, end: int | None = None
+) -> MappedArray:
     shape, fortran, dtype = _npy_header(source)
     _refuse_objects(dtype, file, name)
-    return MappedArray(file, offset=source.tell(), shape=shape, stored=dtype, fortran=fortran)
+    return MappedArray(
+        file, offset=source.tell(), shape=shape, stored=dtype, fortran=fortran, end=end
+    )
 
 
 def _refuse_objects(dtype: np.dtype[Any], file: Path, name: str = "") -> None:
@@ -212,8 +222,10 @@ def _npz(file: Path) -> dict[str, FileArray]:
             name = member.filename.removesuffix(".npy")
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 with file.open("rb") as source:
-                    source.seek(_content_offset(source, member))
-                    arrays[name] = _npy_in_place(file, source, name)
+                    begin = _content_offset(source, member)
+                    source.seek(begin)
+                    end = begin + member.file_size
+                    arrays[name] = _npy_in_place(file, source, name, end=end)
             else:
                 arrays[name] = MemoryArray(_unpacked(archive, member, file, name))
     return arrays
