@@ -346,6 +346,8 @@ def _is_streamed(data: Any) -> bool:
 
 
 def _huggingface(data: Any, options: _Options) -> ExampleSource:
+    import datasets
+
     if isinstance(data, dict):  # DatasetDict and IterableDatasetDict
         if options.split not in data:
             splits = ", ".join(data)
@@ -353,7 +355,7 @@ def _huggingface(data: Any, options: _Options) -> ExampleSource:
         data = data[options.split]
     else:
         options.refuse("split", because="a Dataset is one split already")
-    if not hasattr(data, "__getitem__"):
+    if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
     if has_images(data):
         return HuggingFaceSource(data, classes=options.classes)

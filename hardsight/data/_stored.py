@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 import zipfile
 import zlib
 from functools import cached_property
@@ -310,11 +311,13 @@ def _torch_tensors(file: Path) -> dict[str, FileArray]:
     import torch
 
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd pickles, which are refused below
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
         raise UnsafeFileError(
-            f"{file} cannot be loaded without running code stored in it; save a plain state dict "
-            "or a .safetensors file"
+            f"{file} is no file of plain tensors: it is damaged, or would run code when loaded; "
+            "save a state dict with torch.save, or a .safetensors file"
         ) from err
     except RuntimeError as err:
         raise DataError(f"{file} is not a readable torch file: {err}") from err
