@@ -214,9 +214,8 @@ def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str)
             else "correct it, or name every class"
         )
         bound = f"[0, {len(known)})" if known else "0 or above"
-        raise LabelError(
-            f"expected labels in {bound}, got {wrong} at position {position} of {where}; {hint}"
-        )
+        place = where if len(indices) == 1 else f"position {position} of {where}"
+        raise LabelError(f"expected labels in {bound}, got {wrong} at {place}; {hint}")
 
 
 def _some(names: Sequence[str], limit: int = 8) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels")
 EMBEDDING_COLUMNS = ("embeddings", "embedding")
-_BATCH_BYTES = 8 * 1024**2
+_BATCH_BYTES, _BUFFER_BYTES = 8 * 1024**2, 1024**2
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class RowReader:
 
     def _open(self, number: int) -> None:
         group = self._groups[number]
-        self._batches = opened(group.file).iter_batches(
+        # buffered instead of mapped: a row group may be larger than the memory
+        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES)
+        self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
         self._number, self._first, self._batch = number, group.start, next(self._batches)
@@ -149,7 +151,7 @@ class ParquetSource:
         try:
             value = self._reader.rows(index, index + 1).column(0)[0].as_py()
         except (OSError, pa.ArrowException) as err:
-            raise BadExampleError(f"cannot be read: {err}") from err
+            raise BadExampleError(f"cannot be read: {' '.join(str(err).split())}") from err
         content = value["bytes"] if self._in_struct and value is not None else value
         if content is None:
             raise BadExampleError("no image bytes are stored for it")

@@ -6,6 +6,8 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from hardsight.data import _images, thumbnail
@@ -171,6 +173,19 @@ def test_truncated_images_are_bad(format):
 def test_what_is_no_image_is_bad(content, message):
     with pytest.raises(BadExampleError, match=message):
         decode(content)
+
+
+@given(st.data())
+@settings(derandomize=True, max_examples=150, deadline=None)
+def test_damaged_bytes_give_an_image_or_a_bad_example_and_nothing_else(data):
+    format = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]))
+    content = bytearray(saved(Image.fromarray(CORNERS).resize((20, 20)), format))
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert decode(bytes(content)).mode in ("L", "RGB")
+    except BadExampleError as err:
+        assert "\n" not in str(err)  # noqa: PT017
 
 
 def test_postscript_is_never_opened_since_that_would_start_ghostscript():

@@ -180,6 +180,29 @@ def test_a_damaged_row_group_spoils_no_other(tmp_path, images, write_parquet):
     assert red(source[6]) == 6
 
 
+def test_behind_a_damaged_page_no_row_is_mistaken_for_another(tmp_path, images, monkeypatch):
+    monkeypatch.setattr(_parquet, "_BATCH_BYTES", 1)  # one row at a time
+    file = tmp_path / "x.parquet"
+    table = pa.table({"image": images, "label": [0, 1] * 5})
+    pq.write_table(
+        table, file, data_page_size=1, write_batch_size=1, use_dictionary=False, compression="NONE"
+    )
+    content = bytearray(file.read_bytes())
+    place = content.index(images[4])
+    content[place - 30 : place] = b"\xff" * 30  # the header of its page
+    file.write_bytes(bytes(content))
+    source = open_source(file)
+    seen = []
+    for index in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 5, 3, 0):
+        try:
+            seen.append((index, red(source[index])))
+        except BadExampleError:
+            seen.append((index, None))
+    assert all(value in (index, None) for index, value in seen)
+    assert [value for index, value in seen if index < 4] == [0, 1, 2, 3, 3, 0]
+    assert dict(seen)[4] is None
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
