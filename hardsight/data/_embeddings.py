@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hardsight.data._example import id_at
-from hardsight.data._files import Fingerprint, evenly_spaced
+from hardsight.data._files import Fingerprint
 from hardsight.data._labels import are_names, class_indices, class_names
 from hardsight.errors import DataError, LabelError, ShapeError
 
@@ -96,9 +96,8 @@ class EmbeddingSource:
 
     def fingerprint(self) -> str:
         """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
-        mark = Fingerprint("embeddings").add(self._rows.shape, self.dtype)
-        for row in evenly_spaced(len(self), 64):
-            mark.add_array(self.chunk(row, row + 1))
+        mark = Fingerprint("embeddings")
+        self._rows.add_to(mark)
         mark.add_array(self.labels).add_names(self.classes)
         for array in (self.class_weights, self.bias):
             if array is not None:

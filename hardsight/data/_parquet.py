@@ -86,6 +86,9 @@ class RowReader:
                 self._open(number)
             while position >= self._first + len(self._batch):
                 self._first, self._batch = self._first + len(self._batch), next(self._batches)
+        except StopIteration:
+            self._forget()
+            raise OSError("the row group ends before its last row") from None
         except Exception:  # a damaged page: the next call starts anew instead of a step behind
             self._forget()
             raise
@@ -93,8 +96,8 @@ class RowReader:
 
     def _open(self, number: int) -> None:
         group = self._groups[number]
-        # buffered instead of mapped: a row group may be larger than the memory
-        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES)
+        # page by page, neither mapped nor read ahead: a row group may be larger than the memory
+        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
@@ -202,7 +205,7 @@ class ParquetEmbeddings:
     """A column of equally long lists of floats, as an array ``[N, D]`` read in parts."""
 
     def __init__(self, files: Sequence[Path], column: str, *, spec: str) -> None:
-        self._reader, self._spec = RowReader(files, [column]), spec
+        self._reader, self._files, self._spec = RowReader(files, [column]), files, spec
         if not len(self._reader):
             raise DataError(f"no embeddings in {spec}: the file has no rows")
         first = self._reader.rows(0, 1).column(0)
@@ -223,6 +226,11 @@ class ParquetEmbeddings:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         parts = [self._matrix(chunk) for chunk in self._reader.rows(start, stop).column(0).chunks]
         return np.concatenate(parts)  # a copy of these rows, since arrow's memory is read-only
+
+    def add_to(self, mark: Fingerprint) -> None:
+        """Size, footer and evenly spaced pieces of the files; rows would have to be decoded."""
+        for file in self._files:
+            mark.add_file(file)
 
     def _matrix(self, lists: pa.Array) -> NDArray[Any]:
         values = lists.flatten()  # leaves out missing lists

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from hardsight.data._files import Fingerprint
 from hardsight.errors import DataError, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class StoredArray(Protocol):
         """Rows ``start`` to ``stop``: a view where possible."""
         ...
 
+    def add_to(self, mark: Fingerprint) -> None:
+        """Take a sample of the content into a fingerprint."""
+        ...
+
 
 class MemoryArray:
     """An array already in memory."""
@@ -82,6 +87,10 @@ class MemoryArray:
     def whole(self) -> NDArray[Any]:
         """The array itself."""
         return self.array
+
+    def add_to(self, mark: Fingerprint) -> None:
+        """Evenly spaced rows."""
+        mark.add_rows(self.array)
 
 
 class MappedArray:
@@ -174,6 +183,10 @@ class MappedArray:
     def whole(self) -> NDArray[Any]:
         """Everything, for small arrays such as labels and class weights."""
         return self.read(0, self._shape[0]) if self._shape else self._array
+
+    def add_to(self, mark: Fingerprint) -> None:
+        """Evenly spaced rows, as an array in memory gives them."""
+        mark.add_rows(self)
 
     def __getstate__(self) -> dict[str, Any]:
         open_here = ("_mapping", "_array")

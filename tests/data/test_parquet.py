@@ -256,6 +256,21 @@ def test_embeddings_are_read_in_chunks_across_row_groups(tmp_path, write_parquet
     assert source.chunk(0, 2).flags.writeable
 
 
+def test_a_row_group_larger_than_the_memory_is_read_page_by_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(_parquet, "_BATCH_BYTES", 1024**2)
+    values = pa.array(np.random.default_rng(0).normal(size=10_000 * 512))  # 39 MiB
+    columns = {"embeddings": pa.FixedSizeListArray.from_arrays(values, 512),
+               "label": np.arange(10_000) % 2}  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet", row_group_size=10_000)
+    del values, columns
+    before, most = pa.total_allocated_bytes(), 0
+    source = open_source(tmp_path / "e.parquet")
+    for start in range(0, 10_000, 500):
+        source.chunk(start, start + 500)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 12 * 2**20
+
+
 def test_rows_of_different_width_are_refused_when_they_are_read(tmp_path, write_parquet):
     columns = {"embeddings": [[1.0, 2.0], [3.0]], "label": [0, 1]}
     source = open_source(write_parquet(tmp_path / "e.parquet", columns))
