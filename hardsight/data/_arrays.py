@@ -16,7 +16,7 @@ from hardsight.errors import DataError, ShapeError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data._stored import StoredArray
+    from hardsight.data._mapped import StoredArray
 
 
 class ArraySource:

@@ -13,7 +13,7 @@ from hardsight.errors import DataError, LabelError, ShapeError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data._stored import StoredArray
+    from hardsight.data._mapped import StoredArray
 
 
 class EmbeddingSource:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.data._stored import MAX_UNPACKED_BYTES, MappedArray, MemoryArray, read_exactly
+from hardsight.data._mapped import MappedArray, MemoryArray
+from hardsight.data._stored import MAX_UNPACKED_BYTES, read_exactly
 from hardsight.errors import DataError, MissingDataError
 
 _NAME = re.compile(r"idx\d-ubyte(\.gz)?$", re.IGNORECASE)

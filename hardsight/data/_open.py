@@ -18,6 +18,7 @@ from hardsight.data._head_file import head_arrays, in_memory, plain_array
 from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
 from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
 from hardsight.data._labels import class_indices
+from hardsight.data._mapped import MemoryArray
 from hardsight.data._parquet import (
     EMBEDDING_COLUMNS,
     IMAGE_COLUMNS,
@@ -29,13 +30,13 @@ from hardsight.data._parquet import (
     one_column,
     stored_class_names,
 )
-from hardsight.data._stored import ARRAY_SUFFIXES, MemoryArray, stored_arrays
+from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
 from hardsight.errors import DataError, OptionError
 from hardsight.registry import unknown_name
 
 if TYPE_CHECKING:
     from hardsight.data._example import ExampleSource
-    from hardsight.data._stored import FileArray, StoredArray
+    from hardsight.data._mapped import FileArray, StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
