@@ -157,7 +157,8 @@ class MappedArray:
         """
         if self._fortran or 0 in self._shape or not hasattr(mmap, "MADV_DONTNEED"):
             return
-        place = self.offset + row * (self._array.nbytes // self._shape[0])
+        row_bytes = self._array.nbytes // self._shape[0]
+        place = self.offset + min(row, self._shape[0]) * row_bytes
         place -= place % mmap.PAGESIZE
         step_back = place < self._released
         until = len(self._mapping) if step_back else place

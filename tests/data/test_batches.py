@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from hardsight.data import batches, open_source
+from hardsight.data import Batch, batches, open_source
 from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
 from hardsight.preprocessing import Preprocessing
 
@@ -118,6 +118,20 @@ def test_the_users_random_state_is_left_alone(many):
     torch.manual_seed(3)
     list(batches(many, PLAIN, workers=1))
     torch.testing.assert_close(torch.rand(2), expected)
+
+
+def test_every_tensor_of_a_batch_is_pinned_also_in_mappings(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda self, *_: (pinned.append(self.shape), self + 0)[1]
+    )
+    inputs = {"tokens": torch.ones(2, 7), "mask": torch.ones(2, 5)}
+    batch = Batch(torch.arange(2), ["a", "b"], inputs, torch.zeros(2), [(2, "c", "bad")])
+    got = batch.pin_memory()
+    assert sorted(map(list, pinned)) == [[2], [2], [2, 5], [2, 7]]
+    torch.testing.assert_close(got.inputs, inputs)
+    assert (got.ids, got.errors) == (batch.ids, batch.errors)
+    assert Batch(torch.arange(0), [], None, torch.arange(0)).pin_memory().inputs is None
 
 
 def test_tensors_of_a_dataset_are_not_touched():

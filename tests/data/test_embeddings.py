@@ -32,6 +32,7 @@ def assert_rows(source, expected=EMBEDDINGS):
     np.testing.assert_array_equal(source.chunk(0, len(source)), expected)
     np.testing.assert_array_equal(source.chunk(2, 5), expected[2:5])
     np.testing.assert_array_equal(source.chunk(5, 100), expected[5:])
+    assert source.chunk(10**6, 10**6 + 1).shape == (0, expected.shape[1])
     torch.from_numpy(source.chunk(0, 1))  # warns, and so fails, on read-only memory
 
 
