@@ -188,7 +188,6 @@ def score(
     plan, place = ScorePlan(scores), chosen_device(str(device))
     about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
     about["config"] = {
-        "scores": [spec.name for spec in plan.specs],
         "head": head if isinstance(head, str) else None,
         "weights": None if weights is None else str(weights),
         "device": str(place),
