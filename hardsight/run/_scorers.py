@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import EmbeddingSource, ExampleSource, batches
+from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches
 from hardsight.errors import HeadError, LabelError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, capture, decided_by_bias, find_head, logits_of
@@ -22,6 +23,7 @@ from hardsight.run._device import forward_context, moved
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
+_Forward = Callable[[Any], tuple[Tensor | None, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -211,13 +213,15 @@ class ModelScorer:
             workers=self.workers,
             strict=self.strict,
         )
-        if self.head is None:
-            for batch in loaded:
-                yield self._piece(batch, self._logits_only)
-            return
-        with capture(self.model, self.head) as forward:
+        # closing: workers end with this loop, also when it is left early
+        with closing(loaded), self._forward() as forward:
             for batch in loaded:
                 yield self._piece(batch, forward)
+
+    def _forward(self) -> AbstractContextManager[_Forward]:
+        if self.head is None:
+            return nullcontext(self._logits_only)
+        return capture(self.model, self.head)
 
     def _looked_at(self, head: str | Head | None) -> tuple[Head | None, int]:
         """The verified head and the number of classes, from the first readable examples."""
@@ -238,9 +242,11 @@ class ModelScorer:
 
     def _first_inputs(self) -> Any:
         """A few readable examples, as the model takes them."""
-        for batch in batches(self.source, self.preprocessing, batch_size=min(8, self.batch_size)):
-            if len(batch.index):
-                return moved(batch.inputs, self.device)
+        few = batches(self.source, self.preprocessing, batch_size=min(8, self.batch_size))
+        with closing(few):
+            for batch in few:
+                if len(batch.index):
+                    return moved(batch.inputs, self.device)
         raise ModelError(f"none of the examples of {self.source.spec} could be read")
 
     def _called(self, inputs: Any) -> Any:
@@ -251,7 +257,7 @@ class ModelScorer:
         return None, logits_of(self._called(inputs))
 
     @torch.inference_mode()
-    def _piece(self, batch: Any, forward: Callable[[Any], tuple[Tensor | None, Tensor]]) -> Piece:
+    def _piece(self, batch: Batch, forward: _Forward) -> Piece:
         positions = len(batch.index) + len(batch.errors)
         if len(batch.index) == 0:
             return _no_rows(positions, self.plan, batch.errors)
@@ -278,7 +284,7 @@ class ModelScorer:
             errors=batch.errors,
         )
 
-    def _check_labels(self, batch: Any) -> None:
+    def _check_labels(self, batch: Batch) -> None:
         outside = (batch.labels < 0) | (batch.labels >= self.num_classes)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
