@@ -55,8 +55,8 @@ def test_encouraging_loss_matches_its_equation(batch, options):
     logits, labels = batch
     got = encouraging_loss(logits, labels, reduction="none", **options)
     torch.testing.assert_close(got, torch.from_numpy(reference(logits, labels, **options)))
-    leaf = logits.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: encouraging_loss(z, labels, **options), leaf)
+    leaf, own = logits[:6].clone().requires_grad_(), labels[:6]
+    assert torch.autograd.gradcheck(lambda z: encouraging_loss(z, own, **options), leaf)
 
 
 def test_default_is_the_conservative_bonus_that_ends_at_three_quarters(batch):
@@ -194,8 +194,8 @@ def test_focal_loss_matches_its_equation(batch, gamma):
     p = logits.softmax(dim=1)[torch.arange(64), labels]
     got = focal_loss(logits, labels, gamma=gamma, reduction="none")
     torch.testing.assert_close(got, -((1 - p) ** gamma) * p.log())
-    leaf = logits.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: focal_loss(z, labels, gamma=gamma), leaf)
+    leaf, own = logits[:6].clone().requires_grad_(), labels[:6]
+    assert torch.autograd.gradcheck(lambda z: focal_loss(z, own, gamma=gamma), leaf)
 
 
 def test_focal_loss_refuses_a_negative_gamma(batch):
