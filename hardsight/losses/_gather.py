@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hardsight.errors import GradientError
+
 
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows of every rank, in rank order; ranks may hold different numbers of rows.
@@ -42,6 +44,8 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise GradientError("gather=True is differentiable once, got create_graph=True")
         grad = grads[0].contiguous().clone()
         dist.all_reduce(grad)
         return grad[ctx.begin : ctx.begin + ctx.length]

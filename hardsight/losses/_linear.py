@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from hardsight.errors import GradientError
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
@@ -86,8 +86,13 @@ class _OtherLogSumExp(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True; once_differentiable lets some cases pass
+            raise GradientError(
+                "a linear loss is differentiable once, got create_graph=True; use avh_loss, or "
+                "encouraging_loss over logits"
+            )
+        (grad,) = grads
         embeddings, labels, class_weights, bias, result = ctx.saved_tensors
         _, wants_rows, _, wants_weights, wants_bias = ctx.needs_input_grad
         wide = result.dtype

@@ -1,5 +1,7 @@
 """Encouraging loss from embeddings and class weights, in bounded memory."""
 
+from typing import Any, Self
+
 import torch
 from torch import Tensor, nn
 
@@ -124,6 +126,14 @@ class LinearEncouragingLoss(HeadLossModule):
             impl=impl,
         )
         self.bias = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype))
+
+    @classmethod
+    def from_head(cls, head: nn.Module, **options: Any) -> Self:
+        """The same loss over the weight and bias of ``head``, shared with it, not copied."""
+        module = super().from_head(head, **options)
+        bias = getattr(head, "bias", None)
+        module.bias = bias if isinstance(bias, nn.Parameter) else None
+        return module
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """See :func:`linear_encouraging_loss`."""
