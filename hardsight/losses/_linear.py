@@ -114,9 +114,9 @@ class _OtherLogSumExp(torch.autograd.Function):
                 torch.autograd.backward(logits, share * grad[rows, None])
                 if row_grad is not None:
                     row_grad[rows] += x.grad
-            if weight_grad is not None:
+            if weight_grad is not None and w.grad is not None:  # None: there were no rows
                 weight_grad[classes] = w.grad.to(weight_grad.dtype)
-            if bias_grad is not None and b is not None:
+            if bias_grad is not None and b is not None and b.grad is not None:
                 bias_grad[classes] = b.grad.to(bias_grad.dtype)
         row_grad = None if row_grad is None else row_grad.to(embeddings.dtype)
         return None, row_grad, None, weight_grad, bias_grad

@@ -58,7 +58,8 @@ def logit_loss(
         return reduce_loss(values, reduction, check_finite=check_finite)
 
     kept, own = kept_labels(labels, z.shape[-1], ignore_index)
-    own_weight = class_weight[own] * kept
+    # gather: an index without dimensions cannot be read under vmap
+    own_weight = class_weight.gather(0, own.reshape(-1)).reshape(own.shape) * kept
     if label_smoothing == 0:
         values = own_weight * curve(target_log_odds(z, own))
     else:

@@ -197,7 +197,7 @@ before = peak_mib()
 linear_avh_loss(x, labels, w, scale=4.0).backward()
 linear_encouraging_loss(x, labels, w).backward()
 linear = peak_mib() - before
-avh_loss(x[:2048], labels[:2048], w, scale=4.0).backward()
+avh_loss(x[:1024], labels[:1024], w, scale=4.0).backward()
 print(linear, peak_mib() - before)
 """
 
@@ -212,10 +212,10 @@ def test_peak_memory_of_the_process_stays_far_below_the_matrix():
         timeout=120,
         env=os.environ | {"PYTHONPATH": str(Path(hardsight.__file__).parents[1])},
     )
-    linear, plain_on_half = map(float, out.stdout.split())
+    linear, plain_on_a_quarter = map(float, out.stdout.split())
     matrix_mib = 4096 * 16384 * 4 / 2**20  # 256
     assert linear < matrix_mib / 2
-    assert plain_on_half > matrix_mib  # the probe can fail: several matrices of half the rows
+    assert plain_on_a_quarter > matrix_mib / 2  # the probe can fail: several smaller matrices
 
 
 def test_differentiating_twice_raises_instead_of_a_wrong_number():
