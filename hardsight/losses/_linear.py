@@ -19,7 +19,7 @@ ChunkLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 LogOdds = Callable[..., Tensor]
 
 ROWS_AT_ONCE = 1024
-CLASSES_AT_ONCE = 2048
+CLASSES_AT_ONCE = 1024
 
 
 def pick_impl(impl: str, twins: dict[str, LogOdds], tensor: Tensor) -> LogOdds:

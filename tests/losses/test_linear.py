@@ -1,14 +1,10 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
+import itertools
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import hardsight
 from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
 from hardsight.losses import (
     LinearEncouragingLoss,
@@ -180,42 +176,28 @@ def test_saved_for_backward_grows_with_rows_and_classes_but_not_their_product(na
     assert saved(losses["plain avh"])[0] >= 64 * 300
 
 
-PEAK = """
-import resource, torch
-from hardsight.losses import avh_loss, linear_avh_loss, linear_encouraging_loss
-torch.set_num_threads(2)
-
-def peak_mib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-x, labels = torch.randn(4096, 8, requires_grad=True), torch.randint(0, 16384, (4096,))
-w = torch.randn(16384, 8, requires_grad=True)
-small = (x[:8], labels[:8] % 8, w[:8])
-linear_avh_loss(*small, scale=4.0).backward()  # warm up
-linear_encouraging_loss(*small).backward()
-before = peak_mib()
-linear_avh_loss(x, labels, w, scale=4.0).backward()
-linear_encouraging_loss(x, labels, w).backward()
-linear = peak_mib() - before
-avh_loss(x[:1024], labels[:1024], w, scale=4.0).backward()
-print(linear, peak_mib() - before)
-"""
+def peak_bytes(run):
+    """Most bytes allocated at any moment of ``run``, beyond those held before it."""
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        run()
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return max(itertools.accumulate(change for _, change in changes))
 
 
-def test_peak_memory_of_the_process_stays_far_below_the_matrix():
-    pytest.importorskip("resource", reason="peak memory of a process is read the POSIX way")
-    out = subprocess.run(
-        [sys.executable, "-c", PEAK],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": str(Path(hardsight.__file__).parents[1])},
-    )
-    linear, plain_on_a_quarter = map(float, out.stdout.split())
-    matrix_mib = 4096 * 16384 * 4 / 2**20  # 256
-    assert linear < matrix_mib / 2
-    assert plain_on_a_quarter > matrix_mib / 2  # the probe can fail: several smaller matrices
+def test_peak_memory_of_forward_and_backward_stays_far_below_one_matrix(monkeypatch):
+    monkeypatch.setattr("hardsight.losses._linear.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("hardsight.losses._linear.CLASSES_AT_ONCE", 64)
+    x, labels, w, b = head(torch.float32, rows=256, classes=1024)
+    leaves = [tensor.requires_grad_() for tensor in (x, w, b)]
+    matrix = 256 * 1024 * 4
+    for loss in (
+        lambda: linear_avh_loss(x, labels, w, scale=4.0),
+        lambda: linear_encouraging_loss(x, labels, w, b),
+    ):
+        assert peak_bytes(lambda loss=loss: loss().backward()) < matrix / 2
+    assert peak_bytes(lambda: avh_loss(x, labels, w, scale=4.0).backward()) > 2 * matrix
+    assert all(torch.isfinite(leaf.grad).all() for leaf in leaves)
 
 
 def test_differentiating_twice_raises_instead_of_a_wrong_number():
