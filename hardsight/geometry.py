@@ -130,8 +130,6 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
 def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
-    dtype = torch.promote_types(embeddings.dtype, class_weights.dtype)
-    embeddings, class_weights = embeddings.to(dtype), class_weights.to(dtype)
     # autocast would round the product to half precision
     with torch.autocast(embeddings.device.type, enabled=False):
         cosines = embeddings @ class_weights.T

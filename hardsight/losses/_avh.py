@@ -6,7 +6,7 @@ from torch import Tensor
 from hardsight._checks import check_rows, check_width
 from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import pairwise_angles, target_angles
-from hardsight.losses._logits import cross_entropy_curve, logit_loss
+from hardsight.losses._logits import cross_entropy_curve, logit_loss, widen_together
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 
@@ -151,6 +151,7 @@ def avh_logits(
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     check_width(embeddings, class_weights)
+    embeddings, class_weights = widen_together(embeddings, class_weights)
     angles = pairwise_angles(embeddings, class_weights)
     if labels is None or labels.is_floating_point():
         return -scale * angles

@@ -7,8 +7,13 @@ from torch import Tensor
 
 from hardsight._checks import check_rows, check_width
 from hardsight.errors import LabelError, OptionError
-from hardsight.geometry import row_norms, target_angles, widen
-from hardsight.losses._logits import cross_entropy_curve, kept_labels, logit_loss
+from hardsight.geometry import row_norms, target_angles
+from hardsight.losses._logits import (
+    cross_entropy_curve,
+    kept_labels,
+    logit_loss,
+    widen_together,
+)
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 
@@ -154,7 +159,7 @@ def large_margin_logits(
             "the margin needs one own class per example"
         )
     _, own = kept_labels(labels, class_weights.shape[0], ignore_index)
-    x, w = widen(embeddings), widen(class_weights)
+    x, w = widen_together(embeddings, class_weights)
     with torch.autocast(x.device.type, enabled=False):  # which would round the product
         logits = x @ w.T
     angles = target_angles(x, own, w)

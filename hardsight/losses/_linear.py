@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import GradientError
+from hardsight.losses._logits import widen_together
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
@@ -71,7 +72,7 @@ class _OtherLogSumExp(torch.autograd.Function):
         bias: Tensor | None,
     ) -> Tensor:
         parts: list[Tensor] = []
-        wide = torch.promote_types(embeddings.dtype, torch.float32)
+        wide = widen_together(embeddings[:0], class_weights[:0])[0].dtype
         for rows in _chunks(len(embeddings), ROWS_AT_ONCE):
             total = torch.full_like(labels[rows], float("-inf"), dtype=wide)
             for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):

@@ -11,7 +11,7 @@ from hardsight.geometry import pairwise_angles, target_angles
 from hardsight.losses._avh import avh_logits
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import linear_labels, log_odds_loss
-from hardsight.losses._logits import cross_entropy_curve, target_log_odds
+from hardsight.losses._logits import cross_entropy_curve, target_log_odds, widen_together
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 
@@ -121,4 +121,4 @@ def _log_odds_torch(
 def _chunk_logits(
     rows: Tensor, class_weights: Tensor, bias: Tensor | None, *, scale: float
 ) -> Tensor:
-    return -scale * pairwise_angles(rows, class_weights)
+    return -scale * pairwise_angles(*widen_together(rows, class_weights))

@@ -10,7 +10,7 @@ from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen
 from hardsight.losses._encouraging import encouraging_curve
 from hardsight.losses._linear import other_logsumexp, pick_impl
-from hardsight.losses._logits import Curve, kept_labels, target_log_odds
+from hardsight.losses._logits import Curve, kept_labels, target_log_odds, widen_together
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
 from hardsight.registry import loss
@@ -193,6 +193,7 @@ def _log_odds_torch(
 
 
 def _chunk_logits(rows: Tensor, class_weights: Tensor, bias: Tensor | None) -> Tensor:
+    x, w = widen_together(rows, class_weights)
     with torch.autocast(rows.device.type, enabled=False):  # which would round the product
-        logits = widen(rows) @ widen(class_weights).T
+        logits = x @ w.T
     return logits if bias is None else logits + bias

@@ -113,6 +113,18 @@ def test_half_precision_inputs_lose_no_more_than_their_own_rounding(dtype):
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("loss", [linear_avh_loss, avh_loss])
+def test_embeddings_and_weights_may_differ_in_dtype(loss):
+    x, labels, w, _ = head()
+    for narrow in (torch.bfloat16, torch.float32):
+        value, (x_grad, w_grad) = value_and_grads(
+            lambda x, w: loss(x, labels, w, scale=3.0), x.to(narrow), w
+        )
+        torch.testing.assert_close(value, loss(x.to(narrow).double(), labels, w, scale=3.0))
+        assert (x_grad.dtype, w_grad.dtype) == (narrow, torch.float64)
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_inputs_that_are_not_contiguous_give_the_same():
     x, labels, w, b = head()
     strided = [torch.stack([t, t], dim=-1)[..., 0] for t in (x, w, b)]
