@@ -169,6 +169,6 @@ def large_margin_logits(
 
 def _psi(angles: Tensor, margin: int) -> Tensor:
     """Monotone continuation of ``cos(margin * angle)`` over ``[0, pi]``."""
-    k = torch.floor(angles.detach() * margin / math.pi).clamp(max=margin - 1)
+    k = torch.floor(angles.detach() * margin / math.pi)
     sign = 1 - 2 * (k % 2)
     return sign * torch.cos(margin * angles) - 2 * k

@@ -132,6 +132,7 @@ def test_module_state_round_trips(name, tmp_path):
     if "weight" in keyword_only(spec.function):
         options["weight"] = torch.arange(1.0, 5.0)
     first, second = spec.module(*shape, **options), spec.module(*shape, **options)
+    assert ("weight" in first.state_dict()) == ("weight" in options)  # so it moves with .to()
     torch.save(first.state_dict(), tmp_path / "state.pt")
     second.load_state_dict(torch.load(tmp_path / "state.pt"))
     taken = [

@@ -7,6 +7,7 @@ from hardsight.losses import AVHLoss, avh_loss, encouraging_loss
 
 
 # torch's own compiler still calls torch.jit
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_the_default_compiler_gives_the_values_and_gradients_of_eager():
     angular = AVHLoss(4, 3, scale=3.0)

@@ -221,6 +221,14 @@ def test_duplicate_rows_have_finite_gradients_in_every_dtype(loss, pairs, dtype)
         assert torch.isfinite(grad).all()
 
 
+def test_all_pairs_resolve_rows_that_are_close_together_and_far_from_0():
+    # by inner products, |x|^2 + |y|^2 - 2xy, float32 would see a distance of 0 or .03 here
+    x = torch.tensor([[1000.0, 0.0], [1000.0, 0.001]])
+    labels = torch.tensor([0, 0])
+    got = euclidean_contrastive_loss(x, labels, pairs="all")
+    torch.testing.assert_close(got.item(), 1e-6, rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("margin", [0.0, -0.5, 3.2, float("nan")])
 def test_angular_margin_must_lie_between_0_and_pi(batch, margin):
     with pytest.raises(OptionError, match=r"margin_rad in \(0, pi\], radians, got"):

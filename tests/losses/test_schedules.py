@@ -81,6 +81,18 @@ def test_a_scheduler_restored_from_its_state_continues_as_if_uninterrupted():
     )
 
 
+def test_a_scheduler_made_for_a_restored_optimizer_knows_the_beta1_it_began_with():
+    options = {"total_epochs": 20, "ramp_up_epochs": 6, "ramp_down_epochs": 8, "final_beta1": 0.5}
+    optimizer = adam()
+    straight = walk(optimizer, GaussianRampLR(optimizer, **options), 20)
+    optimizer = adam()
+    walk(optimizer, GaussianRampLR(optimizer, **options), 15)
+    again = adam()
+    again.load_state_dict(optimizer.state_dict())
+    rows = walk(again, GaussianRampLR(again, **options, last_epoch=14), 5)
+    torch.testing.assert_close(torch.tensor(rows), torch.tensor(straight[15:]))
+
+
 def test_presets_hold_the_weights_of_the_paper_and_of_the_published_code():
     paper, code = amc_preset("paper"), amc_preset("published-code")
     assert paper.weight_at(300) == 0.1
