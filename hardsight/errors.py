@@ -35,6 +35,10 @@ class NonFiniteError(HardsightError, ArithmeticError):
     """A value that must be finite is NaN or infinite."""
 
 
+class GradientError(HardsightError, RuntimeError):
+    """A gradient was asked for that an operation does not have."""
+
+
 class HeadError(HardsightError, ValueError):
     """The classifier head of a model cannot be used."""
 
