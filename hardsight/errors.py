@@ -33,6 +33,10 @@ class NonFiniteError(HardsightError, ArithmeticError):
     """A value that must be finite is NaN or infinite."""
 
 
+class StatisticError(HardsightError, ValueError):
+    """A statistic is not defined for its input: too few values, or values that are all equal."""
+
+
 class HeadError(HardsightError, ValueError):
     """The classifier head of a model cannot be used."""
 
