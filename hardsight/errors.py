@@ -33,6 +33,10 @@ class NonFiniteError(HardsightError, ArithmeticError):
     """A value that must be finite is NaN or infinite."""
 
 
+class ProbabilityError(HardsightError, ValueError):
+    """Probabilities are negative or do not sum to 1."""
+
+
 class StatisticError(HardsightError, ValueError):
     """A statistic is not defined for its input: too few values, or values that are all equal."""
 
