@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks._measure import arguments, interleaved, publish, row
 from hardsight.selftrain import pseudo_labels
 
 _PORTION = 0.2
-_RULES = ("cbst", "crst-lrent")
+_SHARPNESS = {"flat": 2.0, "confident": 8.0}  # of the logits
 
 
-def argmax_and_partition(probs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def argmax_and_partition(probs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Predictions and the confidence at the portion of each class; the least anybody has to do."""
     predictions = probs.argmax(axis=1)
     confidence = probs[np.arange(len(probs)), predictions]
@@ -39,64 +36,48 @@ def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1_000)
-    parser.add_argument("--peak", nargs=2, metavar=("FILE", "RULE"), help=argparse.SUPPRESS)
     options = parser.parse_args(args)
-    if options.peak:
-        _print_peak(Path(options.peak[0]), options.peak[1])
-        return
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "probs.npy"
-        for kind, sharpness in (("flat", 2.0), ("confident", 8.0)):
-            _write(file, options.examples, options.classes, sharpness)
-            rows += _compared(file, kind, options.repeats)
+    for kind, sharpness in _SHARPNESS.items():
+        probs = _probabilities(options.examples, options.classes, sharpness)
+        rows += _compared(probs, kind, options.repeats)
+        del probs  # before the next one is made
     shape = f"{options.examples:,} x {options.classes:,} float32, portion {_PORTION}"
     threads = f"{torch.get_num_threads()} threads"
     target = "target: 0.5 of numpy's speed, 2048 MiB"
     publish(f"Selection, {shape}, {threads} ({target})", rows, file=options.out)
 
 
-def _compared(file: Path, kind: str, repeats: int) -> list[dict[str, Any]]:
-    """Both over a file whose pages are in memory; peak memory in a process of its own."""
-    probs = np.load(file, mmap_mode="r")
-    runs: dict[str, Callable[[], Any]] = {"numpy": lambda: argmax_and_partition(probs)}
-    runs |= {rule: _selection(probs, rule) for rule in _RULES}
+def _compared(probs: NDArray[np.float32], kind: str, repeats: int) -> list[dict[str, Any]]:
+    runs: dict[str, Callable[[], Any]] = {
+        "numpy": lambda: argmax_and_partition(probs),
+        "cbst": lambda: pseudo_labels(probs, portion=_PORTION),
+        "crst-lrent": lambda: pseudo_labels(probs, portion=_PORTION, rule="crst-lrent"),
+    }
     seconds = interleaved(runs, repeats=repeats)
     base = row("", seconds["numpy"])["median_s"]
     rows = [row(f"{kind}: {name}", values) for name, values in seconds.items()]
-    for name, entry in zip(seconds, rows, strict=True):
+    for run, entry in zip(runs.values(), rows, strict=True):
         entry["speed_of_numpy"] = round(base / entry["median_s"], 3)
-        entry["extra_mib"] = _peak_mib(file, name)
+        entry["extra_mib"] = _extra_mib(run)
     return rows
 
 
-def _selection(probs: np.ndarray[Any, Any], rule: str) -> Callable[[], Any]:
-    return lambda: pseudo_labels(probs, portion=_PORTION, rule=rule)
-
-
-def _write(file: Path, examples: int, classes: int, sharpness: float) -> None:
+def _probabilities(examples: int, classes: int, sharpness: float) -> NDArray[np.float32]:
     draw = np.random.default_rng(0)
-    out = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(examples, classes))
+    probs = np.empty((examples, classes), dtype=np.float32)
     for first in range(0, examples, 10_000):
-        part = out[first : first + 10_000]
-        logits = sharpness * draw.standard_normal(part.shape, dtype=np.float32)
-        np.exp(logits - logits.max(axis=1, keepdims=True), out=part)
+        part = probs[first : first + 10_000]
+        draw.standard_normal(dtype=np.float32, out=part)
+        part *= sharpness
+        part -= part.max(axis=1, keepdims=True)
+        np.exp(part, out=part)
         part /= part.sum(axis=1, keepdims=True)
-    out.flush()
+    return probs
 
 
-def _peak_mib(file: Path, name: str) -> int:
-    """Anonymous resident memory above interpreter and torch, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.selection", "--peak", str(file), name],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return int(done.stdout)
-
-
-def _print_peak(file: Path, name: str) -> None:
-    probs = np.load(file, mmap_mode="r")
-    run = (lambda: argmax_and_partition(probs)) if name == "numpy" else _selection(probs, name)
+def _extra_mib(run: Callable[[], Any]) -> int:
+    """Anonymous memory a run needs beside the array, watched every few milliseconds."""
     base, peak, stop = _resident_kib(), 0, threading.Event()
 
     def watch() -> None:
@@ -109,7 +90,7 @@ def _print_peak(file: Path, name: str) -> None:
     run()
     stop.set()
     watcher.join()
-    print(max(0, peak - base) // 1024)
+    return max(0, peak - base) // 1024
 
 
 def _resident_kib() -> int:

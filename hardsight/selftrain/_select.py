@@ -212,11 +212,18 @@ def _select_by_one(
     """Label and selection from the same matrix."""
     ranks = ranks_of(predictions, rows.num_classes, portion, empty)
     thresholds = thresholds_of(confidence, predictions, ranks)
-    labels = np.full(rows.num_rows, -1, dtype=np.int32)
     least = _least_confidence(thresholds, ranks, alpha)
+    ratio = confidence / thresholds[predictions]
+    # all other entries of a row sum to the rest, so none of them reaches the ratio of the largest
+    settled = ratio > (1.02 - confidence) / thresholds.min()
+    if alpha is not None:
+        settled &= ratio > 1  # below 1 the sum over classes decides
+    keep = settled & _passes(ratio, 1.0, strict) & (ranks[predictions] > 0)
+    labels = np.where(keep, predictions, -1)
+    open_rows = ~settled & (confidence >= least)
 
     def label(start: int, stop: int) -> None:
-        asked = start + np.flatnonzero(confidence[start:stop] >= least)
+        asked = start + np.flatnonzero(open_rows[start:stop])
         if len(asked):
             tile = _taken(rows, start, stop, asked)
             labels[asked] = _labels_of(tile, thresholds, ranks, strict, alpha)
@@ -259,8 +266,9 @@ def _passes_softly(
     """Whether the sum of ``ratios ** (1 / alpha)`` over classes reaches 1, in float64."""
     keep = largest > 1  # a sum is at least its largest term
     unsure = np.flatnonzero(~keep)
-    if alpha <= 1:  # and at most this, as above; few rows are left to sum
-        most = largest[unsure] ** (1 / alpha - 1) * np.einsum("ij->i", ratios)[unsure]
+    if alpha <= 0.5:  # and at most max^(q-2) sum of squares, q = 1 / alpha: few rows are left
+        squares = np.einsum("ij,ij->i", ratios, ratios)
+        most = largest[unsure] ** (1 / alpha - 2) * squares[unsure]
         unsure = unsure[most >= 0.999]
     sums = (ratios[unsure].astype(np.float64) ** (1 / alpha)).sum(axis=1)
     keep[unsure] = _passes(sums, 1.0, strict)
