@@ -54,12 +54,14 @@ def _compared(probs: NDArray[np.float32], kind: str, repeats: int) -> list[dict[
         "cbst": lambda: pseudo_labels(probs, portion=_PORTION),
         "crst-lrent": lambda: pseudo_labels(probs, portion=_PORTION, rule="crst-lrent"),
     }
+    # first, because memory that a run gives back stays with the process
+    extra = {name: _extra_mib(run) for name, run in runs.items()}
     seconds = interleaved(runs, repeats=repeats)
     base = row("", seconds["numpy"])["median_s"]
     rows = [row(f"{kind}: {name}", values) for name, values in seconds.items()]
-    for run, entry in zip(runs.values(), rows, strict=True):
+    for name, entry in zip(runs, rows, strict=True):
         entry["speed_of_numpy"] = round(base / entry["median_s"], 3)
-        entry["extra_mib"] = _extra_mib(run)
+        entry["extra_mib"] = extra[name]
     return rows
 
 
