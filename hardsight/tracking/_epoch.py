@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardsight.errors import DataError, LabelError, NonFiniteError, OptionError
-from hardsight.tracking._measures import MEASURES, Rows, joined
+from hardsight.tracking._measures import MEASURES, Rows
 
 REPEATS = ("error", "first")
 Columns = dict[str, NDArray[np.generic]]
@@ -27,12 +27,14 @@ class EpochRules:
             time counts.
         padding_rows: how many rows other ranks may repeat, because samplers of distributed
             training fill their last round.
+        num_ranks: the order of a row, modulo this, is its rank.
     """
 
     num_examples: int
     num_classes: int
     repeats: str = "error"
     padding_rows: int = 0
+    num_ranks: int = 1
 
     def __post_init__(self) -> None:
         if self.repeats not in REPEATS:
@@ -42,12 +44,12 @@ class EpochRules:
 
 
 def epoch_columns(
-    ranks: list[Rows], rules: EpochRules, known_labels: NDArray[np.int32], epoch: int
+    rows: Rows, rules: EpochRules, known_labels: NDArray[np.int32], epoch: int
 ) -> Columns:
-    """Columns of length N from the rows of every rank.
+    """Columns of length N from the rows of all ranks.
 
     Args:
-        ranks: rows of each rank, on the CPU, in the order in which they were seen.
+        rows: of all ranks, on the CPU.
         rules: what they must keep to.
         known_labels: label of each example in earlier epochs, -1 where not yet seen, ``[N]``.
         epoch: counted from 1, for messages.
@@ -60,11 +62,10 @@ def epoch_columns(
         LabelError: a label is out of range, or changed since an earlier epoch.
         NonFiniteError: a measure is NaN or infinite.
     """
-    rows = joined(ranks)
     index, labels = rows.index.numpy(), rows.labels.numpy()
     check_index(index, rules.num_examples)
     check_label_range(labels, rules.num_classes, index)
-    keep = _first_rows(ranks, rules, epoch)
+    keep = _first_rows(index, rows.order.numpy(), rules, epoch)
     index, labels = index[keep], labels[keep].astype(np.int32)
     _check_same_labels(index, labels, known_labels, epoch)
     values, prediction = rows.values.numpy()[keep], rows.prediction.numpy()[keep]
@@ -102,27 +103,29 @@ def check_label_range(
         )
 
 
-def _first_rows(ranks: list[Rows], rules: EpochRules, epoch: int) -> NDArray[np.int64]:
-    """Positions, in the joined rows, of the first time each example was seen."""
-    index = np.concatenate([rows.index.numpy() for rows in ranks])
-    turn = np.concatenate([np.arange(len(rows)) for rows in ranks])
-    order = np.argsort(turn, kind="stable")  # by turn, then by rank
-    _, first = np.unique(index[order], return_index=True)
+def _first_rows(
+    index: NDArray[np.int64], order: NDArray[np.int64], rules: EpochRules, epoch: int
+) -> NDArray[np.int64]:
+    """Positions of the first time each example was seen."""
+    by_time = np.argsort(order, kind="stable")
+    _, first = np.unique(index[by_time], return_index=True)
     if rules.repeats == "error" and len(first) < len(index):
-        _check_repeats(ranks, rules, len(index) - len(first), epoch)
-    found: NDArray[np.int64] = order[first]
+        _check_repeats(index, order % rules.num_ranks, rules, epoch)
+    found: NDArray[np.int64] = by_time[first]
     return found
 
 
-def _check_repeats(ranks: list[Rows], rules: EpochRules, repeated: int, epoch: int) -> None:
-    for rows in ranks:
-        values, counts = np.unique(rows.index.numpy(), return_counts=True)
-        if (counts > 1).any():
-            raise DataError(
-                f"examples {_listed(values[counts > 1])} came more than once in epoch {epoch}; "
-                "call end_epoch() after every epoch, and update() once per step. If the sampler "
-                "draws with replacement, pass repeats='first'"
-            )
+def _check_repeats(
+    index: NDArray[np.int64], rank: NDArray[np.int64], rules: EpochRules, epoch: int
+) -> None:
+    pairs, counts = np.unique(np.stack([index, rank]), axis=1, return_counts=True)
+    if (counts > 1).any():
+        raise DataError(
+            f"examples {_listed(pairs[0, counts > 1])} came more than once in epoch {epoch}; "
+            "call end_epoch() after every epoch, and update() once per step. If the sampler draws "
+            "with replacement, pass repeats='first'"
+        )
+    repeated = len(index) - len(np.unique(index))
     if repeated > rules.padding_rows:
         raise DataError(
             f"{repeated} examples of epoch {epoch} came on more than one rank, more than a sampler "

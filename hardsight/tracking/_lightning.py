@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from hardsight.errors import HeadMismatchError
-from hardsight.heads import head_layer, watch
+from hardsight.heads import watch
 from hardsight.tracking._batch import index_and_labels
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class TrackingCallback(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hang the hook on the head."""
-        self._hook = watch(head_layer(pl_module, self._head), self._see)
+        self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the hook away."""

@@ -33,6 +33,7 @@ _FORMULAS = {
 }
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
 _MEASURED = ("embeddings", "logits", "labels", "class_weights")
+_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
 _BYTES_AT_ONCE = 32 << 20  # steps kept before they are measured
 
 
@@ -45,12 +46,14 @@ class Rows:
         labels: class indices, ``[n]``.
         prediction: class indices, ``[n]``.
         values: the measures, ``[n, len(MEASURES)]``, float32.
+        order: when a row was seen among those of all ranks, ``[n]``.
     """
 
     index: Tensor
     labels: Tensor
     prediction: Tensor
     values: Tensor
+    order: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,7 +62,7 @@ class Rows:
 def no_rows() -> Rows:
     """Rows of nothing, on the CPU."""
     nobody = torch.empty(0, dtype=torch.int64)
-    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)))
+    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
 
 
 def joined(parts: list[Rows]) -> Rows:
@@ -158,6 +161,7 @@ def measured(steps: list[Step]) -> Rows:
         labels=torch.cat([step.labels for step in steps]),
         prediction=prediction.flatten(),
         values=values.flatten(0, 1),
+        order=torch.arange(prediction.numel()),
     )
 
 
@@ -172,8 +176,7 @@ def _step_measures(
     inside = labels.clamp(0, logits.shape[1] - 1)  # a label outside is found when the epoch ends
     head = TiledHead(class_weights, parts=("norms", "angles")).summaries(embeddings, inside)
     assert head.angles is not None
-    own = target_angles(embeddings, inside, class_weights)  # exact also near 0 and pi
-    angles = dataclasses.replace(head.angles, target=own)
+    angles = _with_exact_target(head.angles, target_angles(embeddings, inside, class_weights))
     outputs, targets = logit_summaries(logits, inside)
     summaries = {"norms": head.norms, "angles": angles, "targets": targets}
     found = {
@@ -182,6 +185,20 @@ def _step_measures(
     }
     found |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
     return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)
+
+
+def _with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
+    """``angles`` from cosines, with the own angle exact also near 0 and pi.
+
+    Where all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
+    one, so that every class has the same share.
+    """
+    count = angles.num_classes - 1
+    mean = angles.others / count
+    at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
+    alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
+    others = torch.where(alike, target * count, angles.others)
+    return dataclasses.replace(angles, target=target, others=others)
 
 
 def _own_confidence(angles: AngleSummary) -> Tensor:

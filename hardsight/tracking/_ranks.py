@@ -22,19 +22,19 @@ def rank() -> int:
     return dist.get_rank() if _is_distributed() else 0
 
 
-def gathered(rows: Rows) -> list[Rows]:
-    """The rows of every rank, by rank, on every rank; all ranks must call it.
+def gathered(rows: Rows) -> Rows:
+    """The rows of all ranks, on every rank; all ranks must call it.
 
     Args:
         rows: of this rank, on the CPU, as many as it has.
     """
     if world_size() == 1:
-        return [rows]
+        return rows
     counts = _gathered_equal(torch.tensor([len(rows)]))
     sizes = [int(count) for count in counts]
     fields = [field.name for field in dataclasses.fields(Rows)]
     columns = [_gathered_padded(getattr(rows, name), sizes) for name in fields]
-    return [Rows(*parts) for parts in zip(*columns, strict=True)]
+    return Rows(*(torch.cat(parts) for parts in columns))
 
 
 def on_first_rank(action: Callable[[], None]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,8 @@ class HardnessTracker:
         num_examples: how many examples the index numbers, from 0.
         head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
             read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]`` serves
-            where it shares the memory that training updates. Callbacks find the head themselves.
+            where it shares the memory that training updates. Callbacks find the head themselves
+            where a model leaves no doubt.
         folder: where epochs are written; ``None`` for a temporary folder, whose content then
             travels in :meth:`state_dict`.
         resume: go on after the last epoch in ``folder``.
@@ -107,13 +109,13 @@ class HardnessTracker:
         EpochRules(num_examples, 1, repeats)  # checks its options
         self.num_examples, self.stage, self.repeats = num_examples, stage, repeats
         self.num_classes: int | None = None
-        self._class_weights = None if head is None else _class_weights_of(head)
+        self._head = head_layer(head) if isinstance(head, nn.Module) else head
         self._store = EpochStore(folder, {"num_examples": num_examples, "stage": stage})
         self._goes_on = resume
         self._epochs = self._store.count() if resume else 0
         self._stash = Stash()
-        self._pending: Rows = no_rows()  # of the unfinished epoch, from a state that was loaded
-        self._rows = 0
+        self._pending = no_rows()  # of the unfinished epoch, on the CPU already
+        self._rows = self._first_turn = 0
         self._largest_batch = 0
         self._labels: NDArray[np.int32] | None = None  # of earlier epochs, once they are needed
 
@@ -193,11 +195,9 @@ class HardnessTracker:
             NonFiniteError: a recorded value is NaN or infinite.
             OutputError: the epoch could not be written, for example because the disk is full.
         """
-        self._pending = self._recorded()
-        self._stash = Stash()
         try:
-            ranks = _ranks.gathered(self._pending)
-            _ranks.on_first_rank(lambda: self._write(ranks))
+            rows = _ranks.gathered(self._recorded())
+            _ranks.on_first_rank(lambda: self._write(rows))
         except OutputError:
             raise
         except HardsightError:
@@ -208,7 +208,7 @@ class HardnessTracker:
 
     def discard_epoch(self) -> None:
         """Drop what was recorded since the last epoch ended."""
-        self._stash, self._pending, self._rows = Stash(), no_rows(), 0
+        self._stash, self._pending, self._rows, self._first_turn = Stash(), no_rows(), 0, 0
 
     def history(self, measure: str) -> NDArray[Any]:
         """One measure of every example in every epoch.
@@ -277,8 +277,8 @@ class HardnessTracker:
                 then call it. Without it, save between epochs, or a state per rank.
         """
         pending = self._recorded()
-        if gather and _ranks.world_size() > 1:
-            pending = joined(_ranks.gathered(pending))
+        if gather:
+            pending = _ranks.gathered(pending)
         packed = self._store.packed() if self._store.is_temporary and _ranks.rank() == 0 else []
         return {
             "num_examples": self.num_examples,
@@ -287,6 +287,7 @@ class HardnessTracker:
             "epochs": self._epochs,
             "gathered": gather,
             "largest_batch": self._largest_batch,
+            "next_order": 1 + int(pending.order.max()) if len(pending) else 0,
             "packed": packed,
             "pending": {name: getattr(pending, name) for name in Rows.__dataclass_fields__},
         }
@@ -309,6 +310,7 @@ class HardnessTracker:
         self._goes_on, self._labels = True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
         self._largest_batch = state["largest_batch"]
+        self._first_turn = math.ceil(state["next_order"] / _ranks.world_size())
         if _ranks.rank() == 0 or not state["gathered"]:
             self._pending = Rows(**state["pending"])
             self._rows = len(self._pending)
@@ -347,13 +349,22 @@ class HardnessTracker:
 
         return TrackingCallback(self, head=head)
 
+    def layer_in(self, model: nn.Module, name: str | None = None) -> nn.Module:
+        """The classifier layer a callback watches: by name, as given to the tracker, or found."""
+        if name is None and isinstance(self._head, nn.Module):
+            return self._head
+        return head_layer(model, name)
+
     def _weights(self) -> Tensor:
-        if self._class_weights is None:
+        """Class weights ``[C, D]`` as they are now, detached."""
+        if self._head is None:
             raise OptionError(
                 "angles need the class weights; pass head=model.fc to the tracker, or "
                 "class_weights to update()"
             )
-        return self._class_weights()
+        if isinstance(self._head, nn.Module):
+            return live_weight(self._head)
+        return self._head.weight if isinstance(self._head, Head) else self._head.detach()
 
     def _check(self, step: Step) -> None:
         """Raise unless the tensors of a step fit each other; values only where that is free."""
@@ -399,19 +410,25 @@ class HardnessTracker:
     def _recorded(self) -> Rows:
         """Everything of the unfinished epoch on this rank."""
         self._stash.measure()
-        return joined([self._pending, *self._stash.rows])
+        rows, self._stash = joined(self._stash.rows), Stash()
+        turn = self._first_turn + torch.arange(len(rows))
+        self._first_turn += len(rows)
+        rows = dataclasses.replace(rows, order=turn * _ranks.world_size() + _ranks.rank())
+        self._pending = joined([self._pending, rows])
+        return self._pending
 
-    def _write(self, ranks: list[Rows]) -> None:
-        if not any(map(len, ranks)):
+    def _write(self, rows: Rows) -> None:
+        if not len(rows):
             raise DataError(
                 f"nothing was recorded in epoch {self._epochs + 1}; call update() in every step"
             )
+        ranks = _ranks.world_size()
         # rank 0 may have had no rows, and then cannot tell the number of classes
-        classes = self.num_classes or 1 + max(int(rows.labels.max()) for rows in ranks if len(rows))
-        padding = len(ranks) * max(self._largest_batch, 1) if len(ranks) > 1 else 0
-        rules = EpochRules(self.num_examples, classes, self.repeats, padding)
+        classes = self.num_classes or 1 + int(rows.labels.max())
+        padding = ranks * max(self._largest_batch, 1) if ranks > 1 else 0
+        rules = EpochRules(self.num_examples, classes, self.repeats, padding, ranks)
         known = self._known_labels()
-        columns = epoch_columns(ranks, rules, known, self._epochs + 1)
+        columns = epoch_columns(rows, rules, known, self._epochs + 1)
         self._store.write(self._epochs + 1, columns)
         self._labels = np.maximum(known, columns["label"])
 
@@ -432,13 +449,3 @@ class HardnessTracker:
                 f"{self._store.count()}; give the tracker the folder of the interrupted run"
             )
         self._store.keep(state["epochs"])
-
-
-def _class_weights_of(head: nn.Module | Head | Tensor) -> Callable[[], Tensor]:
-    """A function that gives the class weights ``[C, D]`` as they are now, detached."""
-    if isinstance(head, Head):
-        return lambda: head.weight
-    if isinstance(head, Tensor):
-        return lambda: head.detach()
-    layer = head_layer(head)
-    return lambda: live_weight(layer)

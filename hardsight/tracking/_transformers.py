@@ -17,7 +17,7 @@ from hardsight.errors import (
     OutputError,
     RunMismatchError,
 )
-from hardsight.heads import head_layer, watch
+from hardsight.heads import watch
 from hardsight.tracking._batch import index_and_labels
 from hardsight.tracking._dataset import KEY
 
@@ -62,7 +62,7 @@ class TrackingCallback(TrainerCallback):
         self._hooks = [
             model.register_forward_pre_hook(self._take_index, with_kwargs=True),
             model.register_forward_hook(self._check_seen),
-            watch(head_layer(model, self._head), self._see),
+            watch(self.tracker.layer_in(model, self._head), self._see),
         ]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
