@@ -11,7 +11,6 @@ from torch.utils.hooks import RemovableHandle
 from hardsight.errors import HeadMismatchError
 from hardsight.heads._find import find_head
 from hardsight.heads._layers import is_candidate, layer_named, positions_of, tensor_input, unwrapped
-from hardsight.heads._outputs import as_rows
 
 See = Callable[[Tensor, Tensor, Tensor], None]
 
@@ -96,13 +95,20 @@ def watch(layer: nn.Module, see: See) -> RemovableHandle:
                 f"the head takes {positions.shape[1]} tokens per example, and cannot tell which "
                 "one decides; pass the embeddings and logits of each example by hand"
             )
-        logits = output.detach()
-        logits = as_rows(logits.flatten(2).mean(dim=2) if logits.ndim > 2 else logits)
+        outputs = positions_of(layer, output.detach())
+        if outputs is None:
+            return
+        embeddings, logits = (_mean_position(part) for part in (positions, outputs))
         weight = live_weight(layer)
         if len(weight) != logits.shape[1] == weight.shape[1]:  # kept as [D, C]
             weight = weight.T
-        see(positions.mean(dim=1) if positions.shape[1] > 1 else positions[:, 0], logits, weight)
+        see(embeddings, logits, weight)
 
     # compiled code calls the hook between two graphs
     uncompiled: Any = torch.compiler.disable(hook)
     return layer.register_forward_hook(uncompiled, with_kwargs=True)
+
+
+def _mean_position(positions: Tensor) -> Tensor:
+    """Features ``[B, D]`` of ``[B, P, D]``."""
+    return positions[:, 0] if positions.shape[1] == 1 else positions.mean(dim=1)

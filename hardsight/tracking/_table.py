@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -113,5 +114,8 @@ def _check_same_data(index: NDArray[Any], labels: NDArray[Any], summaries: Score
 
 
 def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("torch", "numpy", "pyarrow")}
-    return {"hardsight": hardsight.__version__, "python": platform.python_version(), **found}
+    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "pyarrow"):
+        with suppress(PackageNotFoundError):  # such as a vendored build without metadata
+            found[package] = version(package)
+    return found

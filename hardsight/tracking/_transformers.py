@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,10 @@ from hardsight.tracking._dataset import KEY
 
 if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker
+
+# The index of the batch in each model's forward pass: the first callback takes it out, and a second
+# one (of another stage) finds it here.
+_taken: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
 
 
 class TrackingCallback(TrainerCallback):
@@ -124,13 +129,16 @@ class TrackingCallback(TrainerCallback):
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         rest = {name: value for name, value in kwargs.items() if name != KEY}
+        if KEY in kwargs:
+            _taken[model] = kwargs[KEY]
         if model.training == (self.tracker.stage == "train"):
-            if KEY in kwargs and "labels" not in kwargs and "label" not in kwargs:
+            batch = {KEY: _taken[model], **rest} if model in _taken else rest
+            if KEY in batch and not {"labels", "label"} & set(batch):
                 raise DataError(
                     "the labels did not reach the model: the Trainer keeps them back for label "
                     "smoothing or compute_loss_func; use a loss of the model's own"
                 )
-            self._batch, self._epoch = index_and_labels(kwargs), self._now
+            self._batch, self._epoch = index_and_labels(batch), self._now
         return args, rest
 
     def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
@@ -139,7 +147,8 @@ class TrackingCallback(TrainerCallback):
             self._batch = None
             self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
 
-    def _check_seen(self, *args: Any) -> None:
+    def _check_seen(self, model: nn.Module, *args: Any) -> None:
+        _taken.pop(model, None)
         if self._batch is not None:
             self._batch = None
             raise HeadMismatchError(
