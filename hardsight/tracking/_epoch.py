@@ -13,6 +13,10 @@ from hardsight.errors import DataError, LabelError, NonFiniteError, OptionError
 from hardsight.tracking._measures import MEASURES, Rows
 
 REPEATS = ("error", "first")
+REPEATS_MEANT = (
+    "If repeats are meant (a sampler that draws with replacement, a loader that starts anew after "
+    "a resume), pass repeats='first'"
+)
 Columns = dict[str, NDArray[np.generic]]
 
 
@@ -122,8 +126,7 @@ def _check_repeats(
     if (counts > 1).any():
         raise DataError(
             f"examples {_listed(pairs[0, counts > 1])} came more than once in epoch {epoch}; "
-            "call end_epoch() after every epoch, and update() once per step. If the sampler draws "
-            "with replacement, pass repeats='first'"
+            f"call end_epoch() after every epoch, and update() once per step. {REPEATS_MEANT}"
         )
     repeated = len(index) - len(np.unique(index))
     if repeated > rules.padding_rows:

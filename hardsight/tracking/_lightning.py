@@ -60,16 +60,14 @@ class TrackingCallback(pl.Callback):
         """Take the hook away."""
         self._release()
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End an epoch that was complete when its checkpoint was saved."""
-        if self.tracker.stage == "train" and self._epoch not in (None, trainer.current_epoch):
-            self._end_epoch()
-
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Await the forward pass of a training step."""
         if self.tracker.stage == "train":
+            # a checkpoint of the last step of an epoch goes on in the next one, and no hook tells
+            if self._epoch not in (None, trainer.current_epoch):
+                self._end_epoch()
             self._await(batch, trainer)
 
     def on_train_batch_end(self, *args: Any) -> None:

@@ -27,6 +27,7 @@ from hardsight.heads import Head, head_layer, live_weight
 from hardsight.registry import unknown_name
 from hardsight.tracking import _ranks
 from hardsight.tracking._epoch import (
+    REPEATS_MEANT,
     EpochRules,
     as_index,
     check_index,
@@ -179,8 +180,8 @@ class HardnessTracker:
             self.discard_epoch()
             raise DataError(
                 f"more rows in epoch {self._epochs + 1} than the {self.num_examples} examples "
-                "there are; call end_epoch() after every epoch, and update() once per step. If the "
-                "sampler draws with replacement, pass repeats='first'"
+                f"there are; call end_epoch() after every epoch, and update() once per step. "
+                f"{REPEATS_MEANT}"
             )
 
     def end_epoch(self) -> None:

@@ -130,8 +130,10 @@ def test_an_evaluation_pass_is_recorded_where_asked_and_a_sanity_check_is_not(tm
     np.testing.assert_allclose(held.history("loss")[-1], final, rtol=1e-5)
 
 
-@pytest.mark.parametrize("when", ["epoch end", "validation end"])
-@pytest.mark.parametrize("with_folder", [True, False])
+@pytest.mark.parametrize(
+    ("when", "with_folder"),
+    [("epoch end", True), ("validation end", False), ("last step", False)],
+)
 def test_a_fit_that_goes_on_from_a_checkpoint_ends_like_one_that_was_not_interrupted(
     tmp_path, when, with_folder
 ):
@@ -143,6 +145,7 @@ def test_a_fit_that_goes_on_from_a_checkpoint_ends_like_one_that_was_not_interru
         "dirpath": tmp_path / "ckpt",
         "filename": "{epoch}",
         "save_top_k": -1,
+        "every_n_train_steps": 5 if when == "last step" else None,  # an epoch is five
         "save_on_train_epoch_end": when == "epoch end",
     }
     first = HardnessTracker(N, folder=folder)

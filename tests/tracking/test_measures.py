@@ -3,7 +3,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hardsight.scores import angular_visual_hardness
 from hardsight.tracking import _measures
 from hardsight.tracking._measures import MEASURES, Stash, Step, joined, measured
 
@@ -156,3 +158,31 @@ def test_an_example_along_or_against_every_class_gives_each_the_same_share(direc
     )
     found = dict(zip(MEASURES, measured([one]).values[0].tolist(), strict=True))
     assert (found["avh"], found["avc"]) == (0.5, 0.5)
+
+
+class NothingReadBack(TorchDispatchMode):
+    """Fails on every operation that makes the host wait for a value on the device."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "unique", "masked_select")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert not name.startswith(self.WAITING), f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kept", [1, 1 << 10, 1 << 30], ids=["large", "often", "at the end"])
+def test_no_step_reads_a_value_back_from_its_device(monkeypatch, kept):
+    monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", kept)
+    stash = Stash()
+    with NothingReadBack():
+        for seed in range(6):
+            stash.add(step(seed))
+        stash.measure()
+    assert sum(len(rows) for rows in stash.rows) == 6 * 4
+
+
+def test_a_value_that_is_read_back_would_be_noticed():
+    one = step()
+    with pytest.raises(AssertionError, match="waits for the device"), NothingReadBack():
+        angular_visual_hardness(one.embeddings, one.labels, one.class_weights)

@@ -395,7 +395,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     second.load(state["run"])
     tracker = HardnessTracker(N, head=second.head, folder=folder)
     tracker.load_state_dict(state["tracker"])
-    assert tracker.epochs == 2
+    assert tracker.epochs == tracker._store.count() == 2  # the third is trained again
     for index in orders[steps_before_break:]:
         step = second.forward(index)
         tracker.update(*step)
@@ -413,6 +413,20 @@ def test_resume_goes_on_after_the_last_epoch_in_the_folder(make_run, tmp_path):
     tracker = HardnessTracker(N, head=run.head, folder=tmp_path, resume=True)
     assert tracker.epochs == 2
     assert_same_histories(tracked(run, tracker, epochs=1), expected)
+
+
+def test_the_first_of_two_times_is_known_also_over_a_resume():
+    def update(tracker, index, length):
+        embeddings = torch.full((2, 4), length)
+        tracker.update(index, embeddings, torch.rand(2, 3), torch.tensor([0, 0]))
+
+    options = {"num_examples": 2, "head": torch.eye(3, 4), "repeats": "first"}
+    tracker, other = HardnessTracker(**options), HardnessTracker(**options)
+    update(tracker, [0, 1], 1.0)
+    other.load_state_dict(tracker.state_dict())
+    update(other, [1, 0], 5.0)
+    other.end_epoch()
+    np.testing.assert_allclose(other.history("norm"), [[2.0, 2.0]])
 
 
 def test_labels_are_remembered_over_a_resume(tracker):
