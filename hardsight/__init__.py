@@ -13,13 +13,30 @@ if TYPE_CHECKING:
     from hardsight import errors as errors
     from hardsight import geometry as geometry
     from hardsight import heads as heads
+    from hardsight import losses as losses
     from hardsight import models as models
     from hardsight import scores as scores
+    from hardsight import selftrain as selftrain
+    from hardsight import stats as stats
+    from hardsight import tracking as tracking
     from hardsight.heads import find_head as find_head
     from hardsight.run.score import score as score
     from hardsight.table import read_table as read_table
 
-_SUBPACKAGES = ("data", "errors", "geometry", "heads", "models", "report", "scores", "table")
+_SUBPACKAGES = (
+    "data",
+    "errors",
+    "geometry",
+    "heads",
+    "losses",
+    "models",
+    "report",
+    "scores",
+    "selftrain",
+    "stats",
+    "table",
+    "tracking",
+)
 _VERBS = {
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",

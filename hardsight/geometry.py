@@ -23,6 +23,7 @@ from hardsight._checks import check_rows, check_width, is_traced
 # Beyond this |cosine| an angle is recomputed from its chord. The rounding error of a float32
 # cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
 _NEAR = 0.99
+_TINY = 1e-12  # a norm above it, and below its inverse, has squares a float32 can hold
 _PAIRS_AT_ONCE = 1 << 16  # bounds the memory of the recomputed pairs
 
 
@@ -36,41 +37,61 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def row_norms(vectors: Tensor) -> Tensor:
-    """Euclidean norm of every row, safe from overflow and underflow.
+def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both tensors in the wider of their dtypes, float32 at least: a product needs them equal.
+
+    Example:
+        >>> [t.dtype for t in widen_together(torch.ones(1).half(), torch.ones(1).double())]
+        [torch.float64, torch.float64]
+    """
+    dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
+    return first.to(dtype), second.to(dtype)
+
+
+def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Every row divided by its Euclidean norm, and the norms; safe from overflow and underflow.
 
     Args:
         vectors: ``[..., D]``, any scale.
 
     Returns:
-        ``[...]`` in ``[0, inf)``, float32 or wider. The gradient at a zero row is 0.
+        ``[..., D]`` and ``[...]``, float32 or wider. A zero row stays zero; its gradient is 0.
+
+    Example:
+        >>> units_and_norms(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
+        (tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]]), tensor([5.0000e-30, 0.0000e+00]))
+    """
+    wide = widen(vectors)
+    if not (wide.requires_grad or is_traced(wide)):
+        norms = torch.linalg.vector_norm(wide, dim=-1)
+        if ((norms > _TINY) & (norms < 1 / _TINY)).all():  # squares are in range
+            return wide / norms.unsqueeze(-1), norms
+    scaled, scale = _scaled(wide)
+    norms = _safe_norm(scaled)
+    is_zero = (norms == 0).unsqueeze(-1)
+    unit = torch.where(is_zero, 0.0, scaled / torch.where(is_zero, 1.0, norms.unsqueeze(-1)))
+    return unit, norms * scale.squeeze(-1)
+
+
+def row_norms(vectors: Tensor) -> Tensor:
+    """Euclidean norm of every row ``[..., D]``; see :func:`units_and_norms`.
 
     Example:
         >>> row_norms(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
         tensor([5.0000e+30, 0.0000e+00])
     """
-    scaled, scale = _scaled(widen(vectors))
-    return _safe_norm(scaled) * scale.squeeze(-1)
+    return units_and_norms(vectors)[1]
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Every row divided by its norm; a zero row stays zero.
-
-    Args:
-        vectors: ``[..., D]``, any scale.
-
-    Returns:
-        ``[..., D]``, float32 or wider. The gradient at a zero row is 0.
+    """Every row ``[..., D]`` divided by its norm; see :func:`units_and_norms`.
 
     Example:
-        >>> unit_vectors(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000],
-                [0.0000, 0.0000]])
+        >>> unit_vectors(torch.tensor([[3e-30, 4e-30]]))
+        tensor([[0.6000, 0.8000]])
     """
-    scaled, _ = _scaled(widen(vectors))
-    norms = _safe_norm(scaled).unsqueeze(-1)
-    is_zero = norms == 0
-    return torch.where(is_zero, 0.0, scaled / torch.where(is_zero, 1.0, norms))
+    return units_and_norms(vectors)[0]
 
 
 def angle_between(first: Tensor, second: Tensor) -> Tensor:
@@ -104,7 +125,7 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
         ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class.
     """
     check_rows(embeddings=embeddings, labels=labels)
-    return angle_between(embeddings, class_weights[labels])
+    return angle_between(embeddings, class_weights[labels.long()])
 
 
 def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
@@ -117,7 +138,7 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     Returns:
         ``[N, C]`` in ``[0, pi]``, radians. Under ``torch.compile`` and ``torch.func`` transforms,
         where the pairs near 0 and pi cannot be picked out, those keep the resolution of a cosine
-        (2e-4 rad in float32) and a bounded gradient.
+        (5e-4 rad in float32) and a bounded gradient.
 
     Example:
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -130,22 +151,37 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
 def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
-    # autocast would round the product to half precision
+    embeddings, class_weights = widen_together(embeddings, class_weights)
+    return angles_from_cosines(
+        unit_cosines(embeddings, class_weights), embeddings=embeddings, class_weights=class_weights
+    )
+
+
+def unit_cosines(embeddings: Tensor, class_weights: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Products ``[N, C]`` of unit rows of one dtype, at their own precision under autocast too."""
     with torch.autocast(embeddings.device.type, enabled=False):
-        cosines = embeddings @ class_weights.T
+        return torch.mm(embeddings, class_weights.T, out=out)
+
+
+def angles_from_cosines(
+    cosines: Tensor, *, embeddings: Tensor, class_weights: Tensor, overwrite: bool = False
+) -> Tensor:
+    """Angles ``[N, C]`` of unit rows whose cosines are known; see :func:`pairwise_angles`.
+
+    With ``overwrite`` the cosines' memory is used for the angles.
+    """
     if is_traced(cosines):
         return _bounded_acos(cosines)
+    if (
+        cosines.shape[1] == 0
+        or not (cosines.amax(1) > _NEAR).logical_or_(cosines.amin(1) < -_NEAR).any()
+    ):
+        return torch.acos_(cosines) if overwrite else torch.acos(cosines)
     near = cosines.abs() > _NEAR
     angles = torch.acos(torch.where(near, 0.0, cosines))
     rows, columns = near.nonzero(as_tuple=True)
-    if rows.numel() == 0:
-        return angles
-    exact = [
-        _unit_angle(embeddings[part_rows], class_weights[part_columns])
-        for part_rows, part_columns in zip(
-            rows.split(_PAIRS_AT_ONCE), columns.split(_PAIRS_AT_ONCE), strict=True
-        )
-    ]
+    parts = [slice(k, k + _PAIRS_AT_ONCE) for k in range(0, len(rows), _PAIRS_AT_ONCE)]
+    exact = [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
     return angles.index_put((rows, columns), torch.cat(exact))
 
 

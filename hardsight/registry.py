@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 from hardsight.errors import UnknownNameError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec")
+Module = TypeVar("Module", bound=type[Any])
+Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec | SummarySpec")
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class ScoreSpec:
         higher_is_harder: the direction, so that ranking code never guesses.
         version: raised whenever the same input would give another number.
         meaning: two sentences for a reader of the report.
-        formula: the same score from a summary of the head's outputs (see ``scores._summary``);
-            the scoring run computes the summary once for all scores.
+        reads: the summary the formula works on, a field of ``scores.Summaries``.
+        formula: the same score from that summary; the scoring run computes each summary once
+            and gives it to every formula that reads it.
         per_class: the function returns one value per class; such a score is no table column.
         over_dataset: the value of a row depends on the other rows.
     """
@@ -40,7 +42,8 @@ class ScoreSpec:
     higher_is_harder: bool
     version: int
     meaning: str
-    formula: Callable[..., Any] | None = None
+    reads: str
+    formula: Callable[..., Any]
     per_class: bool = False
     over_dataset: bool = False
 
@@ -62,6 +65,31 @@ class LossSpec:
     module: type[Any]
     inputs: tuple[str, ...]
     version: int
+
+
+@dataclass(frozen=True)
+class SummarySpec:
+    """What the toolkit knows about one summary of training dynamics.
+
+    Attributes:
+        name: the column of the table.
+        function: from histories ``[E, N]``, NaN where an example was not seen, to ``[N]``.
+        inputs: names of the recorded measures it reads, in order.
+        low: smallest possible value.
+        high: largest possible value; ``inf`` where there is none.
+        higher_is_harder: the direction, so that ranking code never guesses.
+        version: raised whenever the same input would give another number.
+        meaning: two sentences for a reader of the report.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    low: float
+    high: float
+    higher_is_harder: bool
+    version: int
+    meaning: str
 
 
 class Registry(Mapping[str, Spec], Generic[Spec]):
@@ -92,6 +120,7 @@ class Registry(Mapping[str, Spec], Generic[Spec]):
 
 SCORES: Registry[ScoreSpec] = Registry("score")
 LOSSES: Registry[LossSpec] = Registry("loss")
+SUMMARIES: Registry[SummarySpec] = Registry("summary")
 
 
 def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> str:
@@ -113,8 +142,9 @@ def score(
     range: tuple[float, float],
     higher_is_harder: bool,
     meaning: str,
+    reads: str,
+    formula: Callable[..., Any],
     version: int = 1,
-    formula: Callable[..., Any] | None = None,
     per_class: bool = False,
     over_dataset: bool = False,
 ) -> Callable[[Function], Function]:
@@ -131,10 +161,50 @@ def score(
                 higher_is_harder=higher_is_harder,
                 version=version,
                 meaning=meaning,
+                reads=reads,
                 formula=formula,
                 per_class=per_class,
                 over_dataset=over_dataset,
             )
+        )
+        return function
+
+    return register
+
+
+def loss(
+    name: str,
+    *,
+    function: Callable[..., Any],
+    inputs: tuple[str, ...],
+    version: int = 1,
+) -> Callable[[Module], Module]:
+    """Register the decorated module and its ``function`` as a loss; see :class:`LossSpec`."""
+
+    def register(module: Module) -> Module:
+        LOSSES.add(
+            LossSpec(name=name, function=function, module=module, inputs=inputs, version=version)
+        )
+        return module
+
+    return register
+
+
+def summary(
+    name: str,
+    *,
+    inputs: tuple[str, ...],
+    range: tuple[float, float],
+    higher_is_harder: bool,
+    meaning: str,
+    version: int = 1,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a summary of dynamics; see :class:`SummarySpec`."""
+
+    def register(function: Function) -> Function:
+        low, high = range
+        SUMMARIES.add(
+            SummarySpec(name, function, inputs, low, high, higher_is_harder, version, meaning)
         )
         return function
 

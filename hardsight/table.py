@@ -19,13 +19,19 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import MissingDataError, OutputError, TableError
+from hardsight.errors import (
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    OutputError,
+    TableError,
+)
 from hardsight.registry import unknown_name
 
 if TYPE_CHECKING:
@@ -43,6 +49,16 @@ TABLE, ERRORS, THUMBNAILS, SHARDS = (
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
+# Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
+_JUDGES_OF_MISTAKES = (
+    "logit_margin",
+    "el2n",
+    "model_confidence",
+    "angular_margin",
+    "avh",
+    "target_angle",
+    "conditional_energy",
+)
 _METADATA_KEY = b"hardsight"
 
 
@@ -75,7 +91,7 @@ class ScoreTable:
     def scores(self) -> list[str]:
         """Names of the columns whose direction the metadata states."""
         known = self.metadata.get("scores", {})
-        return [name for name in self.columns if name in known]
+        return [name for name in self.columns if "higher_is_harder" in known.get(name, {})]
 
     @property
     def classes(self) -> list[str]:
@@ -95,26 +111,35 @@ class ScoreTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
-        return self._rows.to_pandas()
+        return _frame(self._rows)
 
     def to_arrow(self) -> pa.Table:
         """All rows as an arrow table, metadata included."""
         return self._rows
 
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest examples by one score, hardest first."""
-        return self._ranked(by, harder_first=True)[:n]._frame()
+        """The ``n`` hardest examples by one score, hardest first.
+
+        Ties keep the order of the table; rows whose score is NaN are left out.
+        """
+        return _frame(self._ranked(n, by, harder_first=True))
 
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` easiest examples by one score, easiest first."""
-        return self._ranked(by, harder_first=False)[:n]._frame()
+        """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
+        return _frame(self._ranked(n, by, harder_first=False))
 
-    def most_confidently_wrong(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest of the misclassified examples: the first place to look for bad labels.
+    def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
+        """The ``n`` most confident mistakes: the first place to look for bad labels.
 
-        A wrong prediction is the more confident, the further the example is from its own label.
+        A mistake is the more confident, the more the model prefers it to the label, by default by
+        the logit margin where the table has it.
         """
-        return self.where(self.column("label") != self.column("prediction")).hardest(n, by)
+        mistakes = self.where(self.column("label") != self.column("prediction"))
+        return mistakes.hardest(n, by or self.judge_of_mistakes() or "avh")
+
+    def judge_of_mistakes(self) -> str | None:
+        """The score that best ranks wrong predictions by confidence, of those in the table."""
+        return next((name for name in _JUDGES_OF_MISTAKES if name in self.scores), None)
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
         """The rows for which ``keep`` is true, as a table of its own."""
@@ -131,25 +156,15 @@ class ScoreTable:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
-    def _ranked(self, by: str, *, harder_first: bool) -> _Ranking:
-        values = self.column(by).astype(np.float64)
+    def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:
+        if n < 0:
+            raise OptionError(f"expected n to be 0 or more, got {n}")
         descending = self.higher_is_harder(by) == harder_first
-        # stable on ties; NaN sorts last in either direction
+        values = self.column(by).astype(np.float64)
+        # stable on ties; NaN sorts last in either direction and is never ranked
         order = np.argsort(-values if descending else values, kind="stable")
-        return _Ranking(self._rows, order[: int(np.isfinite(values).sum())])
-
-
-class _Ranking:
-    """Rows of a table in a given order, taken only when asked for."""
-
-    def __init__(self, rows: pa.Table, order: NDArray[Any]) -> None:
-        self._rows, self._order = rows, order
-
-    def __getitem__(self, part: slice) -> _Ranking:
-        return _Ranking(self._rows, self._order[part])
-
-    def _frame(self) -> pd.DataFrame:
-        return self._rows.take(pa.array(self._order)).to_pandas()
+        ranked = order[: len(values) - int(np.isnan(values).sum())]
+        return self._rows.take(pa.array(ranked[:n]))
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
@@ -250,6 +265,11 @@ class RunFolder:
             self.clean()
         return read_table(self.folder)
 
+    def replace_table(self, table: ScoreTable) -> ScoreTable:
+        """Write another table in the place of the finished one, such as one with more columns."""
+        self.write_side_file(TABLE, table.to_arrow())
+        return read_table(self.folder)
+
     def clean(self) -> None:
         """Remove the shards of a finished run."""
         shutil.rmtree(self._shards, ignore_errors=True)
@@ -258,7 +278,7 @@ class RunFolder:
         """Examples that could not be read, with the reason."""
         file = self.folder / ERRORS
         rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
-        return rows.to_pandas()
+        return _frame(rows)
 
     def thumbnails(self) -> dict[int, bytes]:
         """Encoded small pictures by source position."""
@@ -269,6 +289,11 @@ class RunFolder:
         return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
 
 
+def _frame(rows: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = rows.to_pandas()
+    return frame
+
+
 def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
     """A table of unreadable examples from ``(index, id, reason)``."""
     index, ids, reasons = zip(*errors, strict=True) if errors else ((), (), ())
@@ -276,23 +301,32 @@ def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
 
 
 def _write_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema) -> None:
-    partial = file.with_name(f".tmp-{file.name}")
-    with partial.open("wb") as sink:
-        with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-            for part in parts:
-                writer.write_table(part.replace_schema_metadata(schema.metadata))
-        sink.flush()
-        os.fsync(sink.fileno())
-    partial.replace(file)
+    with (
+        _replacing(file) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd") as writer,
+    ):
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
 
 
 def _replace(file: Path, content: bytes) -> None:
-    partial = file.with_name(f".tmp-{file.name}")
-    with partial.open("wb") as sink:
+    with _replacing(file) as sink:
         sink.write(content)
-        sink.flush()
-        os.fsync(sink.fileno())
-    partial.replace(file)
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``file`` when complete, and else is removed."""
+    partial = file.with_name(f".tmp-{file.name}")
+    try:
+        with partial.open("wb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -300,7 +334,7 @@ def _writing(folder: Path) -> Iterator[None]:
     """Turn a failed write into an error with a next step."""
     try:
         yield
-    except OutputError:
+    except HardsightError:  # some of them are OSErrors too
         raise
     except OSError as err:
         raise OutputError(

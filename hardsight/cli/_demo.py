@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hardsight.run.demo import DemoResult
+
+
+_JUDGES = {
+    "avh": "AVH after training",
+    "aum": "AUM, the margin averaged over training",
+    "mean_avh": "AVH averaged over training",
+}
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="demo",
+    show_default=True,
+    help="Folder to write; an earlier demo there is replaced.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+def demo(out: Path, seed: int) -> None:
+    """See the whole story on embedded data, offline, in about a minute.
+
+    Plants a few label errors in scikit-learn's digits, trains a small CNN while tracking every
+    example, scores the training and the held-out part, writes a report of each, and says how many
+    planted errors it found.
+    """
+    from hardsight.report import write_report
+    from hardsight.run.demo import run_demo
+
+    result = run_demo(out, seed=seed)
+    pages = [
+        write_report(result.folder / "train", title="Digits with planted label errors"),
+        write_report(result.folder / "heldout", title="Held-out digits"),
+    ]
+    _print_result(result, pages)
+
+
+def _print_result(result: DemoResult, pages: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(title="The ten hardest training examples", title_justify="left")
+    for column in ("example", "label", "prediction", "AVH", "confidence", "planted error"):
+        table.add_column(column)
+    for row in result.train.hardest(10).itertuples():
+        planted = "yes" if row.index in result.planted else ""
+        table.add_row(
+            str(row.id), str(row.label), str(row.prediction), f"{row.avh:.3f}",
+            f"{row.model_confidence:.3f}", planted,
+        )  # fmt: skip
+    console.print(table)
+    right = (result.heldout.column("label") == result.heldout.column("prediction")).mean()
+    console.print(f"\nheld-out accuracy: {right:.1%} of {len(result.heldout)} digits")
+    count = len(result.planted)
+    console.print(f"planted label errors: {count}; found among the {count} hardest")
+    for score, title in _JUDGES.items():
+        console.print(f"  by {title}: [bold]{result.found(score)}[/]")
+    console.print("\nlook at:")
+    for page in pages:
+        console.print(f"  {page}", soft_wrap=True)
+    folder = result.folder
+    console.print("\nnext, the same on your own model and data:")
+    console.print(
+        f"  hardsight score --model hardsight.models:SmallCNN "
+        f"--weights {folder}/model.safetensors --data {folder}/train.npz --out my-run\n"
+        "  hardsight report my-run",
+        soft_wrap=True,
+    )

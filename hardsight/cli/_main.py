@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+import hardsight
+from hardsight.errors import (
+    ConfigError,
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    UnknownNameError,
+)
+
+# what the user typed is at fault: exit 2, as click does for a wrong flag; all else that fails: 1
+_USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
+
+# command -> the file that holds it; a file is imported when its command is run or asked for help
+_COMMANDS = {
+    "demo": ("hardsight.cli._demo", "train, score and report on embedded data, offline"),
+    "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
+    "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
+    "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
+}
+
+
+class _WrongUsage(click.ClickException):
+    exit_code = 2
+
+
+class _Lazy(click.Group):
+    """Commands that are imported when used, and errors in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[name][0]), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from hardsight.registry import unknown_name
+
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            ctx.fail(unknown_name("command", args[0], list(_COMMANDS)))
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HardsightError as err:
+            raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
+                str(err)
+            ) from err
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(hardsight.__version__, prog_name="hardsight")
+def main() -> None:
+    r"""Which examples does your classifier find hard, and why?
+
+    \b
+    Start here:
+      hardsight demo                                     see it all, offline, in a minute
+      hardsight score --model net.py:make --weights w.safetensors --data photos/ --out run
+      hardsight report run                               then open run/report.html
+    """

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hardsight.table import ScoreTable
+
+_EPILOG = """\b
+Examples:
+  hardsight score --model net.py:make_net --weights net.safetensors --data photos/ --out run
+  hardsight score --model hf:google/vit-base-patch16-224 --data val.parquet --out run
+  hardsight score --data embeddings.npy --labels labels.npy --class-weights head.safetensors \\
+                  --out run
+  hardsight score config.toml --set device=cpu --resume
+"""
+
+
+def _pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """``224`` or ``224x160`` as height and width."""
+    if value is None:
+        return None
+    parts = value.lower().split("x")
+    if not all(part.isdigit() for part in parts) or len(parts) > 2:
+        raise click.BadParameter(f"expected 224 or 224x160 (height x width), got {value!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def _floats(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    """``0.5`` or ``0.485,0.456,0.406``."""
+    if value is None:
+        return None
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {value!r}") from None
+
+
+def _names(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Repeated or comma-separated names."""
+    return tuple(name for part in value for name in part.split(",") if name) or None
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
+              "hub:OWNER/NAME or builtin:digits.")  # fmt: skip
+@click.option("--model", help="package.module:factory, file.py:factory, timm:NAME, "
+              "torchvision:NAME or hf:NAME. None for stored embeddings.")  # fmt: skip
+@click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
+@click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
+@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+              help="Scores to compute; all by default.")  # fmt: skip
+@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--split", help="Split of data that has several, such as train or test.")
+@click.option("--labels", help="Stored embeddings: file with their labels.")
+@click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
+@click.option("--bias", help="Stored embeddings: file with the head's bias.")
+@click.option("--classes", multiple=True, callback=_names, metavar="NAME[,NAME]",
+              help="Class names, position = label.")  # fmt: skip
+@click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the model.")
+@click.option("--mean", callback=_floats, metavar="M[,M,M]",
+              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
+@click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
+@click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")
+@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+              help="Of the forward pass; auto is bfloat16 on a GPU.")  # fmt: skip
+@click.option("--sample", type=click.Choice(["in-sample", "out-of-sample", "unknown"]),
+              help="Whether the model was trained on this data; stated in the table.")  # fmt: skip
+@click.option("--thumbnails", type=click.IntRange(min=0),
+              help="Most pictures kept for the report (600).")  # fmt: skip
+@click.option("--shard-rows", type=click.IntRange(min=1),
+              help="Source positions per shard; a kill loses at most one.")  # fmt: skip
+@click.option("--seed", type=int, help="Of a model that is initialised at random.")
+@click.option("--resume", is_flag=True, default=None, help="Continue the unfinished run in --out.")
+@click.option("--strict", is_flag=True, default=None, help="Stop at the first unreadable example.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+              help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip
+def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:
+    """Score every example of labelled data and write one table, a row per example.
+
+    CONFIG is an optional TOML file with the same keys as the options; options override it.
+    """
+    from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if config is None and "data" not in given:
+        raise click.UsageError("name the data: --data photos/ (or a CONFIG file that does)")
+    settings = ScoreConfig.load(config, overrides, **given)
+    if settings.out is None:
+        raise click.UsageError("name the output folder: --out run")
+    try:
+        table = run_score(settings)
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            f"stopped; continue with the same command and --resume (out: {settings.out})"
+        ) from None
+    _print_summary(table)
+
+
+def _print_summary(table: ScoreTable) -> None:
+    from rich.console import Console
+
+    assert table.path is not None
+
+    counts = table.metadata["counts"]
+    right = float((table.column("label") == table.column("prediction")).mean())
+    console = Console(highlight=False)
+    console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
+    console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
+    if counts["errors"]:
+        console.print(
+            f"[yellow]{counts['errors']:,} examples could not be read[/]: "
+            f"{table.path.parent / 'errors.parquet'}",
+            soft_wrap=True,
+        )
+    if counts["non_finite"]:
+        console.print(
+            f"[yellow]{counts['non_finite']:,} rows are not finite[/] (column 'finite')",
+            soft_wrap=True,
+        )
+    console.print(f"next: hardsight report {table.path.parent}", soft_wrap=True)

@@ -1,0 +1,124 @@
+"""Settings as frozen dataclasses: read from TOML, overridden by ``KEY=VALUE``, never guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hardsight.errors import ConfigError, MissingDataError
+from hardsight.registry import unknown_name
+
+Config = TypeVar("Config")
+
+
+def load_config(
+    kind: type[Config],
+    file: str | os.PathLike[str] | None,
+    overrides: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
+) -> Config:
+    """A ``kind`` from a TOML file, then from ``KEY=VALUE`` overrides, then from given values.
+
+    Args:
+        kind: a frozen dataclass; its fields are the valid keys.
+        file: TOML with those keys at top level; ``None`` for overrides alone.
+        overrides: values in TOML syntax; a bare word is a string.
+        given: values as Python has them, such as those of flags.
+
+    Raises:
+        MissingDataError: there is no such file.
+        ConfigError: a key is unknown, missing or has a value of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        path = Path(file)
+        if not path.is_file():
+            raise MissingDataError(f"no config file at {path}")
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+            raise ConfigError(f"{path} is no valid TOML: {err}") from err
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"expected KEY=VALUE, got {override!r}")
+        values[key.strip()] = _toml_value(text.strip())
+    values.update(given or {})
+    return config_from(kind, values, where=str(file) if file else "the settings")
+
+
+def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) -> Config:
+    """A ``kind`` from plain values, each checked against its field.
+
+    Raises:
+        ConfigError: a key is unknown, missing or has a value of the wrong type.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Point:
+        ...     x: int
+        ...     y: int = 0
+        >>> config_from(Point, {"x": 3}, where="here")
+        Point(x=3, y=0)
+        >>> config_from(Point, {"x": 3, "yy": 1}, where="here")
+        Traceback (most recent call last):
+        hardsight.errors.ConfigError: in here: unknown key 'yy'. Did you mean 'y'? Known: x, y
+    """
+    assert dataclasses.is_dataclass(kind)
+    types_of = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    checked = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
+        checked[key] = _fitted(value, types_of[key], key, where)
+    for name, field in fields.items():
+        no_default = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if no_default and name not in checked:
+            raise ConfigError(f"in {where}: the key {name!r} is missing")
+    return typing.cast(Config, kind(**checked))
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
+    """``value`` as the field wants it; lists become tuples, whole numbers may stand for floats."""
+    options = (
+        typing.get_args(expected)
+        if typing.get_origin(expected) in (typing.Union, types.UnionType)
+        else (expected,)
+    )
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if origin is tuple and isinstance(value, list | tuple):
+            return _fitted_tuple(value, typing.get_args(option), key, where)
+        if origin is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
+            return value
+    names = [getattr(option, "__name__", str(option)) for option in options]
+    wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
+    raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
+
+
+def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where: str) -> Any:
+    if len(items) == 2 and items[1] is Ellipsis:
+        return tuple(_fitted(item, items[0], key, where) for item in value)
+    if len(items) != len(value):
+        raise ConfigError(
+            f"in {where}: expected {key} to have {len(items)} values, got {list(value)}"
+        )
+    return tuple(_fitted(item, kind, key, where) for item, kind in zip(value, items, strict=True))

@@ -1,0 +1,14 @@
+"""Labelled data in every form a user may name it, read without trusting it.
+
+Start with :func:`open_source`; :func:`batches` feeds what it returns to a model. Importing this
+package loads no torch.
+"""
+
+from hardsight.data._batches import Batch as Batch
+from hardsight.data._batches import batches as batches
+from hardsight.data._embeddings import EmbeddingSource as EmbeddingSource
+from hardsight.data._example import Example as Example
+from hardsight.data._example import ExampleSource as ExampleSource
+from hardsight.data._images import thumbnail as thumbnail
+from hardsight.data._label_noise import with_label_errors as with_label_errors
+from hardsight.data._open import open_source as open_source

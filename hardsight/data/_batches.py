@@ -1,0 +1,368 @@
+"""Batches in source order, from loader workers that survive what they cannot read."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from hardsight.data._datasets import DatasetSource, Loading, StreamSource, reason, split_sample
+from hardsight.data._head_file import in_memory
+from hardsight.data._labels import single_class_index
+from hardsight.data._pixels import model_input
+from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hardsight.data._example import Example, ExampleSource
+    from hardsight.preprocessing import Preprocessing
+
+_BATCH_SIZE, _PREFETCH = 64, 2
+
+
+@dataclass
+class Batch:
+    """Examples ready for a model.
+
+    Attributes:
+        index: positions in the source, ``[B]``.
+        ids: names, B of them.
+        inputs: tensor ``[B, ...]``, or whatever a user's collate function gives; ``None`` where
+            no example of the batch could be read.
+        labels: class indices, ``[B]``.
+        errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
+            from the other fields.
+    """
+
+    index: Tensor
+    ids: list[str]
+    inputs: Any
+    labels: Tensor
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory; the DataLoader calls this."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return Batch(
+            self.index.pin_memory(),
+            self.ids,
+            pin_memory(self.inputs),
+            self.labels.pin_memory(),
+            self.errors,
+        )
+
+
+def batches(
+    source: ExampleSource,
+    preprocessing: Preprocessing,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    strict: bool = False,
+) -> Generator[Batch, None, None]:
+    """Examples ``start`` to ``stop`` in source order.
+
+    Images are preprocessed; tensors and arrays of a user's own dataset are stacked as they are.
+    An example that cannot be read is listed in its batch's ``errors``, also when it takes its
+    worker process down. Close the generator (``contextlib.closing``) where it may be left early:
+    its workers end with it.
+
+    Args:
+        source: from :func:`hardsight.data.open_source`.
+        preprocessing: what the model wants done to images.
+        start: first position.
+        stop: behind the last position; ``None`` for the end.
+        batch_size: examples per batch; ``None`` for that of the user's DataLoader, else 64.
+        workers: loader processes; ``None`` for those of the user's DataLoader, else 0 (this
+            process). Streams are always read in this process.
+        strict: raise at the first example that cannot be read.
+
+    Yields:
+        Batches; each covers ``batch_size`` positions, good and bad together.
+
+    Raises:
+        BadExampleError: ``strict``, and an example cannot be read; the message names it.
+        DataError: examples of a batch do not stack.
+        LabelError: a label is outside ``[0, C)``.
+    """
+    loading = getattr(source, "loading", None) or Loading()
+    size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
+    count = (loading.workers or 0) if workers is None else workers
+    if size < 1 or start < 0 or count < 0:
+        raise OptionError(
+            f"expected batch_size >= 1, start >= 0 and workers >= 0, got {size}, {start}, {count}"
+        )
+    collate = _Collate(source.spec, source.classes, loading.collate)
+    rows = _Rows(source, preprocessing, raw=loading.collate is not None)
+    if isinstance(source, StreamSource):
+        loaded = _stream_batches(rows, collate, start, stop, size)
+    else:
+        end = len(source) if stop is None else min(stop, len(source))
+        loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
+    with contextlib.closing(loaded):  # workers end with this loop, however it ends
+        for batch in loaded:
+            if isinstance(batch, HardsightError):
+                raise batch
+            if strict and batch.errors:
+                _, name, why = batch.errors[0]
+                raise BadExampleError(
+                    f"{name} cannot be read: {why}; without strict it would be passed over"
+                )
+            yield batch
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a worker read: a sample or an :class:`Example`, or why there is none."""
+
+    index: int
+    id: str
+    sample: Any = None
+    error: HardsightError | None = None
+
+
+class _Rows:
+    """The source as a DataLoader wants it: reading never raises."""
+
+    def __init__(self, source: ExampleSource, how: Preprocessing, *, raw: bool) -> None:
+        self.source, self._how, self._raw = source, how, raw
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> _Row:
+        return self.row(index, lambda: self.source[index])
+
+    def row(self, index: int, example: Callable[[], Example]) -> _Row:
+        """The row at ``index``; ``example`` reads it where no collate function wants it raw."""
+        source, name = self.source, self.source.id_of(index)
+        try:
+            if self._raw and isinstance(source, DatasetSource):
+                return _Row(index, name, source.sample(index))
+            return _Row(index, name, self._prepared(example()))
+        except HardsightError as err:
+            return _Row(index, name, error=type(err)(str(err)))  # drop a cause that may not pickle
+        except Exception as err:
+            return _Row(index, name, error=BadExampleError(reason(err)))
+
+    def _prepared(self, example: Example) -> Example:
+        import torch
+
+        content = example.content
+        if isinstance(content, Image.Image) or self._is_our_image(content):
+            return replace(example, content=torch.from_numpy(model_input(content, self._how)))
+        if isinstance(content, np.ndarray):
+            native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
+            return replace(example, content=torch.from_numpy(native))
+        return example
+
+    def _is_our_image(self, content: Any) -> bool:
+        """Arrays of a file's images are preprocessed; those of a user's dataset are hers."""
+        return (
+            isinstance(content, np.ndarray)
+            and content.ndim > 1
+            and not isinstance(self.source, DatasetSource | StreamSource)
+        )
+
+
+class _Collate:
+    """Rows to a :class:`Batch`, or to the error that must stop the run (raised by the reader).
+
+    An exception would reach the main process as a worker's traceback; a value reaches it whole.
+    """
+
+    def __init__(
+        self, spec: str, classes: tuple[str, ...], custom: Callable[[list[Any]], Any] | None
+    ) -> None:
+        self._spec, self._classes, self._custom = spec, classes, custom
+
+    def __call__(self, rows: list[_Row]) -> Batch | HardsightError:
+        try:
+            return self._batch(rows)
+        except HardsightError as err:
+            return type(err)(str(err))
+
+    def _batch(self, rows: list[_Row]) -> Batch:
+        import torch
+
+        for row in rows:
+            if row.error is not None and not isinstance(row.error, BadExampleError):
+                raise row.error
+        errors = [(row.index, row.id, str(row.error)) for row in rows if row.error is not None]
+        good = [row for row in rows if row.error is None]
+        inputs, labels = self._collated([row.sample for row in good]) if good else (None, [])
+        return Batch(
+            torch.tensor([row.index for row in good], dtype=torch.int64),
+            [row.id for row in good],
+            inputs,
+            torch.tensor(labels, dtype=torch.int64),
+            errors,
+        )
+
+    def _collated(self, samples: list[Any]) -> tuple[Any, list[int]]:
+        if self._custom is None:
+            return self._stacked(samples), [example.label for example in samples]
+        try:
+            collated = self._custom(samples)
+        except Exception as err:
+            raise DataError(f"the collate_fn of {self._spec} failed: {reason(err)}") from err
+        inputs, values = split_sample(collated)
+        labels = in_memory(values)
+        if len(labels) != len(samples):
+            raise DataError(
+                f"expected {len(samples)} labels from the collate_fn of {self._spec}, got "
+                f"{len(labels)}; it must keep every example"
+            )
+        where = f"a batch of {self._spec}"
+        return inputs, [single_class_index(v, self._classes, where=where) for v in labels]
+
+    def _stacked(self, examples: list[Example]) -> Any:
+        from torch.utils.data import default_collate
+
+        seen: dict[tuple[int, ...], str] = {}
+        for example in examples:
+            if hasattr(example.content, "shape"):
+                seen.setdefault(tuple(example.content.shape), example.id)
+        if len(seen) > 1:
+            (one, first), (two, second) = list(seen.items())[:2]
+            raise DataError(
+                f"expected inputs of one shape, got {list(one)} ({first}) and {list(two)} "
+                f"({second}); pass a size, and channels=3 where some images are grey"
+            )
+        try:
+            return default_collate([example.content for example in examples])
+        except Exception as err:
+            raise DataError(
+                f"the inputs of {self._spec} do not stack into a batch: {reason(err)}; pass a "
+                "DataLoader with a collate_fn of your own"
+            ) from err
+
+
+class _WorkerDiedError(Exception):
+    """A loader process ended without an answer."""
+
+
+def _map_batches(
+    rows: _Rows, collate: _Collate, positions: range, size: int, workers: int, loading: Loading
+) -> Generator[Batch | HardsightError, None, None]:
+    """Batches from several workers; where one dies, what was under way is read serially."""
+    done = 0
+    while done < len(positions):
+        try:
+            for batch in _loaded(rows, collate, positions[done:], size, workers, loading):
+                yield batch
+                done += size
+            return
+        except _WorkerDiedError:
+            under_way = positions[done : done + size * workers * _PREFETCH]
+            for batch in _serial_batches(rows, collate, under_way, size, loading):
+                yield batch
+                done += size
+
+
+def _serial_batches(
+    rows: _Rows, collate: _Collate, positions: range, size: int, loading: Loading
+) -> Generator[Batch | HardsightError, None, None]:
+    """One worker, one batch at a time: the batch that kills it is the next one."""
+    done = 0
+    while done < len(positions):
+        try:
+            for batch in _loaded(rows, collate, positions[done:], size, 1, loading, prefetch=1):
+                yield batch
+                done += size
+            return
+        except _WorkerDiedError:
+            yield collate(_single_rows(rows, positions[done : done + size], loading))
+            done += size
+
+
+def _single_rows(rows: _Rows, positions: range, loading: Loading) -> list[_Row]:
+    """One worker, one example at a time: an example that kills it is a bad one."""
+    found: list[_Row] = []
+    while len(found) < len(positions):
+        try:
+            for (row,) in _loaded(rows, list, positions[len(found) :], 1, 1, loading, prefetch=1):
+                found.append(row)
+        except _WorkerDiedError as err:
+            index = positions[len(found)]
+            error = BadExampleError(f"its loader process died: {err}")
+            found.append(_Row(index, rows.source.id_of(index), error=error))
+    return found
+
+
+def _loaded(
+    rows: _Rows,
+    collate: Callable[[list[_Row]], Any],
+    positions: range,
+    size: int,
+    workers: int,
+    loading: Loading,
+    *,
+    prefetch: int = _PREFETCH,
+) -> Iterator[Any]:
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader: DataLoader[Any] = DataLoader(
+        rows,  # type: ignore[arg-type]  # needs __len__ and __getitem__ only
+        batch_size=size,
+        sampler=positions,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=torch.cuda.is_available() and isinstance(collate, _Collate),
+        prefetch_factor=prefetch if workers else None,
+        worker_init_fn=loading.worker_init,
+        multiprocessing_context=loading.context if workers else None,
+        generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
+    )
+    iterator = iter(loader)
+    _watch_quietly(iterator)
+    while True:
+        death = ""
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as err:
+            if not workers or "DataLoader worker" not in str(err):
+                raise
+            death = " ".join(str(err).split())[:200]
+        if death:  # no longer handling: nothing refers to the iterator, so its workers end here
+            del iterator
+            raise _WorkerDiedError(death)
+        yield batch
+
+
+def _watch_quietly(iterator: Any) -> None:
+    """Keep torch from raising in whatever code runs when a worker dies.
+
+    Its signal handler would interrupt the model's forward pass; ``next`` finds out by itself.
+    """
+    from torch.utils.data._utils import signal_handling
+
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+
+
+def _stream_batches(
+    rows: _Rows, collate: _Collate, start: int, stop: int | None, size: int
+) -> Generator[Batch | HardsightError, None, None]:
+    source = rows.source
+    assert isinstance(source, StreamSource)
+    samples = itertools.islice(source.samples(start), None if stop is None else stop - start)
+    while taken := list(itertools.islice(samples, size)):
+        if source.loading.collate is not None:
+            yield collate([_Row(index, str(index), sample) for index, sample in taken])
+        else:
+            yield collate([rows.row(i, partial(source.example, i, sample)) for i, sample in taken])

@@ -1,0 +1,363 @@
+"""From what a user names to a source of examples or embeddings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.data._arrays import ArraySource, digits
+from hardsight.data._datasets import DatasetSource, Loading, StreamSource
+from hardsight.data._embeddings import EmbeddingSource
+from hardsight.data._files import check_listable, existing, is_pattern, matching
+from hardsight.data._folder import SPLITS, FolderSource, split_folders
+from hardsight.data._head_file import head_arrays, in_memory, plain_array
+from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
+from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
+from hardsight.data._labels import class_indices
+from hardsight.data._mapped import MemoryArray
+from hardsight.data._parquet import (
+    EMBEDDING_COLUMNS,
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    ParquetEmbeddings,
+    ParquetSource,
+    column_values,
+    common_schema,
+    one_column,
+    stored_class_names,
+)
+from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
+from hardsight.errors import DataError, OptionError, UnknownNameError
+from hardsight.registry import unknown_name
+
+if TYPE_CHECKING:
+    from hardsight.data._example import ExampleSource
+    from hardsight.data._mapped import FileArray, StoredArray
+
+_LABEL_NAMES = ("labels", "label", "y", "targets")
+_FORMS = (
+    "a folder of class folders, a .parquet file, idx files, hub:OWNER/NAME, builtin:digits, or "
+    ".npy/.npz/.safetensors arrays"
+)
+
+
+class _Options:
+    """The keyword arguments of :func:`open_source`; what a form of data has no use for, raises."""
+
+    def __init__(self, **values: Any) -> None:
+        self.split: str | None = values.pop("split")
+        self.classes: Sequence[str] | None = values.pop("classes")
+        self.labels, self.class_weights, self.bias = (
+            values.pop(name) for name in ("labels", "class_weights", "bias")
+        )
+
+    def refuse(self, *names: str, because: str) -> None:
+        """Raise where an option that plays no part was given."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise OptionError(f"{name} cannot be used here: {because}")
+
+
+def open_source(
+    data: Any,
+    *,
+    split: str | None = None,
+    labels: Any = None,
+    class_weights: Any = None,
+    bias: Any = None,
+    classes: Sequence[str] | None = None,
+) -> ExampleSource | EmbeddingSource:
+    """Labelled data, in any of the forms a user may name.
+
+    ==============================  ==============================================================
+    ``photos/``                     one folder per class, nested as you like
+    ``photos.parquet``              ``image`` ``{bytes, path}`` or bytes, and ``label``; also a
+                                    folder of such files or a pattern like ``data/*.parquet``
+    ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
+    ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
+    ``builtin:digits``              1,797 digits of 8x8 pixels
+    ``images.npz``                  arrays ``images`` and ``labels``, or ``x`` and ``y``
+    ``embeddings.npz``              ``embeddings``, ``labels``, and maybe ``class_weights``,
+                                    ``bias``, ``ids``; also .npy, .safetensors, .parquet
+    ==============================  ==============================================================
+
+    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, and arrays
+    with ``labels``. Of a DataLoader, the dataset, ``collate_fn``, batch size and workers are used;
+    the order is always the dataset's own, never the sampler's.
+
+    Args:
+        data: a name as above, or an object.
+        split: of data that has several.
+        labels: for arrays without: values, or a file that holds them.
+        class_weights: head of stored embeddings, ``[C, D]``: values, a file (also a state dict, in
+            which the head is found by its width), or ``FILE:NAME``.
+        bias: of the head, ``[C]``, likewise.
+        classes: names of the classes, position = label.
+
+    Returns:
+        An :class:`EmbeddingSource` for stored embeddings, else an :class:`ExampleSource`.
+
+    Raises:
+        MissingDataError: nothing is there.
+        DataError: it cannot be used; the message says what to do.
+        LabelError: labels are no class indices in ``[0, C)``.
+        ShapeError: arrays do not fit each other.
+        OptionError: an option has no meaning for this form of data.
+        UnsafeFileError: a file would have to run code to be loaded.
+
+    Example:
+        >>> source = open_source("builtin:digits", split="test")
+        >>> len(source), source.classes[:3], source[0].content.size
+        (449, ('0', '1', '2'), (8, 8))
+    """
+    options = _Options(
+        split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
+    )
+    if isinstance(data, str | os.PathLike):
+        return _named(os.fspath(data), options)
+    return _object(data, options)
+
+
+def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    if text.startswith("builtin:"):
+        return _builtin(text, options)
+    if text.startswith("hub:"):
+        _images_only(options)
+        dataset = load_from_hub(text.removeprefix("hub:"), options.split)
+        return HuggingFaceSource(dataset, spec=text, classes=options.classes)
+    if is_pattern(text):
+        return _parquet(matching(text), text, options)
+    path = existing(text)
+    if path.is_dir():
+        return _folder(path, text, options)
+    return _file(path, text, options)
+
+
+def _builtin(text: str, options: _Options) -> ExampleSource:
+    if text != "builtin:digits":
+        raise UnknownNameError(unknown_name("built-in data", text, ["builtin:digits"]))
+    _images_only(options)
+    images, labels, ids = digits(options.split)
+    return ArraySource(text, MemoryArray(images), labels, classes=options.classes, ids=ids)
+
+
+def _images_only(options: _Options) -> None:
+    options.refuse("labels", because="these examples have labels of their own")
+    options.refuse("class_weights", "bias", because="they belong to stored embeddings")
+
+
+def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    check_listable(folder)
+    files = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+    if files:
+        return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
+    images = idx_images_in(folder, options.split)
+    if images is not None:
+        return _idx(images, text, options, split_done=True)
+    _images_only(options)
+    if options.split is not None:
+        if not (folder / options.split).is_dir():
+            raise DataError(f"no folder {options.split!r} in {text}, so there is no such split")
+        return FolderSource(folder / options.split, spec=text, classes=options.classes)
+    splits = split_folders(folder)
+    if splits:
+        raise DataError(
+            f"{text} holds the splits {', '.join(splits)} instead of classes; pass "
+            f"split={splits[0]!r} or name {Path(text) / splits[0]}"
+        )
+    return FolderSource(folder, spec=text, classes=options.classes)
+
+
+def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
+    """The files of a split by the beginning of their names, as the hub names them."""
+
+    def belongs(file: Path, name: str) -> bool:
+        return file.stem == name or file.stem.startswith((f"{name}-", f"{name}_", f"{name}."))
+
+    present = [name for name in SPLITS if any(belongs(file, name) for file in files)]
+    if split is None and len(present) > 1:
+        raise DataError(
+            f"{text} holds parquet files of the splits {', '.join(present)}; pass "
+            f"split={present[0]!r}"
+        )
+    chosen = files if split is None else [file for file in files if belongs(file, split)]
+    if not chosen:
+        raise DataError(f"no parquet file of {text} begins with {split!r}, so there is no split")
+    return chosen
+
+
+def _file(file: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet([file], text, options)
+    if is_idx(file):
+        return _idx(file, text, options)
+    if suffix in ARRAY_SUFFIXES:
+        return _arrays(stored_arrays(file), text, options)
+    raise DataError(f"cannot tell what {text} is; expected {_FORMS}")
+
+
+def _idx(images: Path, text: str, options: _Options, *, split_done: bool = False) -> ExampleSource:
+    options.refuse("class_weights", "bias", because="they belong to stored embeddings")
+    if not split_done:
+        options.refuse("split", because=f"{text} is a single file")
+    labels = plain_array(options.labels, names=_LABEL_NAMES, option="labels")
+    if labels is None:
+        labels = idx_array(labels_beside(images)).whole()
+    return ArraySource(text, idx_array(images), labels, classes=options.classes)
+
+
+def _parquet(
+    files: list[Path], text: str, options: _Options, *, split_done: bool = False
+) -> ExampleSource | EmbeddingSource:
+    if not split_done:
+        options.refuse("split", because=f"{text} names the files themselves")
+    schema = common_schema(files)
+    has = {name for names in (IMAGE_COLUMNS, EMBEDDING_COLUMNS) for name in names} & set(
+        schema.names
+    )
+    if options.class_weights is None and not has.isdisjoint(IMAGE_COLUMNS):
+        _images_only(options)
+        return ParquetSource(files, spec=text, classes=options.classes)
+    if has.isdisjoint(EMBEDDING_COLUMNS):
+        one_column(schema, (*IMAGE_COLUMNS, *EMBEDDING_COLUMNS), text)
+    column = one_column(schema, EMBEDDING_COLUMNS, text)
+    labels, names = options.labels, None
+    if labels is None:
+        label = one_column(schema, LABEL_COLUMNS, text)
+        labels, names = column_values(files, label), stored_class_names(schema, label)
+    ids = column_values(files, "id") if "id" in schema.names else None
+    rows = ParquetEmbeddings(files, column, spec=text)
+    return _embeddings(text, rows, options, labels=labels, classes=names, ids=ids)
+
+
+def _arrays(
+    arrays: dict[str, FileArray], text: str, options: _Options
+) -> ExampleSource | EmbeddingSource:
+    """Embeddings or examples among the arrays of a file."""
+    options.refuse("split", because=f"{text} holds arrays without splits")
+
+    def first(*names: str) -> FileArray | None:
+        return next((arrays[name] for name in names if name in arrays), None)
+
+    labels = options.labels
+    if labels is None:
+        stored = first(*_LABEL_NAMES)
+        if stored is None:
+            raise DataError(f"{text} holds no labels; pass labels=FILE or the labels themselves")
+        labels = stored.whole()
+    ids, alone = first("ids", "id"), arrays.get("")
+    ids_array = None if ids is None else ids.whole()
+    embeddings = first("embeddings", "embedding")
+    if embeddings is None and alone is not None and len(alone.shape) == 2:
+        embeddings = alone
+    if embeddings is not None:
+        return _embeddings(text, embeddings, options, labels=labels, ids=ids_array, arrays=arrays)
+    examples = first("images", "x", "image") if alone is None else alone
+    if examples is None:
+        raise DataError(
+            f"expected arrays named images, x or embeddings in {text}, got "
+            f"{', '.join(arrays) or 'none'}; save with np.savez(FILE, embeddings=..., labels=...)"
+        )
+    options.refuse("class_weights", "bias", because="they belong to stored embeddings")
+    labels = plain_array(labels, names=_LABEL_NAMES, option="labels")
+    return ArraySource(text, examples, labels, classes=options.classes, ids=ids_array)
+
+
+def _embeddings(
+    text: str,
+    rows: StoredArray,
+    options: _Options,
+    *,
+    labels: Any,
+    classes: Sequence[str] | None = None,
+    ids: Any = None,
+    arrays: dict[str, FileArray] | None = None,
+) -> EmbeddingSource:
+    names = classes if options.classes is None else options.classes
+    values = plain_array(labels, names=_LABEL_NAMES, option="labels")
+    if len(rows.shape) != 2:
+        width, least = 0, 0
+    else:
+        width = rows.shape[1]
+        where = f"the labels of {text}"
+        indices, _ = class_indices(values, classes=names, where=where, least=1)
+        least = int(indices.max()) + 1
+    weights, bias = head_arrays(
+        options.class_weights,
+        width=width,
+        least_classes=least,
+        classes=None if names is None else len(names),
+    )
+    own = arrays or {}
+    if weights is None and "class_weights" in own:
+        weights = own["class_weights"].whole()
+        bias = own["bias"].whole() if "bias" in own else None
+    if options.bias is not None:
+        bias = plain_array(options.bias, names=("bias",), option="bias")
+    return EmbeddingSource(
+        text, rows, values, class_weights=weights, bias=bias, classes=names, ids=ids
+    )
+
+
+def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    name = type(data).__name__
+    if isinstance(data, np.ndarray | torch.Tensor):
+        return _arrays({"": MemoryArray(in_memory(data))}, name, options)
+    _images_only(options)
+    if type(data).__module__.partition(".")[0] == "datasets":
+        return _huggingface(data, options)
+    options.refuse("split", because=f"a {name} is one split already")
+    loading = Loading()
+    if isinstance(data, DataLoader):
+        loading, data = _loading(data), data.dataset
+    if isinstance(data, IterableDataset) or _is_streamed(data):
+        return StreamSource(data, classes=options.classes, loading=loading)
+    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if not indexed or isinstance(data, Mapping):
+        raise DataError(
+            f"cannot read examples from a {name}; expected {_FORMS}, a torch Dataset or "
+            "DataLoader, or a Hugging Face Dataset"
+        )
+    return DatasetSource(data, classes=options.classes, loading=loading)
+
+
+def _loading(loader: Any) -> Loading:
+    from torch.utils.data import default_collate, default_convert
+
+    custom = loader.collate_fn not in (default_collate, default_convert)
+    return Loading(
+        batch_size=loader.batch_size,
+        workers=loader.num_workers,
+        collate=loader.collate_fn if custom else None,
+        worker_init=loader.worker_init_fn,
+        context=loader.multiprocessing_context,
+    )
+
+
+def _is_streamed(data: Any) -> bool:
+    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+
+
+def _huggingface(data: Any, options: _Options) -> ExampleSource:
+    import datasets
+
+    if isinstance(data, dict):  # DatasetDict and IterableDatasetDict
+        if options.split not in data:
+            splits = ", ".join(data)
+            raise DataError(f"expected one split of a DatasetDict ({splits}); pass split=NAME")
+        data = data[options.split]
+    else:
+        options.refuse("split", because="a Dataset is one split already")
+    if isinstance(data, datasets.IterableDataset):
+        return StreamSource(data, classes=options.classes)
+    if has_images(data):
+        return HuggingFaceSource(data, classes=options.classes)
+    return DatasetSource(data, classes=options.classes)

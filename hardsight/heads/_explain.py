@@ -1,0 +1,69 @@
+"""Why no layer gave the logits, in words that say what to do."""
+
+from torch import Tensor, nn
+
+from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError
+from hardsight.heads._layers import class_weights, num_outputs
+from hardsight.heads._record import Call
+from hardsight.heads._verify import activation_between, agree
+
+_STORED = "score stored embeddings and class weights instead"
+
+
+def explanation(
+    model: nn.Module, layers: dict[str, nn.Module], calls: list[Call], logits: Tensor
+) -> HeadError:
+    """The error for a forward pass in which none of ``layers`` gave the logits."""
+    kind, num_classes = type(model).__name__, logits.shape[1]
+    fitting = [name for name, layer in layers.items() if class_weights(layer, num_classes)]
+    if not fitting:
+        return _no_such_width(kind, layers, num_classes)
+    what = f"{_listed(fitting)} of {kind} with {num_classes} outputs"
+    called = [one for one in calls if one.name in fitting]
+    if not called:
+        return HeadNotFoundError(
+            f"{what} took no part in the forward pass; let the model call the layer rather than "
+            f"use its weight, or {_STORED}"
+        )
+    for one in called:
+        reason = _reason(one, layers[one.name], logits)
+        if reason is not None:
+            return HeadMismatchError(f"{reason} (in {kind})")
+    return HeadMismatchError(
+        f"{what}: features @ weight.T + bias differs from the model's logits, so something comes "
+        f"between the layer and the output; let the model return the layer's output, or {_STORED}"
+    )
+
+
+def _no_such_width(kind: str, layers: dict[str, nn.Module], num_classes: int) -> HeadError:
+    widths = [f"{name} ({num_outputs(layer)})" for name, layer in layers.items()]
+    shown = widths if len(widths) <= 6 else [*widths[:2], "...", widths[-1]]
+    return HeadNotFoundError(
+        f"no linear layer of {kind} has {num_classes} outputs, as the logits have; linear layers "
+        f"and their outputs: {', '.join(shown) or 'none'}; {_STORED}"
+    )
+
+
+def _reason(one: Call, layer: nn.Module, logits: Tensor) -> str | None:
+    """Why a layer that was called does not give the logits, where that can be told."""
+    if one.rectified is not None and agree(one.rectified, logits):
+        return (
+            f"a ReLU between the 1x1 convolution {one.name!r} and the average pool keeps the "
+            "logits from being linear in the features; replace that ReLU by nn.Identity() and "
+            f"check the accuracy, or {_STORED}"
+        )
+    for weight, bias in class_weights(layer, logits.shape[1]):
+        for features in one.features.values():
+            if features.shape != (len(logits), weight.shape[1]):
+                continue
+            name = activation_between(features, logits, weight, bias)
+            if name is not None:
+                return (
+                    f"the model returns the {name} of layer {one.name!r}, not logits; remove the "
+                    f"{name} from its forward pass"
+                )
+    return None
+
+
+def _listed(names: list[str]) -> str:
+    return f"layer{'s' if len(names) > 1 else ''} {', '.join(names)}"

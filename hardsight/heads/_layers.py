@@ -1,0 +1,170 @@
+"""The layers of a model that could be its head, and their effective weights."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from hardsight.errors import HeadNotFoundError, ModelError
+from hardsight.registry import unknown_name
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``."""
+    while True:
+        if "_orig_mod" in model._modules:
+            model = model.get_submodule("_orig_mod")
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            return model
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether the layer is linear by type: ``nn.Linear`` or a plain 1x1 convolution."""
+    return isinstance(layer, nn.Linear) or is_pointwise(layer)
+
+
+def is_pointwise(layer: nn.Module) -> bool:
+    """Whether the layer is a 1x1 convolution that maps every pixel by the same matrix."""
+    if not isinstance(layer, _CONVOLUTIONS) or layer.groups != 1:
+        return False
+    steps = {*layer.kernel_size, *layer.stride}
+    return steps == {1} and (layer.padding in ("same", "valid") or not any(layer.padding))
+
+
+def is_candidate(layer: nn.Module) -> bool:
+    """Whether the layer may be a head: linear by type, or of the user's with a matrix ``weight``.
+
+    The latter covers cosine heads; what they do with their weight is left to the verification.
+    """
+    if is_linear(layer):
+        return True
+    weight = layer._parameters.get("weight")
+    return weight is not None and not is_lazy(weight) and weight.ndim == 2
+
+
+def candidates(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers that may be the head, by name; one that is registered twice has its first name."""
+    return {name: layer for name, layer in model.named_modules() if is_candidate(layer)}
+
+
+def layer_named(model: nn.Module, name: str) -> nn.Module:
+    """The layer of an unwrapped model called ``name``.
+
+    Raises:
+        HeadNotFoundError: there is no such layer, or it holds no matrix of class weights.
+    """
+    for prefix in ("module.", "_orig_mod."):  # names as a wrapper of the model shows them
+        name = name.removeprefix(prefix)
+    try:
+        layer = model.get_submodule(name)
+    except AttributeError:
+        known = list(candidates(model))
+        message = unknown_name(f"layer of {type(model).__name__}", name, known)
+        raise HeadNotFoundError(message) from None
+    if not is_candidate(layer):
+        raise HeadNotFoundError(
+            f"layer {name!r} of {type(model).__name__} is {type(layer).__name__}, not a linear "
+            f"layer or 1x1 convolution; linear layers: {', '.join(candidates(model)) or 'none'}"
+        )
+    return layer
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise unless every parameter has values.
+
+    Raises:
+        ModelError: a lazy layer was never run, or parameters are on the meta device.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"{name} of {type(model).__name__} is not initialised; run one batch through the "
+                "model first, so that its lazy layers get their shapes"
+            )
+        if parameter.is_meta:
+            raise ModelError(
+                f"{name} of {type(model).__name__} is on the meta device and has no values; load "
+                "weights first: model.to_empty(device=...), then model.load_state_dict(...)"
+            )
+
+
+def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """The effective weight as stored (a convolution's as a matrix) and the bias, both detached.
+
+    Call it with the layer in eval mode: a spectral norm in training would take one more step.
+    """
+    for hook in layer._forward_pre_hooks.values():
+        _refresh(layer, hook)
+    weight: Any = layer.weight
+    bias: Any = getattr(layer, "bias", None)
+    matrix: Tensor = weight.detach().flatten(1)
+    return matrix, bias.detach() if isinstance(bias, Tensor) else None
+
+
+def class_weights(layer: nn.Module, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+    """Weight ``[C, D]`` and bias of a layer in each way that gives ``num_classes`` outputs.
+
+    A module of the user's may keep its weight as ``[D, C]``.
+    """
+    weight, bias = weight_and_bias(layer)
+    ways = (weight,) if is_linear(layer) else (weight, weight.T)
+    fitting_bias = bias if bias is not None and bias.shape == (num_classes,) else None
+    return [(way, fitting_bias) for way in ways if len(way) == num_classes]
+
+
+def num_outputs(layer: nn.Module) -> int:
+    """Number of outputs of a linear layer."""
+    return len(weight_and_bias(layer)[0])
+
+
+def _refresh(layer: nn.Module, hook: Any) -> None:
+    """Recompute the weight of a legacy weight or spectral norm, which else waits for a forward."""
+    if isinstance(hook, WeightNorm):
+        layer.weight = hook.compute_weight(layer)
+    elif isinstance(hook, SpectralNorm):
+        layer.weight = hook.compute_weight(layer, do_power_iteration=False)
+
+
+def positions_of(layer: nn.Module, inputs: Tensor) -> Tensor | None:
+    """The input of a layer as ``[B, P, D]``, channels last; ``None`` where it has no batch."""
+    if isinstance(layer, _CONVOLUTIONS):
+        return inputs.flatten(2).transpose(1, 2) if inputs.ndim == layer.weight.ndim else None
+    if inputs.ndim < 2:
+        return None
+    return inputs[:, None] if inputs.ndim == 2 else inputs.flatten(1, -2)
+
+
+def tensor_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The first floating-point tensor among the arguments of a layer."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    return None
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient; afterwards every flag and random state is as before.
+
+    Flags are set one by one: ``train()`` is overridden in some models, and a frozen layer inside a
+    training model must stay as it was.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+            for module, _ in flags:
+                module.training = False
+            yield
+    finally:
+        for module, flag in flags:
+            module.training = flag

@@ -1,0 +1,157 @@
+"""Weights from a file, without ever running code from it."""
+
+import hashlib
+import os
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hardsight.errors import MissingDataError, ModelError, UnsafeFileError
+
+State = dict[str, Tensor]
+
+_NESTED_UNDER = ("state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+def load_weights(model: nn.Module, file: str | os.PathLike[str]) -> str:
+    """Load a weights file into ``model``, and return the file's sha256.
+
+    The file is safetensors, or a torch file of tensors alone. The state dict may lie under
+    ``state_dict``, ``model_state_dict`` or ``model``; the prefixes ``module.``, ``_orig_mod.`` and
+    ``model.`` are stripped where that makes the names fit.
+
+    Raises:
+        MissingDataError: there is no such file.
+        UnsafeFileError: the file would have to run code to be loaded.
+        ModelError: the file is damaged, holds no weights, or those of another model; the model is
+            left as it was.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise MissingDataError(f"no weights file at {path}; expected .safetensors, .pt or .pth")
+    state = _fitted(_state(path), model)
+    _check_fit(state, model, path)
+    model.load_state_dict(state, strict=False)
+    return sha256(path)
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _state(path: Path) -> State:
+    if path.suffix == ".safetensors":
+        try:
+            state: State = load_file(path)
+        except SafetensorError as err:
+            raise ModelError(f"{path} is not a readable safetensors file: {err}") from err
+        return state
+    return _state_in(_torch_content(path), path)
+
+
+def _torch_content(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # what torch has to say about such files, the errors below say better
+            warnings.filterwarnings("ignore", message=".*(TorchScript archive|pickle protocol)")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as err:
+        if _wants_code(err, path):
+            raise UnsafeFileError(
+                f"{path} holds more than tensors and would have to run code to be loaded "
+                f"({_refused(err)}); if you trust its source, load it where you made it and save "
+                "the weights alone: torch.save(model.state_dict(), FILE)"
+            ) from err
+        raise ModelError(f"{path} is not a readable torch file: {_first_line(err)}") from err
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as err:
+        if "TorchScript" in str(err):
+            raise UnsafeFileError(
+                f"{path} is a TorchScript archive, a program rather than weights; save the weights "
+                "alone: torch.save(torch.jit.load(FILE).state_dict(), OTHER_FILE)"
+            ) from err
+        raise ModelError(f"{path} is not a readable torch file: {_first_line(err)}") from err
+
+
+def _wants_code(err: pickle.UnpicklingError, path: Path) -> bool:
+    """Whether a pickle asked for more than torch allows, rather than being no pickle at all."""
+    if any(word in str(err) for word in ("GLOBAL", "allowlist", "safe_globals")):
+        return True
+    with path.open("rb") as file:
+        return "Unsupported operand" in str(err) and file.read(1) == pickle.PROTO
+
+
+def _refused(err: pickle.UnpicklingError) -> str:
+    """The object a pickle asked for, out of torch's long message."""
+    words = str(err).split("GLOBAL ", 1)
+    return f"it asks for {words[1].split()[0]}" if len(words) == 2 else "refused by torch"
+
+
+def _first_line(err: Exception) -> str:
+    lines = str(err).strip().splitlines()
+    return lines[0] if lines else type(err).__name__
+
+
+def _state_in(content: Any, path: Path) -> State:
+    """The state dict in what a torch file held."""
+    nested = content
+    while isinstance(nested, Mapping):
+        if nested and all(isinstance(value, Tensor) for value in nested.values()):
+            return {str(name): value for name, value in nested.items()}
+        inner = [nested[key] for key in _NESTED_UNDER if isinstance(nested.get(key), Mapping)]
+        if not inner:
+            break
+        nested = inner[0]
+    held = ", ".join(map(str, list(nested)[:5])) if isinstance(nested, Mapping) else ""
+    raise ModelError(
+        f"{path} holds no state dict: got {type(nested).__name__}{f' with {held}' if held else ''};"
+        " save one with torch.save(model.state_dict(), FILE)"
+    )
+
+
+def _fitted(state: State, model: nn.Module) -> State:
+    """The state with prefixes stripped, if that makes more of its names fit the model."""
+    wanted = set(model.state_dict())
+    stripped = state
+    while True:
+        prefix = next((p for p in _PREFIXES if all(n.startswith(p) for n in stripped)), None)
+        if prefix is None or wanted & set(stripped):
+            break
+        stripped = {name.removeprefix(prefix): value for name, value in stripped.items()}
+    return stripped if wanted & set(stripped) else state
+
+
+def _check_fit(state: State, model: nn.Module, path: Path) -> None:
+    wanted = model.state_dict()
+    missing = [n for n in wanted if n not in state and not n.endswith("num_batches_tracked")]
+    unexpected = [name for name in state if name not in wanted]
+    if missing or unexpected:
+        raise ModelError(
+            f"{path} does not fit {type(model).__name__}: missing {_some(missing)}; unexpected "
+            f"{_some(unexpected)}; check that the file was saved from this model"
+        )
+    other = [
+        f"{name} {list(state[name].shape)} instead of {list(value.shape)}"
+        for name, value in wanted.items()
+        if name in state and state[name].shape != value.shape
+    ]
+    if other:
+        raise ModelError(
+            f"{path} does not fit {type(model).__name__}: {_some(other)}; build the model with the "
+            "same options, such as num_classes"
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more if listed else "none"

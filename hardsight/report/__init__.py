@@ -1,0 +1,3 @@
+"""A score table as one self-contained HTML page: no network, no torch."""
+
+from hardsight.report._write import write_report as write_report

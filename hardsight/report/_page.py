@@ -1,0 +1,126 @@
+"""The page: parts filled into templates, with everything it needs inside the one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from hardsight import __version__
+from hardsight.gallery import is_finite
+from hardsight.report import _classes, _histograms, _map
+from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
+from hardsight.report._galleries import galleries
+from hardsight.report._summary import summary_of
+
+if TYPE_CHECKING:
+    from hardsight.report._view import View
+
+_MOST_LISTED = 200  # unreadable or non-finite examples named one by one
+
+
+def page(view: View) -> str:
+    """The whole report as HTML."""
+    confusions = _classes.confusions_of(view)
+    rows = _classes.class_rows(view, confusions)
+    style, script = _asset("report.css"), _asset("report.js")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            view=view,
+            summary=summary_of(view, rows, confusions[:5]),
+            histograms=_histograms.histograms(view),
+            map=_map.angle_norm_map(view),
+            classes=rows[: _classes.MOST_ROWS],
+            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+            galleries=galleries(view),
+            scores=_meanings(view),
+            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+            broken_count=int((~is_finite(view.table)).sum()),
+            run=_run_facts(view),
+            metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
+            style=Markup(style),
+            script=Markup(script),
+            policy=_content_policy(script),
+            version=__version__,
+            figures={"map": _map, "histogram": _histograms},
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_asset),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(count=count, number=number, percent=percent)
+    environment.globals.update(plural=plural)
+    return environment
+
+
+def _asset(name: str) -> str:
+    return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
+
+
+def _content_policy(script: str) -> str:
+    """What the page may load: nothing from anywhere, and no script but ours."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _meanings(view: View) -> list[dict[str, Any]]:
+    """What the page says about each score: title, meaning, range, direction, version."""
+    described = []
+    for name in view.table.scores:
+        about = view.about(name)
+        low, high = about.get("low"), about.get("high")
+        described.append(
+            {
+                "name": name,
+                "title": score_title(name),
+                "unit": unit(name),
+                "meaning": about.get("meaning") or "",
+                "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
+                "direction": _histograms.direction(view, name),
+                "version": about.get("version"),
+            }
+        )
+    return described
+
+
+def _bound(value: Any, unbounded: str) -> str:
+    text = number(value) if isinstance(value, int | float) else NONE
+    return unbounded if text == NONE else text
+
+
+def _run_facts(view: View) -> list[tuple[str, str]]:
+    """The metadata's main facts as name and value; what is missing is left out."""
+    about = view.metadata
+    data, model = about.get("data") or {}, about.get("model") or {}
+    versions = about.get("versions") or {}
+    facts = [
+        ("Data", data.get("spec")),
+        ("Data fingerprint", data.get("fingerprint")),
+        ("Model", model.get("spec")),
+        ("Head", model.get("head")),
+        ("Weights digest", model.get("weights_digest")),
+        ("Sample", about.get("sample")),
+        ("Seed", about.get("seed")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+    return [(name, str(value)) for name, value in facts if value not in (None, "")]

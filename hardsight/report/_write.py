@@ -1,0 +1,84 @@
+"""From a run on disk to one HTML file on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hardsight.errors import OptionError, OutputError
+from hardsight.report._page import page
+from hardsight.report._view import view_of
+from hardsight.table import TABLE, RunFolder, ScoreTable, read_table
+
+_REPORT = "report.html"
+
+
+def write_report(
+    run: str | os.PathLike[str] | ScoreTable,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write one self-contained HTML page about a scored dataset.
+
+    The page needs no network and no server. Thumbnails and unreadable examples are taken from the
+    run's folder where it has them.
+
+    Args:
+        run: the folder of a finished run, its ``table.parquet``, or a table in memory.
+        out: the file to write, or an existing folder; by default ``report.html`` beside the table.
+        title: heading of the page; by default the name of the data.
+
+    Returns:
+        The file written. It replaces an older one only when complete.
+
+    Raises:
+        MissingDataError: there is no finished run there.
+        TableError: the file is no score table.
+        OptionError: the table has no file, and ``out`` is not given.
+        OutputError: the page cannot be written.
+
+    Example:
+        >>> import tempfile, pyarrow as pa
+        >>> from hardsight.table import ScoreTable, with_metadata
+        >>> rows = pa.table({"index": [0, 1], "id": ["a.png", "b.png"], "label": [0, 1],
+        ...                  "prediction": [0, 0], "avh": [0.1, 0.8]})
+        >>> about = {"classes": ["cat", "dog"], "scores": {"avh": {"higher_is_harder": True}}}
+        >>> table = ScoreTable(with_metadata(rows, about))
+        >>> write_report(table, out=tempfile.mkdtemp()).name
+        'report.html'
+    """
+    table = run if isinstance(run, ScoreTable) else read_table(run)
+    file = _output_file(table, out)
+    folder = RunFolder(table.path.parent) if table.path and table.path.name == TABLE else None
+    _replace(file, page(view_of(table, folder=folder, title=title)))
+    return file
+
+
+def _output_file(table: ScoreTable, out: str | os.PathLike[str] | None) -> Path:
+    if out is not None:
+        return Path(out) / _REPORT if Path(out).is_dir() else Path(out)
+    if table.path is None:
+        raise OptionError("this table has no file to put the report beside; pass out='report.html'")
+    return table.path.with_name(_REPORT if table.path.name == TABLE else f"{table.path.stem}.html")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write the page under another name first, so an older page stays whole until the end."""
+    partial = file.with_name(f".tmp-{file.name}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as sink:
+                # a name from a broken file system may hold half a surrogate pair
+                sink.write(text.encode("utf-8", "replace"))
+                sink.flush()
+                os.fsync(sink.fileno())
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as err:
+        raise OutputError(
+            f"cannot write the report to {file}: {err.strerror or err}; choose another file "
+            "with --out"
+        ) from err

@@ -1,0 +1,1 @@
+"""Loops over data: the only home of Lightning and Ray. Import its files singly."""

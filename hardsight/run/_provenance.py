@@ -1,0 +1,43 @@
+"""Where a number comes from: versions and digests for the metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import hardsight
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a score."""
+    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "pyarrow", "pillow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # such as a vendored build without metadata
+            continue
+    return found
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    entries = [*enumerate(tensors), *named.items()]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):  # extra state of a module
+            continue
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,149 @@
+"""The whole story on embedded data: train, track, score, report, in about a minute."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from hardsight.data import (
+    EmbeddingSource,
+    ExampleSource,
+    batches,
+    open_source,
+    with_label_errors,
+)
+from hardsight.errors import OutputError
+from hardsight.models import SmallCNN
+from hardsight.preprocessing import Preprocessing
+from hardsight.run._progress import progress
+from hardsight.run.score import score
+from hardsight.table import RunFolder, ScoreTable
+from hardsight.tracking import HardnessTracker
+
+_MARK = ".hardsight-demo"  # the demo clears a folder only if the demo made it
+_ERROR_SHARE = 0.04
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo made.
+
+    Attributes:
+        folder: holds ``model.safetensors``, the data files, and both runs.
+        train: table of the training part, planted label errors included.
+        heldout: table of the part the model never saw.
+        planted: source positions of the planted label errors.
+    """
+
+    folder: Path
+    train: ScoreTable
+    heldout: ScoreTable
+    planted: NDArray[np.int64]
+
+    def found(self, by: str) -> int:
+        """Planted errors among as many hardest training examples, by one score."""
+        suspects = self.train.hardest(len(self.planted), by)["index"].to_numpy()
+        return int(np.isin(suspects, self.planted).sum())
+
+
+def run_demo(
+    out: str | os.PathLike[str] = "demo",
+    *,
+    epochs: int = 12,
+    seed: int = 0,
+    show: bool | None = None,
+) -> DemoResult:
+    """Plant label errors in scikit-learn's digits, train a small CNN, and find them again.
+
+    Args:
+        out: folder to write; an earlier demo there is replaced.
+        epochs: of training.
+        seed: of the planted errors, the initial weights and the order of training.
+        show: force progress bars on or off.
+
+    Raises:
+        OutputError: ``out`` exists and is no demo.
+    """
+    folder = _fresh(Path(out))
+    train_file, planted = _write_data(folder, "train", seed, errors=_ERROR_SHARE)
+    heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
+    model, tracker = _trained(train_file, epochs=epochs, seed=seed, show=show)
+    save_file(model.state_dict(), folder / "model.safetensors")
+    options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
+    train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
+    train = RunFolder(folder / "train").replace_table(tracker.table(train))
+    heldout = score(model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options)
+    return DemoResult(folder, train, heldout, planted)
+
+
+def _fresh(folder: Path) -> Path:
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise OutputError(f"{folder} exists and is no demo; choose another folder with --out")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / _MARK).touch()
+    except OSError as err:
+        raise OutputError(
+            f"cannot write to {folder}: {err.strerror}; choose another --out"
+        ) from err
+    return folder
+
+
+def _write_data(
+    folder: Path, part: str, seed: int, *, errors: float
+) -> tuple[Path, NDArray[np.int64]]:
+    """One part of the digits as a file, with planted label errors and their positions."""
+    source = _examples("builtin:digits", split="test" if part == "heldout" else "train")
+    examples = [source[index] for index in range(len(source))]
+    labels = np.array([example.label for example in examples])
+    labels, wrong = with_label_errors(labels, num_classes=10, share=errors, seed=seed)
+    images = np.stack([np.asarray(example.content) for example in examples])
+    file = folder / f"{part}.npz"
+    np.savez(file, images=images, labels=labels)
+    return file, np.flatnonzero(wrong)
+
+
+def _trained(
+    file: Path, *, epochs: int, seed: int, show: bool | None
+) -> tuple[nn.Module, HardnessTracker]:
+    """A small CNN, trained by plain steps: the demo needs nothing but the core installation."""
+    data = list(batches(_examples(file), Preprocessing(), batch_size=64))
+    inputs = torch.cat([batch.inputs for batch in data])
+    labels = torch.cat([batch.labels for batch in data])
+    model = SmallCNN(num_classes=10, seed=seed).train()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
+    steps = epochs * len(data)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=steps)
+    order = torch.Generator().manual_seed(seed)
+    tracker = HardnessTracker(num_examples=len(labels), head=model.head)
+    with progress("training a small CNN", total=epochs * len(labels), show=show) as advance:
+        for _ in range(epochs):
+            for rows in torch.randperm(len(labels), generator=order).split(64):
+                embeddings = model.features(inputs[rows])
+                logits = model.head(embeddings)
+                tracker.update(rows, embeddings, logits, labels[rows])
+                loss = functional.cross_entropy(logits, labels[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                advance(len(rows))
+            tracker.end_epoch()
+    return model.eval(), tracker
+
+
+def _examples(data: str | Path, *, split: str | None = None) -> ExampleSource:
+    source = open_source(data, split=split)
+    assert not isinstance(source, EmbeddingSource)
+    return source

@@ -1,0 +1,87 @@
+"""What is installed here, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import hardsight
+
+# import name -> (distribution, what it is for, how to install it)
+_PARTS = {
+    "torch": ("torch", "scoring and training", "pip install torch"),
+    "numpy": ("numpy", "arrays", "pip install numpy"),
+    "pyarrow": ("pyarrow", "tables", "pip install pyarrow"),
+    "PIL": ("pillow", "images", "pip install pillow"),
+    "datasets": ("datasets", "hub:OWNER/NAME data", "pip install datasets"),
+    "safetensors": ("safetensors", "weights", "pip install safetensors"),
+    "lightning": ("lightning", "hardsight train", "pip install 'hardsight[train]'"),
+    "ray": ("ray", "scoring on a cluster", "pip install 'hardsight[ray]'"),
+    "nicegui": ("nicegui", "hardsight review", "pip install 'hardsight[app]'"),
+    "duckdb": ("duckdb", "hardsight review", "pip install 'hardsight[app]'"),
+    "captum": ("captum", "Grad-CAM", "pip install 'hardsight[evaluate]'"),
+    "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
+    "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
+    "timm": ("timm", "timm:NAME models", "pip install timm"),
+    "torchvision": ("torchvision", "torchvision:NAME models", "pip install torchvision"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's table.
+
+    Attributes:
+        part: what was looked for.
+        found: version, device, or what went wrong.
+        ok: whether it can be used.
+        purpose: what it is for.
+        step: what to do where it cannot.
+    """
+
+    part: str
+    found: str
+    ok: bool
+    purpose: str
+    step: str
+
+
+def findings() -> list[Finding]:
+    """Everything worth knowing about this installation, core first."""
+    system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
+    rows = [Finding("hardsight", f"{hardsight.__version__} ({system})", True, "", "")]
+    rows += [_part(module, *about) for module, about in _PARTS.items()]
+    return [*rows, *_devices()]
+
+
+def _part(module: str, distribution: str, purpose: str, step: str) -> Finding:
+    try:
+        importlib.import_module(module)
+        return Finding(distribution, version(distribution), True, purpose, "")
+    except PackageNotFoundError:
+        return Finding(distribution, "found", True, purpose, "")
+    except ModuleNotFoundError as err:
+        if err.name == module:
+            return Finding(distribution, "not installed", False, purpose, step)
+        return Finding(distribution, f"broken: {err}", False, purpose, f"reinstall: {step}")
+    except Exception as err:  # a broken binary may raise anything at import
+        return Finding(distribution, f"broken: {err}", False, purpose, f"reinstall: {step}")
+
+
+def _devices() -> list[Finding]:
+    import torch
+
+    found = [Finding("cpu", f"{torch.get_num_threads()} threads", True, "device", "")]
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        memory = f"{facts.total_memory / 2**30:.0f} GiB"
+        found.append(Finding(f"cuda:{number}", f"{facts.name}, {memory}", True, "device", ""))
+    if not torch.cuda.is_available():
+        step = "needs an NVIDIA GPU and a CUDA build of torch"
+        found.append(Finding("cuda", "none", False, "device", step))
+    if torch.backends.mps.is_available():
+        found.append(Finding("mps", "available", True, "device", ""))
+    return found

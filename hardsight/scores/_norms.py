@@ -1,0 +1,103 @@
+import math
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_labels, check_matrix, check_rows
+from hardsight.geometry import row_norms
+from hardsight.registry import score
+
+
+def _norm(norms: Tensor) -> Tensor:
+    return norms
+
+
+@score(
+    "feature_norm",
+    inputs=("embeddings",),
+    range=(0.0, math.inf),
+    higher_is_harder=False,
+    meaning="Length of the embedding. Training lengthens what the model is sure of, so short "
+    "often means hard, but the length also follows class frequency.",
+    reads="norms",
+    formula=_norm,
+)
+def feature_norm(embeddings: Tensor) -> Tensor:
+    r"""Euclidean length of the embedding.
+
+    .. math:: \lVert x \rVert_2
+
+    Args:
+        embeddings: penultimate features, ``[N, D]``.
+
+    Returns:
+        ``[N]`` in ``[0, inf)``; smaller is harder.
+
+    Raises:
+        ShapeError: ``embeddings`` is no floating-point matrix.
+
+    Example:
+        >>> import torch
+        >>> feature_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([5., 0.])
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Section 3.
+    """
+    check_matrix(embeddings=embeddings)
+    return _norm(row_norms(embeddings))
+
+
+def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
+    classes, group = torch.unique(labels, return_inverse=True)
+    finite = torch.isfinite(norms)
+    low = norms.new_full((len(classes),), math.inf)
+    high = norms.new_full((len(classes),), -math.inf)
+    low = low.scatter_reduce(0, group, torch.where(finite, norms, math.inf), "amin")
+    high = high.scatter_reduce(0, group, torch.where(finite, norms, -math.inf), "amax")
+    width = (high - low)[group]
+    flat = width <= 0  # one value per class: nothing to compare with
+    scaled = (norms - low[group]) / torch.where(flat, 1.0, width)
+    return torch.where(finite, torch.where(flat, 0.5, scaled), math.nan)
+
+
+@score(
+    "class_normalized_feature_norm",
+    inputs=("embeddings", "labels"),
+    range=(0.0, 1.0),
+    higher_is_harder=False,
+    meaning="Length of the embedding, rescaled so that each class runs from 0 (its shortest) to "
+    "1 (its longest). Comparable over classes of different size.",
+    reads="norms",
+    formula=_class_normalized,
+    over_dataset=True,
+)
+def class_normalized_feature_norm(embeddings: Tensor, labels: Tensor) -> Tensor:
+    r"""Length of the embedding, rescaled to [0, 1] within each class.
+
+    .. math:: \frac{\lVert x \rVert - \min_{j: y_j = y} \lVert x_j \rVert}
+        {\max_{j: y_j = y} \lVert x_j \rVert - \min_{j: y_j = y} \lVert x_j \rVert}
+
+    Args:
+        embeddings: penultimate features of a whole dataset, ``[N, D]``.
+        labels: class indices, ``[N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; smaller is harder. 0.5 throughout a class of one length.
+
+    Raises:
+        ShapeError: ``embeddings`` and ``labels`` differ in length.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[1.0], [3.0], [2.0], [7.0]])
+        >>> class_normalized_feature_norm(x, torch.tensor([0, 0, 0, 1]))
+        tensor([0.0000, 1.0000, 0.5000, 0.5000])
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Hypothesis 4.
+    """
+    check_matrix(embeddings=embeddings)
+    check_rows(embeddings=embeddings, labels=labels)
+    check_labels(labels, torch.iinfo(torch.int64).max)
+    return _class_normalized(row_norms(embeddings), labels)

@@ -1,0 +1,285 @@
+"""One pass over a head's outputs, from which every score follows.
+
+Scores of one example are functions of a few numbers: the angle to its class, the sum of its
+angles, the log-sum-exp of its logits, and so on. The passes here compute those numbers in tiles
+of some examples by some classes, so that no N by C matrix is ever held, and merge them over the
+classes. The result depends on the tile size by rounding only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.nn.functional import logsigmoid
+
+from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
+from hardsight.errors import ShapeError
+from hardsight.geometry import unit_cosines, units_and_norms, widen, widen_together
+from hardsight.scores._tiles import (
+    AngleSummary,
+    LogitSummary,
+    OwnColumns,
+    PredictionSummary,
+    Scratch,
+    TargetSummary,
+    angle_tile,
+    floored,
+    logit_tile,
+    or_zero,
+    own_columns,
+    scratch_logit_tile,
+    scratch_prediction_tile,
+)
+
+PARTS = ("norms", "angles", "predictions", "logits", "targets")
+CLASSES_AT_ONCE = 8192
+_LOGIT_PARTS = {"predictions", "logits", "targets"}
+_TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
+
+
+_Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Everything the formulas of the registry read; a part nobody asked for is ``None``."""
+
+    norms: Tensor | None = None
+    angles: AngleSummary | None = None
+    predictions: PredictionSummary | None = None
+    logits: LogitSummary | None = None
+    targets: TargetSummary | None = None
+
+
+def angle_summary(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> AngleSummary:
+    """Angles between examples ``[N, D]`` and class weights ``[C, D]``, reduced over classes."""
+    angles = head_summaries(embeddings, labels, class_weights, parts=("angles",)).angles
+    assert angles is not None
+    return angles
+
+
+def logit_summary(logits: Tensor) -> LogitSummary:
+    """Reduce logits ``[N, C]`` over classes."""
+    check_matrix(logits=logits)
+    nobody = torch.full((len(logits),), -1, device=logits.device)
+    columns = own_columns(nobody, 0, logits.shape[1])
+    return logit_tile(widen(logits), columns, first_class=0)[0]
+
+
+def target_summary(logits: Tensor, labels: Tensor) -> TargetSummary:
+    """Reduce logits ``[N, C]`` over classes, own class and others apart."""
+    return logit_summaries(logits, labels)[1]
+
+
+def logit_summaries(logits: Tensor, labels: Tensor) -> tuple[LogitSummary, TargetSummary]:
+    """Both reductions of logits ``[N, C]`` by one pass."""
+    check_matrix(logits=logits)
+    check_rows(logits=logits, labels=labels)
+    check_labels(labels, logits.shape[1])
+    columns = own_columns(labels, 0, logits.shape[1])
+    return logit_tile(widen(logits), columns, first_class=0)
+
+
+def head_summaries(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    parts: tuple[str, ...] = PARTS,
+    classes_at_once: int = CLASSES_AT_ONCE,
+    rows_at_once: int | None = None,
+) -> Summaries:
+    """All summaries from embeddings and a linear head, by one matrix product.
+
+    Args:
+        embeddings: ``[N, D]``.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: rows of the head, ``[C, D]``.
+        bias: of the head, ``[C]``; angles ignore it.
+        parts: which fields of :class:`Summaries` to fill.
+        classes_at_once: width of a tile.
+        rows_at_once: height of a tile; by default as many as fit a core's cache.
+    """
+    head = TiledHead(
+        class_weights,
+        bias,
+        parts=parts,
+        classes_at_once=classes_at_once,
+        rows_at_once=rows_at_once,
+    )
+    return head.summaries(embeddings, labels)
+
+
+class TiledHead:
+    """A linear head prepared once, then applied tile by tile; options of :func:`head_summaries`."""
+
+    def __init__(
+        self,
+        class_weights: Tensor,
+        bias: Tensor | None = None,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        classes_at_once: int = CLASSES_AT_ONCE,
+        rows_at_once: int | None = None,
+    ) -> None:
+        check_matrix(class_weights=class_weights)
+        if len(class_weights) == 0:
+            raise ShapeError("expected at least one class, got class_weights with no rows")
+        self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
+        width = min(len(class_weights), classes_at_once)
+        self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
+        self._unit, self._norms = units_and_norms(class_weights)
+        self._bias = None if bias is None else widen(bias)
+        self._scratch = Scratch()
+
+    def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
+        """Summaries of examples ``[N, D]`` with labels ``[N]``."""
+        check_width(embeddings, self.class_weights)
+        check_rows(embeddings=embeddings, labels=labels)
+        check_labels(labels, len(self.class_weights))
+        step = self.rows_at_once
+        parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
+        merged: Summaries = _concatenate(
+            [self._rows(embeddings[part], labels[part]) for part in parts]
+        )
+        return merged
+
+    def _rows(self, embeddings: Tensor, labels: Tensor) -> Summaries:
+        """Some examples, merged over the tiles of classes."""
+        unit, norms = units_and_norms(embeddings)
+        merged = Summaries()
+        for first in range(0, len(self._unit), self.classes_at_once):
+            here = slice(first, first + self.classes_at_once)
+            merged = _merge(merged, self._tile(unit, norms, labels, here))
+        return dataclasses.replace(merged, norms=norms if "norms" in self.parts else None)
+
+    def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
+        # nobody differentiates through the tile: work in memory that is used again
+        scratch = None if _is_differentiated(unit, self._unit, self._bias) else self._scratch
+        unit, weights = widen_together(unit, self._unit[here])
+        room = None if scratch is None else scratch.cosines(unit, weights)
+        cosines = unit_cosines(unit, weights, out=room)
+        columns = own_columns(labels, here.start, cosines.shape[1])
+        angles = None
+        decision: _Decision = (None, None, None)
+        if not _LOGIT_PARTS.isdisjoint(self.parts):
+            bias = None if self._bias is None else self._bias[here]
+            if scratch is not None:
+                tile = scratch.logits(cosines, norms, self._norms[here], bias)
+                decision = self._scratch_decision(tile, columns, here.start, scratch)
+            else:
+                tile = cosines * self._norms[here] * norms[:, None]
+                tile = tile if bias is None else tile + bias
+                logits, targets = logit_tile(tile, columns, here.start)
+                decision = logits, logits, targets
+        if "angles" in self.parts:
+            angles = angle_tile(cosines, columns, unit, weights, spare=scratch is not None)
+        return Summaries(None, angles, *decision)
+
+    def _scratch_decision(
+        self, tile: Tensor, columns: OwnColumns, first: int, scratch: Scratch
+    ) -> _Decision:
+        """Predictions, logits and targets of a tile; predictions alone are much cheaper."""
+        if "logits" in self.parts or "targets" in self.parts:
+            logits, targets = scratch_logit_tile(tile, columns, first, scratch)
+            return logits, logits, targets
+        return scratch_prediction_tile(tile, columns, first), None, None
+
+
+def _is_differentiated(*tensors: Tensor | None) -> bool:
+    return any(
+        t is not None and (t.requires_grad or is_traced(t) or unpack_dual(t).tangent is not None)
+        for t in tensors
+    )
+
+
+def _merge(first: Summaries, second: Summaries) -> Summaries:
+    """Summaries over two disjoint sets of classes, taken together."""
+    angles, predictions = second.angles, second.predictions
+    if first.angles is not None and second.angles is not None:
+        angles = _merge_angles(first.angles, second.angles)
+    if first.predictions is not None and second.predictions is not None:
+        predictions = _merge_predictions(first.predictions, second.predictions)
+    if first.logits is None or second.logits is None:
+        return Summaries(None, angles, predictions, second.logits, second.targets)
+    assert predictions is not None
+    # log of the odds between the two sets; the largest logits apart, where they are far from 0
+    gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
+        first.logits.log_total - second.logits.log_total
+    )
+    logits = _merge_logits(first.logits, second.logits, predictions, gap)
+    targets = None
+    if first.targets is not None and second.targets is not None:
+        targets = _merge_targets(first.targets, second.targets, gap)
+    return Summaries(None, angles, logits, logits, targets)
+
+
+def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
+    return PredictionSummary(
+        largest=torch.maximum(first.largest, second.largest),
+        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
+    )
+
+
+def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
+    return AngleSummary(
+        target=first.target + second.target,  # 0 where the class is in the other part
+        others=first.others + second.others,
+        nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
+        num_classes=first.num_classes + second.num_classes,
+    )
+
+
+def _merge_logits(
+    first: LogitSummary, second: LogitSummary, decision: PredictionSummary, gap: Tensor
+) -> LogitSummary:
+    largest = floored(decision.largest)
+    log_total = torch.logaddexp(
+        first.largest - largest + first.log_total, second.largest - largest + second.log_total
+    )
+    # of a mixture over disjoint sets: the parts' own, and that of the choice between them
+    entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
+        -gap, second.entropy - logsigmoid(-gap)
+    )
+    return LogitSummary(
+        decision.largest, decision.prediction, or_zero(log_total, decision.largest), entropy
+    )
+
+
+def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
+    return TargetSummary(
+        logit=torch.maximum(first.logit, second.logit),  # -inf where the class is in the other part
+        log_prob=torch.maximum(
+            first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
+        ),
+        largest_other=torch.maximum(first.largest_other, second.largest_other),
+        others_prob=_share(gap, first.others_prob) + _share(-gap, second.others_prob),
+        others_square=_share(gap, _share(gap, first.others_square))
+        + _share(-gap, _share(-gap, second.others_square)),
+    )
+
+
+def _share(gap: Tensor, value: Tensor) -> Tensor:
+    """``value`` times the probability of its set of classes; 0 where all its logits are -inf."""
+    share = gap.sigmoid()
+    return share * torch.where(share == 0, 0.0, value)
+
+
+def _concatenate(pieces: list[Any]) -> Any:
+    """The same summary of consecutive examples, as one."""
+    head = pieces[0]
+    if len(pieces) == 1 or not (dataclasses.is_dataclass(head) or isinstance(head, Tensor)):
+        return head  # None, or the number of classes
+    if isinstance(head, Tensor):
+        return torch.cat(pieces)
+    fields = [field.name for field in dataclasses.fields(head)]
+    kind: Any = type(head)
+    return kind(
+        **{name: _concatenate([getattr(piece, name) for piece in pieces]) for name in fields}
+    )

@@ -1,0 +1,268 @@
+"""What one tile of examples by classes says about its examples.
+
+Each reduction is written twice: plainly, for autograd and as the truth, and in memory that is used
+again, for scoring. On a CPU the second costs a third of the first, because fresh memory of a
+tile's size is handed out page by page.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hardsight.geometry import angles_from_cosines
+
+
+@dataclass(frozen=True)
+class AngleSummary:
+    """Angles of each example, ``[N]`` each.
+
+    Attributes:
+        target: angle to the own class weight.
+        others: sum of the angles to all other class weights.
+        nearest_other: smallest angle to another class weight.
+        num_classes: C.
+    """
+
+    target: Tensor
+    others: Tensor
+    nearest_other: Tensor
+    num_classes: int
+
+    @property
+    def total(self) -> Tensor:
+        """Sum of the angles to all class weights."""
+        return self.target + self.others
+
+
+@dataclass(frozen=True)
+class PredictionSummary:
+    """The decision of a classifier for each example, ``[N]`` each.
+
+    Attributes:
+        largest: largest logit.
+        prediction: its class.
+    """
+
+    largest: Tensor
+    prediction: Tensor
+
+
+@dataclass(frozen=True)
+class LogitSummary(PredictionSummary):
+    """The distribution a classifier gives each example, ``[N]`` each.
+
+    Attributes:
+        largest: largest logit.
+        prediction: its class.
+        log_total: log of the summed exponentials of all logits less the largest. Kept apart from
+            it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
+        entropy: of the softmax, in nats.
+    """
+
+    log_total: Tensor
+    entropy: Tensor
+
+    @property
+    def logsumexp(self) -> Tensor:
+        """Log of the summed exponentials of all logits."""
+        return self.largest + self.log_total
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """What a classifier gives the own class of each example, and all others, ``[N]`` each.
+
+    Attributes:
+        logit: logit of the own class.
+        log_prob: log of its softmax probability.
+        largest_other: largest logit of another class.
+        others_prob: probability of all other classes together, exact also near 0.
+        others_square: sum of the squared probabilities of all other classes.
+    """
+
+    logit: Tensor
+    log_prob: Tensor
+    largest_other: Tensor
+    others_prob: Tensor
+    others_square: Tensor
+
+
+@dataclass(frozen=True)
+class OwnColumns:
+    """Where the own class of each example lies in a tile of classes.
+
+    Attributes:
+        index: column, ``[N, 1]``, clamped into the tile.
+        inside: whether the own class is in this tile at all, ``[N, 1]``.
+    """
+
+    index: Tensor
+    inside: Tensor
+
+    def filled(self, tile: Tensor, value: float | Tensor) -> Tensor:
+        """``tile`` with the entries of the own classes replaced."""
+        return tile.scatter(1, self.index, self._entries(tile, value))
+
+    def fill_(self, tile: Tensor, value: float | Tensor) -> Tensor:
+        """The same in place."""
+        return tile.scatter_(1, self.index, self._entries(tile, value))
+
+    def gathered(self, tile: Tensor, missing: float) -> Tensor:
+        """Entries of the own classes ``[N]``; ``missing`` where the class is in another tile."""
+        return torch.where(self.inside, tile.gather(1, self.index), missing).squeeze(1)
+
+    def _entries(self, tile: Tensor, value: float | Tensor) -> Tensor:
+        return torch.where(self.inside, value, tile.gather(1, self.index))
+
+
+def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
+    """Columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
+    position = (labels.long() - first_class)[:, None]
+    inside = (position >= 0) & (position < width)
+    return OwnColumns(position.clamp(0, width - 1), inside)
+
+
+def angle_tile(
+    cosines: Tensor, columns: OwnColumns, unit: Tensor, weights: Tensor, *, spare: bool
+) -> AngleSummary:
+    """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
+    angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
+    target = columns.gathered(angles, 0.0)
+    fill = columns.fill_ if spare else columns.filled
+    nearest = fill(angles, math.inf).amin(dim=1)
+    others = fill(angles, 0.0).sum(dim=1)
+    return AngleSummary(target, others, nearest, num_classes=cosines.shape[1])
+
+
+def logit_tile(
+    logits: Tensor, columns: OwnColumns, first_class: int
+) -> tuple[LogitSummary, TargetSummary]:
+    """Both summaries of one tile; probabilities are relative to the tile."""
+    largest, prediction = logits.max(dim=1)
+    target = columns.gathered(logits, -math.inf)
+    below = logits - largest[:, None]
+    odds = below.exp()  # against the largest
+    rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
+    probs = odds / (1 + rest)[:, None]
+    # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
+    # that a class of probability 0 adds 0 and not NaN
+    terms = probs * floored(below)
+    entropy = rest.log1p() - terms.sum(dim=1)
+    log_total = or_zero(rest.log1p(), largest)
+    others = columns.filled(probs, 0.0)
+    return (
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
+        TargetSummary(
+            logit=target,
+            log_prob=target - floored(largest) - log_total,
+            largest_other=columns.filled(logits, -math.inf).amax(dim=1),
+            others_prob=others.sum(dim=1),
+            others_square=others.square().sum(dim=1),
+        ),
+    )
+
+
+class Scratch:
+    """Memory for one tile, taken once and used for every tile of a run."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def cosines(self, unit: Tensor, weights: Tensor) -> Tensor:
+        """Room for the cosines of a tile."""
+        return self._room("cosines", unit, weights.shape[0])
+
+    def logits(
+        self, cosines: Tensor, norms: Tensor, weight_norms: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """Logits of a tile from its cosines."""
+        room = self._room("logits", cosines, cosines.shape[1])
+        logits = torch.mul(cosines, weight_norms, out=room).mul_(norms[:, None])
+        return logits if bias is None else logits.add_(bias)
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        """Probabilities of a tile from its logits."""
+        room = self._room("probs", logits, logits.shape[1])
+        return torch.softmax(logits, dim=1, out=room)
+
+    def _room(self, name: str, like: Tensor, width: int) -> Tensor:
+        size = len(like) * width
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
+            buffer = self._buffers[name] = like.new_empty(size)
+        return buffer[:size].view(len(like), width)
+
+
+def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
+    # memory taken in inference mode may not be written to outside of it
+    writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+    return writable and buffer.dtype == dtype
+
+
+def scratch_prediction_tile(
+    logits: Tensor, columns: OwnColumns, first_class: int
+) -> PredictionSummary:
+    """Only the decision, in place: the logits of the own classes are restored."""
+    target, largest_other = _target_and_other(logits, columns)
+    prediction = _first_largest(logits, target > largest_other, columns)
+    return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
+
+
+def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
+    target = columns.gathered(logits, -math.inf)
+    largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
+    columns.fill_(logits, target[:, None])
+    return target, largest_other
+
+
+def scratch_logit_tile(
+    logits: Tensor, columns: OwnColumns, first_class: int, scratch: Scratch
+) -> tuple[LogitSummary, TargetSummary]:
+    """:func:`logit_tile` in place: the logits are lost."""
+    target, largest_other = _target_and_other(logits, columns)
+    largest = torch.maximum(target, largest_other)
+    own_leads = target > largest_other
+    prediction = _first_largest(logits, own_leads, columns)
+    probs = scratch.softmax(logits)
+    own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
+    rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
+    log_total = (rest / top).log1p()
+    # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
+    entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
+    rest_square = probs.square_().sum(dim=1)
+    # where the own class does not lead, its probability is at most 1/2: nothing cancels
+    others_prob = torch.where(own_leads, rest, 1 - own)
+    others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
+    log_total = or_zero(log_total, largest)
+    log_prob = target - floored(largest) - log_total
+    return (
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
+        TargetSummary(target, log_prob, largest_other, others_prob, others_square),
+    )
+
+
+def floored(logits: Tensor) -> Tensor:
+    """Logits with the lowest number in place of -inf, so that differences are not NaN."""
+    return logits.clamp_min(torch.finfo(logits.dtype).min)
+
+
+def or_zero(log_total: Tensor, largest: Tensor) -> Tensor:
+    """0 where the largest logit is infinite, so that the log-sum-exp is that and not NaN."""
+    return torch.where(largest.isinf(), 0.0, log_total)
+
+
+def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
+    """Position of the largest logit of each row, ``[N]``; the first one where several tie.
+
+    An arg-max costs ten times a maximum on a CPU, so only rows that need it are asked.
+    """
+    if own_leads.float().mean() < 0.5:
+        return logits.argmax(dim=1)
+    prediction = columns.index.squeeze(1).clone()
+    rows = own_leads.logical_not().nonzero().squeeze(1)
+    prediction[rows] = logits[rows].argmax(dim=1)
+    return prediction

@@ -1,0 +1,156 @@
+"""Runs with made-up but structured numbers: angles, norms, confusions, pictures."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from hardsight.table import (
+    THUMBNAIL_SCHEMA,
+    THUMBNAILS,
+    RunFolder,
+    ScoreTable,
+    error_rows,
+    with_metadata,
+)
+
+_RANGES = {  # low, high, higher is harder
+    "avh": (0.0, 1.0, True),
+    "target_angle": (0.0, float(np.pi), True),
+    "angular_margin": (-float(np.pi), float(np.pi), False),
+    "feature_norm": (0.0, None, False),
+    "model_confidence": (0.0, 1.0, False),
+    "logit_margin": (None, None, False),
+    "el2n": (0.0, 1.4142135, True),
+    "entropy": (0.0, None, True),
+    "free_energy": (None, None, True),
+}
+_MEANINGS = {
+    "avh": "Share of the total angle that separates an example from its own class. "
+    "Near 1/C the model has no opinion; well above it, the example looks like another class.",
+    "feature_norm": "Length of the feature vector before the head. "
+    "Models tend to give long vectors to examples with clear evidence.",
+}
+
+
+def make_rows(n=400, num_classes=10, seed=0):
+    """Columns of a scored dataset: classes differ in difficulty and blur into a neighbour."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes, n)
+    difficulty = rng.uniform(0.25, 1.0, num_classes)[labels]
+    margin = rng.gamma(3.0, 0.28, n) - 0.35 * difficulty  # own class nearer than the next: > 0
+    target = np.clip(1.42 - 0.75 * margin + 0.12 * rng.standard_normal(n), 0.03, 3.0)
+    neighbour = (labels + rng.choice([1, 1, 1, 2, 3], n)) % num_classes
+    predictions = np.where(margin > 0, labels, neighbour)
+    norm = np.exp(2.2 + 0.45 * np.abs(margin) + 0.18 * rng.standard_normal(n))
+    others = np.clip(rng.normal(1.62, 0.04, n), 1.2, 1.9) * (num_classes - 1)
+    logit_margin = norm * margin * 0.35
+    confidence = 1 / (1 + np.exp(-logit_margin) * 1.2)
+    binary = np.clip(confidence, 1e-6, 1 - 1e-6)
+    entropy = -(binary * np.log(binary) + (1 - binary) * np.log(1 - binary)) * 1.4
+    return {
+        "index": np.arange(n),
+        "id": [f"class-{label}/img_{i:05d}.png" for i, label in enumerate(labels)],
+        "label": labels,
+        "prediction": predictions,
+        "finite": np.ones(n, bool),
+        "avh": (target / (target + others)).astype(np.float32),
+        "target_angle": target.astype(np.float32),
+        "angular_margin": margin.astype(np.float32),
+        "feature_norm": norm.astype(np.float32),
+        "model_confidence": confidence.astype(np.float32),
+        "logit_margin": logit_margin.astype(np.float32),
+        "el2n": (np.sqrt(2) * (1 - confidence)).astype(np.float32),
+        "entropy": entropy.astype(np.float32),
+        "free_energy": (-norm * 0.4 + rng.standard_normal(n)).astype(np.float32),
+    }
+
+
+def make_metadata(columns, num_classes=10, **more):
+    """Metadata as a scoring run writes it."""
+    return {
+        "classes": [f"kind {i}" for i in range(num_classes)],
+        "scores": {
+            name: {
+                "version": 1,
+                "low": low,
+                "high": high,
+                "higher_is_harder": harder,
+                "meaning": _MEANINGS.get(name, f"What {name} says. And a second sentence."),
+            }
+            for name, (low, high, harder) in _RANGES.items()
+            if name in columns
+        },
+        "config": {"batch_size": 256, "device": "cpu", "scores": ["avh"]},
+        "seed": 0,
+        "versions": {"hardsight": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},
+        "data": {"spec": "photos/", "fingerprint": "9f2c41d07b", "rows": len(columns["index"])},
+        "model": {"spec": "net.py:make", "head": "fc", "weights_digest": "51aa90"},
+        "preprocessing": {"size": [32, 32], "mean": [0.5], "std": [0.5]},
+        "sample": "out-of-sample",
+        "bias": {"flip_rate": 0.0123},
+        "counts": {"errors": 2, "non_finite": 0},
+        **more,
+    }
+
+
+def make_table(columns, metadata):
+    return ScoreTable(with_metadata(pa.table(columns), json.loads(json.dumps(metadata))))
+
+
+def make_png(seed, label, side=16):
+    """A small blob whose hue is its class."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:side, 0:side] / side - 0.5
+    centre_x, centre_y = rng.uniform(-0.2, 0.2, 2)
+    blob = np.exp(-((x - centre_x) ** 2 + (y - centre_y) ** 2) * rng.uniform(15, 45))
+    hue = np.array([np.cos(label + shift) * 0.5 + 0.5 for shift in (0, 2.1, 4.2)])
+    pixels = blob[..., None] * hue * 235 + rng.integers(0, 20, (side, side, 3))
+    sink = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def save_run(folder, table, *, errors=(), pictures=True, side=16):
+    """Write a finished run folder for a table in memory, pictures of all shown rows included."""
+    from hardsight.gallery import gallery_rows
+
+    run = RunFolder(folder)
+    run.start({})
+    rows = table.to_arrow()
+    run.write_shard(0, rows, error_rows(list(errors)))
+    if pictures:
+        gallery = gallery_rows(table)
+        shown = gallery.rows()
+        images = [make_png(int(r), int(table.column("label")[r]), side) for r in shown]
+        columns = [gallery.source[shown].tolist(), images]
+        run.write_side_file(THUMBNAILS, pa.table(columns, schema=THUMBNAIL_SCHEMA))
+    run.finish([rows], rows.schema)
+    return folder
+
+
+class Make:
+    """The helpers above under one name, since tests cannot import a conftest."""
+
+    rows = staticmethod(make_rows)
+    metadata = staticmethod(make_metadata)
+    table = staticmethod(make_table)
+    png = staticmethod(make_png)
+    save = staticmethod(save_run)
+
+
+@pytest.fixture(scope="session")
+def make():
+    return Make
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """A finished run of 400 examples in 10 classes, with pictures and two unreadable files."""
+    columns = make_rows()
+    table = make_table(columns, make_metadata(columns))
+    errors = [(400, "class-3/broken.png", "truncated file"), (401, "class-1/zero.png", "0 bytes")]
+    return save_run(tmp_path_factory.mktemp("run"), table, errors=errors)
