@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight import kernels
+from hardsight.losses import linear_avh_loss, linear_encouraging_loss
 
 SEED = 0
 SCALE = 16.0
@@ -184,7 +185,7 @@ def loss_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
     w.requires_grad_()
 
     def fused(x: Tensor, labels: Tensor, w: Tensor) -> Tensor:
-        return kernels.avh_loss(x, labels, w, scale=SCALE).mean()
+        return linear_avh_loss(x, labels, w, scale=SCALE, impl="triton")
 
     compiled = torch.compile(plain_avh_loss, dynamic=False)
     return "AVH loss", [
@@ -204,7 +205,7 @@ def encouraging_work(rows: int, width: int, classes: int) -> tuple[str, list[Met
     w.requires_grad_()
 
     def fused() -> object:
-        loss = kernels.linear_encouraging_loss(x, labels, w, log_end=0.75).mean()
+        loss = linear_encouraging_loss(x, labels, w, log_end=0.75, impl="triton")
         return torch.autograd.grad(loss, (x, w))
 
     return "Encouraging loss", [

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hardsight import errors as errors
     from hardsight import geometry as geometry
     from hardsight import heads as heads
+    from hardsight import kernels as kernels
     from hardsight import losses as losses
     from hardsight import models as models
     from hardsight import scores as scores
@@ -28,6 +29,7 @@ _SUBPACKAGES = (
     "errors",
     "geometry",
     "heads",
+    "kernels",
     "losses",
     "models",
     "report",

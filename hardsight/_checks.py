@@ -71,4 +71,13 @@ def is_traced(tensor: Tensor) -> bool:
     """Whether values cannot be read: under ``torch.compile`` or a ``torch.func`` transform."""
     import torch
 
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return torch.compiler.is_compiling() or is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a ``torch.func`` transform, such as ``vmap``, is at work on ``tensor``."""
+    import torch
+
+    if torch.compiler.is_compiling():  # the question itself cannot be traced
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -8,6 +8,5 @@ from hardsight.kernels._head import HeadStatistics as HeadStatistics
 from hardsight.kernels._head import head_statistics as head_statistics
 from hardsight.kernels._log_odds import angular_log_odds as angular_log_odds
 from hardsight.kernels._log_odds import linear_log_odds as linear_log_odds
-from hardsight.kernels._losses import avh_loss as avh_loss
-from hardsight.kernels._losses import linear_encouraging_loss as linear_encouraging_loss
+from hardsight.kernels._support import fused_inputs as fused_inputs
 from hardsight.kernels._support import is_supported as is_supported

@@ -13,7 +13,9 @@ from torch import Tensor
 from hardsight._checks import check_rows, check_width
 from hardsight._optional import require
 from hardsight.errors import OptionError, ShapeError
+from hardsight.geometry import widen_together
 
+_TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHUNK_BYTES = 50 << 20  # of slopes, and of the products made of them, at once in a backward pass
 
@@ -39,8 +41,15 @@ def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
         and (embeddings.is_cuda or _interpreted())
         and embeddings.numel() > 0
         and class_weights.numel() > 0
-        and importlib.util.find_spec("triton") is not None
+        and _TRITON_FOUND
     )
+
+
+def fused_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in one dtype, as the kernels want them; mixed ones are widened, never rounded."""
+    if embeddings.dtype == class_weights.dtype:
+        return embeddings, class_weights
+    return widen_together(embeddings, class_weights)
 
 
 def check_inputs(

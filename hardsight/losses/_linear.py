@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hardsight._checks import is_transformed
 from hardsight.errors import GradientError
 from hardsight.geometry import widen_together
+from hardsight.kernels import fused_inputs, is_supported
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
@@ -23,16 +25,31 @@ ROWS_AT_ONCE = 1024
 CLASSES_AT_ONCE = 1024
 
 
-def pick_impl(impl: str, twins: dict[str, LogOdds], tensor: Tensor) -> LogOdds:
+def pick_impl(
+    impl: str, twins: dict[str, LogOdds], embeddings: Tensor, class_weights: Tensor
+) -> LogOdds:
     """The implementation to run: the one named, or for ``"auto"`` the fastest that can.
 
-    A faster twin joins as a further entry of ``twins``; ``tensor`` says where it would have to run.
+    Args:
+        impl: ``"auto"`` or a key of ``twins``.
+        twins: ``"torch"``, the plain version, and ``"triton"``, its fused twin.
+        embeddings: ``[N, D]``; on a GPU the fused twin is the faster one.
+        class_weights: ``[C, D]``.
 
     Raises:
         OptionError: ``impl`` names none of ``twins``.
     """
     check_choice("impl", impl, ("auto", *twins))
-    return twins["torch" if impl == "auto" else impl]
+    if impl != "auto":
+        return twins[impl]
+    # torch.func cannot see into a fused operator; torch.compile can
+    transformed = any(is_transformed(tensor) for tensor in (embeddings, class_weights))
+    fused = (
+        embeddings.is_cuda
+        and not transformed
+        and is_supported(*fused_inputs(embeddings, class_weights))
+    )
+    return twins["triton" if fused else "torch"]
 
 
 def other_logsumexp(

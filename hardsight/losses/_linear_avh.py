@@ -8,6 +8,7 @@ from torch import Tensor
 from hardsight._checks import is_traced
 from hardsight.errors import OptionError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
+from hardsight.kernels import angular_log_odds, fused_inputs
 from hardsight.losses._avh import avh_logits
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import linear_labels, log_odds_loss
@@ -22,6 +23,7 @@ def linear_avh_loss(
     class_weights: Tensor,
     *,
     scale: float,
+    margin_rad: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -38,12 +40,13 @@ def linear_avh_loss(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``, any scale; no bias.
         scale: :math:`s > 0`.
+        margin_rad: added to the angle of the own class, as ArcFace does; 0 is the paper's loss.
         weight: one factor per class, ``[C]``.
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
-        impl: ``"auto"`` or ``"torch"``. Under ``torch.compile`` and ``torch.func`` the plain
-            angles are formed.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
+            ``torch.func``, and on a CPU under ``torch.compile``, the plain angles are formed.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. Differentiable once.
@@ -63,9 +66,10 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
-    twin = pick_impl(impl, {"torch": _log_odds_torch}, embeddings)
+    twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
+    twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
-    log_odds = twin(embeddings, own, class_weights, scale)
+    log_odds = twin(embeddings, own, class_weights, scale) - scale * margin_rad
     return log_odds_loss(
         cross_entropy_curve, log_odds, kept, own, weight, class_weights, reduction, check_finite
     )
@@ -81,6 +85,7 @@ class LinearAVHLoss(HeadLossModule):
         embedding_dim: int,
         *,
         scale: float,
+        margin_rad: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -95,6 +100,7 @@ class LinearAVHLoss(HeadLossModule):
             device=device,
             dtype=dtype,
             scale=scale,
+            margin_rad=margin_rad,
             weight=weight,
             ignore_index=ignore_index,
             reduction=reduction,
@@ -105,6 +111,13 @@ class LinearAVHLoss(HeadLossModule):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """See :func:`linear_avh_loss`."""
         return linear_avh_loss(embeddings, labels, self.class_weights, **self.options)
+
+
+def _log_odds_fused(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
+) -> Tensor:
+    x, w = fused_inputs(embeddings, class_weights)
+    return angular_log_odds(x, labels, w, scale=scale)
 
 
 def _log_odds_torch(

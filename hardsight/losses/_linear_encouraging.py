@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from hardsight._checks import check_rows, check_width, is_traced
 from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen, widen_together
+from hardsight.kernels import fused_inputs, linear_log_odds
 from hardsight.losses._encouraging import encouraging_curve
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
@@ -52,8 +53,8 @@ def linear_encouraging_loss(
         ignore_index: see there.
         reduction: see there.
         check_finite: see there.
-        impl: ``"auto"`` or ``"torch"``. Under ``torch.compile`` and ``torch.func`` the plain
-            logits are formed.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
+            ``torch.func``, and on a CPU under ``torch.compile``, the plain logits are formed.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``; float32 or wider. Differentiable once.
@@ -73,7 +74,8 @@ def linear_encouraging_loss(
         Neural Networks, AAAI 2022, Eq. (6) and Section 3.1.
     """
     curve = encouraging_curve(log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power)
-    twin = pick_impl(impl, {"torch": _log_odds_torch}, embeddings)
+    twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
+    twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
     if bias is not None and list(bias.shape) != [class_weights.shape[0]]:
         raise ShapeError(
@@ -179,6 +181,13 @@ def log_odds_loss(
         own_weight = own_weight * weight.to(log_odds.dtype)[own]
     values = torch.where(kept, own_weight * curve(log_odds), 0.0)
     return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
+
+
+def _log_odds_fused(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
+) -> Tensor:
+    x, w = fused_inputs(embeddings, class_weights)
+    return linear_log_odds(x, labels, w, bias)
 
 
 def _log_odds_torch(

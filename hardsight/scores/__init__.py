@@ -14,10 +14,10 @@ from hardsight.scores._energy import free_energy as free_energy
 from hardsight.scores._energy import min_energy as min_energy
 from hardsight.scores._norms import class_normalized_feature_norm as class_normalized_feature_norm
 from hardsight.scores._norms import feature_norm as feature_norm
-from hardsight.scores._summary import Summaries as Summaries
 from hardsight.scores._summary import TiledHead as TiledHead
 from hardsight.scores._summary import angle_summary as angle_summary
 from hardsight.scores._summary import head_summaries as head_summaries
 from hardsight.scores._summary import logit_summaries as logit_summaries
 from hardsight.scores._summary import logit_summary as logit_summary
 from hardsight.scores._summary import target_summary as target_summary
+from hardsight.scores._tiles import Summaries as Summaries

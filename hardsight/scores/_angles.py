@@ -70,7 +70,9 @@ def _margin(angles: AngleSummary) -> Tensor:
     reads="angles",
     formula=_margin,
 )
-def angular_margin(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
+def angular_margin(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
+) -> Tensor:
     r"""Angle to the nearest other class, less the angle to the own class.
 
     .. math:: \min_{c \neq y} \angle(x, w_c) - \angle(x, w_y)
@@ -79,6 +81,7 @@ def angular_margin(embeddings: Tensor, labels: Tensor, class_weights: Tensor) ->
         embeddings: penultimate features, ``[N, D]``, any scale.
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
 
     Returns:
         ``[N]`` in ``[-pi, pi]``, radians; smaller is harder, negative is nearer another class.
@@ -95,4 +98,4 @@ def angular_margin(embeddings: Tensor, labels: Tensor, class_weights: Tensor) ->
     Reference:
         The margin of the Encouraging Loss paper, taken in angles.
     """
-    return _margin(angle_summary(embeddings, labels, class_weights))
+    return _margin(angle_summary(embeddings, labels, class_weights, impl=impl))

@@ -27,7 +27,9 @@ def _hardness(angles: AngleSummary) -> Tensor:
     reads="angles",
     formula=_hardness,
 )
-def angular_visual_hardness(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
+def angular_visual_hardness(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
+) -> Tensor:
     r"""Share of the total angle that separates an example from its own class.
 
     .. math:: \mathrm{AVH}(x, y) = \frac{\angle(x, w_y)}{\sum_c \angle(x, w_c)}
@@ -36,6 +38,7 @@ def angular_visual_hardness(embeddings: Tensor, labels: Tensor, class_weights: T
         embeddings: penultimate features, ``[N, D]``, any scale.
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
 
     Returns:
         ``[N]`` in ``[0, 1]``; larger is harder. Gradient finite, also at angle 0.
@@ -54,7 +57,7 @@ def angular_visual_hardness(embeddings: Tensor, labels: Tensor, class_weights: T
         Deviation: angles by ``atan2`` instead of ``arccos``; equal up to rounding. An example
         aligned with every class at once gets 1/C.
     """
-    return _hardness(angle_summary(embeddings, labels, class_weights))
+    return _hardness(angle_summary(embeddings, labels, class_weights, impl=impl))
 
 
 def _confidence(angles: Tensor) -> Tensor:

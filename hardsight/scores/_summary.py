@@ -9,7 +9,7 @@ classes. The result depends on the tile size by rounding only.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,14 +18,16 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.nn.functional import logsigmoid
 
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
-from hardsight.errors import ShapeError
+from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import unit_cosines, units_and_norms, widen, widen_together
+from hardsight.scores._fused import can_fuse, fused_summaries
 from hardsight.scores._tiles import (
     AngleSummary,
     LogitSummary,
     OwnColumns,
     PredictionSummary,
     Scratch,
+    Summaries,
     TargetSummary,
     angle_tile,
     floored,
@@ -36,6 +38,7 @@ from hardsight.scores._tiles import (
     scratch_prediction_tile,
 )
 
+IMPLS = ("auto", "torch", "triton")
 PARTS = ("norms", "angles", "predictions", "logits", "targets")
 CLASSES_AT_ONCE = 8192
 _LOGIT_PARTS = {"predictions", "logits", "targets"}
@@ -45,20 +48,12 @@ _TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
 _Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
 
 
-@dataclass(frozen=True)
-class Summaries:
-    """Everything the formulas of the registry read; a part nobody asked for is ``None``."""
-
-    norms: Tensor | None = None
-    angles: AngleSummary | None = None
-    predictions: PredictionSummary | None = None
-    logits: LogitSummary | None = None
-    targets: TargetSummary | None = None
-
-
-def angle_summary(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> AngleSummary:
+def angle_summary(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
+) -> AngleSummary:
     """Angles between examples ``[N, D]`` and class weights ``[C, D]``, reduced over classes."""
-    angles = head_summaries(embeddings, labels, class_weights, parts=("angles",)).angles
+    head = TiledHead(class_weights, parts=("angles",), impl=impl)
+    angles = head.summaries(embeddings, labels).angles
     assert angles is not None
     return angles
 
@@ -94,6 +89,7 @@ def head_summaries(
     parts: tuple[str, ...] = PARTS,
     classes_at_once: int = CLASSES_AT_ONCE,
     rows_at_once: int | None = None,
+    impl: str = "auto",
 ) -> Summaries:
     """All summaries from embeddings and a linear head, by one matrix product.
 
@@ -105,6 +101,7 @@ def head_summaries(
         parts: which fields of :class:`Summaries` to fill.
         classes_at_once: width of a tile.
         rows_at_once: height of a tile; by default as many as fit a core's cache.
+        impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
     """
     head = TiledHead(
         class_weights,
@@ -112,6 +109,7 @@ def head_summaries(
         parts=parts,
         classes_at_once=classes_at_once,
         rows_at_once=rows_at_once,
+        impl=impl,
     )
     return head.summaries(embeddings, labels)
 
@@ -127,22 +125,37 @@ class TiledHead:
         parts: tuple[str, ...] = PARTS,
         classes_at_once: int = CLASSES_AT_ONCE,
         rows_at_once: int | None = None,
+        impl: str = "auto",
     ) -> None:
+        if impl not in IMPLS:
+            raise OptionError(f"expected impl to be one of {', '.join(IMPLS)}, got {impl!r}")
         check_matrix(class_weights=class_weights)
         if len(class_weights) == 0:
             raise ShapeError("expected at least one class, got class_weights with no rows")
         self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
         width = min(len(class_weights), classes_at_once)
         self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
-        self._unit, self._norms = units_and_norms(class_weights)
-        self._bias = None if bias is None else widen(bias)
+        self.impl, self.bias = impl, bias
         self._scratch = Scratch()
+
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        return None if self.bias is None else widen(self.bias)
+
+    @cached_property
+    def _normalized(self) -> tuple[Tensor, Tensor]:
+        """Unit class weights and their norms; the fused kernels do without."""
+        return units_and_norms(self.class_weights)
 
     def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
         """Summaries of examples ``[N, D]`` with labels ``[N]``."""
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
+        if self._is_fused(embeddings):
+            return fused_summaries(
+                embeddings, labels, self.class_weights, self.bias, parts=self.parts
+            )
         step = self.rows_at_once
         parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         merged: Summaries = _concatenate(
@@ -150,19 +163,27 @@ class TiledHead:
         )
         return merged
 
+    def _is_fused(self, embeddings: Tensor) -> bool:
+        """Whether the fused kernels compute this: when asked, or by themselves on a GPU."""
+        if self.impl != "auto":
+            return self.impl == "triton"
+        tensors = (embeddings, self.class_weights, self.bias)
+        return embeddings.is_cuda and can_fuse(*tensors) and not _is_differentiated(*tensors)
+
     def _rows(self, embeddings: Tensor, labels: Tensor) -> Summaries:
         """Some examples, merged over the tiles of classes."""
         unit, norms = units_and_norms(embeddings)
         merged = Summaries()
-        for first in range(0, len(self._unit), self.classes_at_once):
+        for first in range(0, len(self.class_weights), self.classes_at_once):
             here = slice(first, first + self.classes_at_once)
             merged = _merge(merged, self._tile(unit, norms, labels, here))
         return dataclasses.replace(merged, norms=norms if "norms" in self.parts else None)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # nobody differentiates through the tile: work in memory that is used again
-        scratch = None if _is_differentiated(unit, self._unit, self._bias) else self._scratch
-        unit, weights = widen_together(unit, self._unit[here])
+        all_weights, weight_norms = self._normalized
+        scratch = None if _is_differentiated(unit, all_weights, self._bias) else self._scratch
+        unit, weights = widen_together(unit, all_weights[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
@@ -171,10 +192,10 @@ class TiledHead:
         if not _LOGIT_PARTS.isdisjoint(self.parts):
             bias = None if self._bias is None else self._bias[here]
             if scratch is not None:
-                tile = scratch.logits(cosines, norms, self._norms[here], bias)
+                tile = scratch.logits(cosines, norms, weight_norms[here], bias)
                 decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
-                tile = cosines * self._norms[here] * norms[:, None]
+                tile = cosines * weight_norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
                 decision = logits, logits, targets

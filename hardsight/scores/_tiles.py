@@ -92,6 +92,17 @@ class TargetSummary:
 
 
 @dataclass(frozen=True)
+class Summaries:
+    """Everything the formulas of the registry read; a part nobody asked for is ``None``."""
+
+    norms: Tensor | None = None
+    angles: AngleSummary | None = None
+    predictions: PredictionSummary | None = None
+    logits: LogitSummary | None = None
+    targets: TargetSummary | None = None
+
+
+@dataclass(frozen=True)
 class OwnColumns:
     """Where the own class of each example lies in a tile of classes.
 

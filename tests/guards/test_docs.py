@@ -16,6 +16,7 @@ PACKAGES = (
     "selftrain",
     "tracking",
     "heads",
+    "kernels",
     "models",
     "data",
     "report",
