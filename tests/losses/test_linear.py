@@ -257,9 +257,7 @@ def test_module_shares_weight_and_bias_of_a_given_head():
 
 def test_bad_input_raises_what_was_expected():
     x, labels, w, b = head()
-    with pytest.raises(
-        OptionError, match="one of 'auto', 'torch', 'triton', got 'cuda'"
-    ):
+    with pytest.raises(OptionError, match="one of 'auto', 'torch', 'triton', got 'cuda'"):
         linear_avh_loss(x, labels, w, scale=1.0, impl="cuda")
     with pytest.raises(OptionError, match="scale to be positive, got 0"):
         linear_avh_loss(x, labels, w, scale=0)
