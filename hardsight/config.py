@@ -48,7 +48,7 @@ def load_config(
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {override!r}")
-        values[key.strip()] = _toml_value(text.strip())
+        values[key.strip()] = toml_value(text.strip())
     values.update(given or {})
     return config_from(kind, values, where=str(file) if file else "the settings")
 
@@ -87,7 +87,13 @@ def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) ->
     return typing.cast(Config, kind(**checked))
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value in TOML syntax; a bare word is a string.
+
+    Example:
+        >>> toml_value("0.5"), toml_value("[1, 2]"), toml_value("cosine")
+        (0.5, [1, 2], 'cosine')
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
