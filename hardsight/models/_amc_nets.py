@@ -60,7 +60,7 @@ class AMCNet(Classifier):
 
 
 class MNISTNet(Classifier):
-    """A small network whose embedding has 2 or 3 dimensions, to be drawn; 120,160 parameters in 2-D.
+    """A small network with an embedding of 2 or 3 dimensions; 120,160 parameters in the plane.
 
     Args:
         num_classes: outputs of the head.

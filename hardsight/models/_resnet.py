@@ -82,7 +82,9 @@ def _body(channels: int, depths: tuple[int, ...], branch: Branch) -> nn.Sequenti
             stride = 2 if stage and not block else 1
             made, outputs = branch(inputs, 64 * 2**stage, stride)
             is_same = stride == 1 and inputs == outputs
-            shortcut = nn.Identity() if is_same else nn.Sequential(*_conv(inputs, outputs, 1, stride))
+            shortcut = (
+                nn.Identity() if is_same else nn.Sequential(*_conv(inputs, outputs, 1, stride))
+            )
             layers.append(_Residual(made, shortcut))
             inputs = outputs
     return nn.Sequential(*layers, *pooled())

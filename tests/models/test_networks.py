@@ -3,7 +3,7 @@ import torch
 
 from hardsight.errors import ModelError, OptionError
 from hardsight.heads import capture, find_head
-from hardsight.models import MODELS, AlexNet, AMCNet, CNN10, MNISTNet, load_model
+from hardsight.models import CNN10, MODELS, AlexNet, AMCNet, MNISTNet, load_model
 
 # parameters at 10 classes, RGB; those of AlexNet, ResNets and DenseNet are the published counts of
 # these CIFAR forms, VGG-19's is 20,040,522 less the 5,504 biases of its convolutions
