@@ -81,13 +81,15 @@ def _body(channels: int, depths: tuple[int, ...], branch: Branch) -> nn.Sequenti
         for block in range(depth):
             stride = 2 if stage and not block else 1
             made, outputs = branch(inputs, 64 * 2**stage, stride)
-            is_same = stride == 1 and inputs == outputs
-            shortcut = (
-                nn.Identity() if is_same else nn.Sequential(*_conv(inputs, outputs, 1, stride))
-            )
-            layers.append(_Residual(made, shortcut))
+            layers.append(_Residual(made, _shortcut(inputs, outputs, stride)))
             inputs = outputs
     return nn.Sequential(*layers, *pooled())
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(*_conv(inputs, outputs, 1, stride))
 
 
 def _basic(inputs: int, width: int, stride: int) -> tuple[nn.Sequential, int]:

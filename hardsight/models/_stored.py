@@ -65,7 +65,7 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> StoredModel:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content.pop("format") != _FORMAT:
             raise ValueError(f"format is not {_FORMAT}")
-        how = {
+        how: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in content["preprocessing"].items()
         }
         stored = StoredModel(
