@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
-# Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
-_CONFIDENCE = (
-    "logit_margin",
-    "el2n",
-    "model_confidence",
-    "angular_margin",
-    "avh",
-    "target_angle",
-    "conditional_energy",
-)
 # Scores that never look at the label: on a wrong prediction their *easy* end is the confident one.
 _LABEL_FREE = (
     "feature_norm",
@@ -129,7 +119,7 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     if by is None:
         none = np.empty(0, np.int64)
         return Gallery(None, None, none, none, (), 0, source)
-    confidence_by = next((name for name in _CONFIDENCE if name in _directed(table)), by)
+    confidence_by = table.judge_of_mistakes() or by
     labels, outcome = class_numbers(table, "label"), outcomes(table)
     usable = is_finite(table) & (labels >= 0)
     hardness = np.where(usable, hardness_of(table, by), np.nan)
@@ -182,14 +172,8 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
 
 
 def _default_score(table: ScoreTable) -> str | None:
-    scores = _directed(table)
+    scores = table.scores
     return "avh" if "avh" in scores else next(iter(scores), None)
-
-
-def _directed(table: ScoreTable) -> list[str]:
-    """Scores whose direction the metadata states; a direction is never guessed."""
-    about = table.metadata.get("scores", {})
-    return [name for name in table.scores if "higher_is_harder" in (about[name] or {})]
 
 
 def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:

@@ -43,6 +43,16 @@ TABLE, ERRORS, THUMBNAILS, SHARDS = (
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
+# Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
+_JUDGES_OF_MISTAKES = (
+    "logit_margin",
+    "el2n",
+    "model_confidence",
+    "angular_margin",
+    "avh",
+    "target_angle",
+    "conditional_energy",
+)
 _METADATA_KEY = b"hardsight"
 
 
@@ -75,7 +85,7 @@ class ScoreTable:
     def scores(self) -> list[str]:
         """Names of the columns whose direction the metadata states."""
         known = self.metadata.get("scores", {})
-        return [name for name in self.columns if name in known]
+        return [name for name in self.columns if "higher_is_harder" in known.get(name, {})]
 
     @property
     def classes(self) -> list[str]:
@@ -109,12 +119,18 @@ class ScoreTable:
         """The ``n`` easiest examples by one score, easiest first."""
         return _frame(self._ranked(n, by, harder_first=False))
 
-    def most_confidently_wrong(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest of the misclassified examples: the first place to look for bad labels.
+    def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
+        """The ``n`` most confident mistakes: the first place to look for bad labels.
 
-        A wrong prediction is the more confident, the further the example is from its own label.
+        A mistake is the more confident, the more the model prefers it to the label, by default by
+        the logit margin where the table has it.
         """
-        return self.where(self.column("label") != self.column("prediction")).hardest(n, by)
+        mistakes = self.where(self.column("label") != self.column("prediction"))
+        return mistakes.hardest(n, by or self.judge_of_mistakes() or "avh")
+
+    def judge_of_mistakes(self) -> str | None:
+        """The score that best ranks wrong predictions by confidence, of those in the table."""
+        return next((name for name in _JUDGES_OF_MISTAKES if name in self.scores), None)
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
         """The rows for which ``keep`` is true, as a table of its own."""

@@ -6,7 +6,16 @@ from typing import Any
 import click
 
 import hardsight
-from hardsight.errors import HardsightError
+from hardsight.errors import (
+    ConfigError,
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    UnknownNameError,
+)
+
+# what the user typed is at fault: exit 2, as click does for a wrong flag; all else that fails: 1
+_USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
 
 # command -> the file that holds it; a file is imported when its command is run or asked for help
 _COMMANDS = {
@@ -15,6 +24,10 @@ _COMMANDS = {
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
+
+
+class _WrongUsage(click.ClickException):
+    exit_code = 2
 
 
 class _Lazy(click.Group):
@@ -46,7 +59,9 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except HardsightError as err:
-            raise click.ClickException(str(err)) from err
+            raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
+                str(err)
+            ) from err
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

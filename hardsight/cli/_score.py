@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from hardsight.table import ScoreTable
 
 _EPILOG = """\b
 Examples:
@@ -97,12 +100,19 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     settings = ScoreConfig.load(config, overrides, **given)
     if settings.out is None:
         raise click.UsageError("name the output folder: --out run")
-    table = run_score(settings)
-    _print_summary(table, settings)
+    try:
+        table = run_score(settings)
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            f"stopped; continue with the same command and --resume (out: {settings.out})"
+        ) from None
+    _print_summary(table)
 
 
-def _print_summary(table: Any, settings: Any) -> None:
+def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
+
+    assert table.path is not None
 
     counts = table.metadata["counts"]
     right = float((table.column("label") == table.column("prediction")).mean())

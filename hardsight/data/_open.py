@@ -32,7 +32,7 @@ from hardsight.data._parquet import (
     stored_class_names,
 )
 from hardsight.data._stored import ARRAY_SUFFIXES, MemoryArray, stored_arrays
-from hardsight.errors import DataError, MissingDataError, OptionError
+from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _existing(text: str) -> Path:
 
 def _builtin(text: str, options: _Options) -> ExampleSource:
     if text != "builtin:digits":
-        raise DataError(unknown_name("built-in data", text, ["builtin:digits"]))
+        raise UnknownNameError(unknown_name("built-in data", text, ["builtin:digits"]))
     _images_only(options)
     images, labels, ids = digits(options.split)
     return ArraySource(text, MemoryArray(images), labels, classes=options.classes, ids=ids)

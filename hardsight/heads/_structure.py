@@ -1,29 +1,33 @@
 """The head of a model that is not run: what its structure alone leaves possible."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
 from hardsight.errors import AmbiguousHeadError, HeadNotFoundError
-from hardsight.heads._layers import is_linear, is_pointwise, num_outputs
+from hardsight.heads._layers import is_linear, is_pointwise, num_outputs, weight_and_bias
 
 
 def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
     """The head's name where the structure leaves only one possibility.
 
-    A linear layer followed by another one in an ``nn.Sequential`` is none. Of the rest, those with
-    the number of outputs the model states for itself come first, then dense layers, then
-    convolutions.
+    A linear layer followed by another one in an ``nn.Sequential`` is none. The rest is narrowed
+    down as long as something is left: to layers with the number of outputs the model states for
+    itself, to those whose outputs no other layer could take, to dense layers.
 
     Raises:
         AmbiguousHeadError: more than one layer is left.
         HeadNotFoundError: there is no linear layer.
     """
     linear = {name: layer for name, layer in layers.items() if is_linear(layer)}
-    last = [name for name in linear if not _feeds_another(model, name, linear)]
-    dense = [name for name in last if not is_pointwise(linear[name])]
-    stated = [name for name in last if num_outputs(linear[name]) == _stated_classes(model)]
-    left = stated or dense or last
+    left = [name for name in linear if not _feeds_another(model, name, linear)]
+    stated = _stated_classes(model)
+    for wanted in (
+        lambda name: num_outputs(linear[name]) == stated,
+        lambda name: not _could_feed_another(name, linear),
+        lambda name: not is_pointwise(linear[name]),
+    ):
+        left = list(filter(wanted, left)) or left
     if len(left) == 1:
         return left[0]
     kind = type(model).__name__
@@ -59,6 +63,16 @@ def _feeds_another(model: nn.Module, name: str, linear: Iterable[str]) -> bool:
             if any(f"{other}.".startswith(inside) for other in linear):
                 return True
     return False
+
+
+def _could_feed_another(name: str, linear: Mapping[str, nn.Module]) -> bool:
+    """Whether another linear layer takes as many inputs as this one has outputs."""
+    outputs = num_outputs(linear[name])
+    return any(
+        weight_and_bias(layer)[0].shape[1] == outputs
+        for other, layer in linear.items()
+        if other != name
+    )
 
 
 def _stated_classes(model: nn.Module) -> int | None:

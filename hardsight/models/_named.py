@@ -1,5 +1,6 @@
 """Models that timm, torchvision and transformers build by name."""
 
+import difflib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ def timm_model(
     """A timm model with its data configuration."""
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
-        raise ModelError(unknown_name("timm model", name, timm.list_models(f"*{name[:4]}*")))
+        raise ModelError(_unknown("timm", name, timm.list_models()))
     given = {} if num_classes is None else {"num_classes": num_classes}
     given |= options or {}
     model = _built(
@@ -47,7 +48,7 @@ def torchvision_model(
     models = require("torchvision.models", extra="models", feature=f"model torchvision:{name}")
     known = models.list_models(module=models)
     if name.lower() not in known:
-        raise ModelError(unknown_name("torchvision model", name, known))
+        raise ModelError(_unknown("torchvision", name, known))
     enum = models.get_model_weights(name)
     chosen = enum.DEFAULT
     if pretrained not in (None, "pretrained"):
@@ -74,6 +75,13 @@ def hugging_face_model(name: str, *, num_classes: int | None) -> Named:
             "leave num_classes out, or choose a model with as many classes"
         )
     return model, _processor_of(name, transformers, getattr(config, "num_channels", 3))
+
+
+def _unknown(package: str, name: str, known: list[str]) -> str:
+    """Message for a model that does not exist; the full list would fill a screen."""
+    nearest = difflib.get_close_matches(name, known, n=3)
+    hint = f" Did you mean {', '.join(nearest)}?" if nearest else ""
+    return f"unknown {package} model {name!r}.{hint} All names: {package}'s list_models()"
 
 
 def _processor_of(name: str, transformers: Any, channels: int) -> Preprocessing | None:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,12 @@ def _state(path: Path) -> State:
 
 def _torch_content(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # what torch has to say about such files, the errors below say better
+            warnings.filterwarnings("ignore", message=".*(TorchScript archive|pickle protocol)")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
-        if _wants_code(err):
+        if _wants_code(err, path):
             raise UnsafeFileError(
                 f"{path} holds more than tensors and would have to run code to be loaded "
                 f"({_refused(err)}); if you trust its source, load it where you made it and save "
@@ -78,8 +82,12 @@ def _torch_content(path: Path) -> Any:
         raise ModelError(f"{path} is not a readable torch file: {_first_line(err)}") from err
 
 
-def _wants_code(err: pickle.UnpicklingError) -> bool:
-    return any(word in str(err) for word in ("GLOBAL", "allowlist", "safe_globals", "Unsupported"))
+def _wants_code(err: pickle.UnpicklingError, path: Path) -> bool:
+    """Whether a pickle asked for more than torch allows, rather than being no pickle at all."""
+    if any(word in str(err) for word in ("GLOBAL", "allowlist", "safe_globals")):
+        return True
+    with path.open("rb") as file:
+        return "Unsupported operand" in str(err) and file.read(1) == pickle.PROTO
 
 
 def _refused(err: pickle.UnpicklingError) -> str:

@@ -94,9 +94,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
 
 def direction(view: View, name: str) -> str:
     """Which way a score points, in words."""
-    higher = view.about(name).get("higher_is_harder")
-    if higher is None:
-        return "direction not stated"
+    higher = view.about(name)["higher_is_harder"]
     return "larger is harder" if higher else "larger is easier"
 
 

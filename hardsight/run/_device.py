@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
 
 from hardsight.errors import OptionError
 
@@ -76,3 +79,24 @@ def moved(inputs: Any, device: torch.device) -> Any:
     if hasattr(inputs, "to"):  # such as a BatchEncoding
         return inputs.to(device)
     return inputs
+
+
+@contextmanager
+def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """A user's model in eval mode on ``device``; given back as it was.
+
+    A model spread over several devices stays where it is.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    homes = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
+    moves = len(homes) == 1 and homes != {device}
+    model.eval()
+    if moves:
+        model.to(device)
+    try:
+        yield
+    finally:
+        if moves:
+            model.to(homes.pop())
+        for module, mode in modes:
+            module.training = mode

@@ -31,7 +31,7 @@ def length_of(source: Source) -> int | None:
     """Number of examples; ``None`` for a stream that does not know."""
     try:
         return len(source)
-    except TypeError:
+    except (TypeError, DataError):
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from hardsight.errors import LabelError, OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._device import chosen_device, chosen_precision, chosen_workers
+from hardsight.run._device import borrowed, chosen_device, chosen_precision, chosen_workers
 from hardsight.run._provenance import state_digest, tensors_digest, versions
 from hardsight.run._rows import score_facts
 from hardsight.run._score_run import ScoreRun, check_free, length_of
@@ -196,39 +197,43 @@ def score(
     )
     plan, place = ScorePlan(scores), chosen_device(str(device))
     about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
-    scorer: Scorer
-    if isinstance(source, EmbeddingSource):
-        stored = _stored_head(model, head, source)
-        scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-        about["model"] = {"spec": "stored head", "digest": tensors_digest(stored.weight)}
-        about["bias"] = scorer.bias_facts()
-    else:
-        loaded = _loaded(model, weights, num_classes, seed)
-        wanted = _wanted(preprocessing or loaded.preprocessing or Preprocessing(), size, mean, std)
-        scorer = ModelScorer(
-            source,
-            loaded.model.to(place),
-            plan,
-            wanted,
-            head=head,
-            device=place,
-            precision=chosen_precision(precision, place),
-            batch_size=batch_size,
-            workers=chosen_workers(workers, length=length_of(source)),
-            strict=strict,
-        )
-        about["model"] = _model_facts(loaded, scorer)
-        about["preprocessing"] = dataclasses.asdict(wanted)
-        about["precision"] = scorer.precision
-    about["classes"] = _class_names(source, scorer.num_classes)
-    about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
-    about["scores"] = score_facts(plan.specs)
-    about["batch_size"] = scorer.batch_size
-    shard_rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
-    # whole batches per shard, so that a resumed run forms the same batches
-    per_shard = max(1, round(shard_rows / scorer.batch_size))
-    run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
-    return run.table(scorer, source, thumbnails=thumbnails)
+    with ExitStack() as stack:
+        scorer: Scorer
+        if isinstance(source, EmbeddingSource):
+            stored = _stored_head(model, head, source)
+            scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
+            about["model"] = {"spec": "stored head", "digest": tensors_digest(stored.weight)}
+            about["bias"] = scorer.bias_facts()
+        else:
+            if isinstance(model, nn.Module):
+                stack.enter_context(borrowed(model, place))
+            loaded = _loaded(model, weights, num_classes, seed)
+            known = preprocessing or loaded.preprocessing or Preprocessing()
+            wanted = _wanted(known, size, mean, std)
+            scorer = ModelScorer(
+                source,
+                loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
+                plan,
+                wanted,
+                head=head,
+                device=place,
+                precision=chosen_precision(precision, place),
+                batch_size=batch_size,
+                workers=chosen_workers(workers, length=length_of(source)),
+                strict=strict,
+            )
+            about["model"] = _model_facts(loaded, scorer)
+            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["precision"] = scorer.precision
+        about["classes"] = _class_names(source, scorer.num_classes)
+        about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
+        about["scores"] = score_facts(plan.specs)
+        about["batch_size"] = scorer.batch_size
+        rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        # whole batches per shard, so that a resumed run forms the same batches
+        per_shard = max(1, round(rows / scorer.batch_size))
+        run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
+        return run.table(scorer, source, thumbnails=thumbnails)
 
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:

@@ -154,13 +154,13 @@ def test_unreadable_examples_are_counted_where_their_list_is_missing(make, tmp_p
     assert "Every example could be read." in report_text(make.table(columns, none), tmp_path)
 
 
-def test_a_score_without_a_direction_says_so(make, tmp_path):
+def test_a_column_without_a_direction_is_not_shown_as_a_score(make, tmp_path):
     columns = make.rows(20, 2)
     about = make.metadata(columns, 2)
     about["scores"] = {"avh": {}, "entropy": {"higher_is_harder": True}}
     text = report_text(make.table(columns, about), tmp_path)
-    assert "direction not stated" in text
     assert "Mean Entropy" in text
+    assert "Mean AVH" not in text
 
 
 def test_one_row_gives_a_report(make, tmp_path):

@@ -191,9 +191,7 @@ def test_options_that_play_no_part_are_refused(tmp_path):
         OptionError, match="classes cannot be used here: mnist has names of its own"
     ):
         open_source("mnist", split="test", classes=["a", "b"])
-    with pytest.raises(
-        OptionError, match=r"data_root cannot be used here: .* is no dataset"
-    ):
+    with pytest.raises(OptionError, match=r"data_root cannot be used here: .* is no dataset"):
         open_source(tmp_path, data_root=tmp_path)
 
 

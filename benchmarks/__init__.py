@@ -1,0 +1,1 @@
+"""Benchmarks: peer and ours side by side in one run; never timed tests."""

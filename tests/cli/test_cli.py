@@ -1,0 +1,161 @@
+"""The command line as a stranger meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import hardsight
+from hardsight.cli import main
+
+
+@pytest.fixture
+def run():
+    def invoke(*args: object):
+        return CliRunner().invoke(main, [str(arg) for arg in args])
+
+    return invoke
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draw.normal(size=(40, 6)).astype("f2"))
+    np.save(tmp_path / "y.npy", np.arange(40) % 3)
+    np.save(tmp_path / "w.npy", draw.normal(size=(3, 6)).astype("f4"))
+    return [
+        "--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy",
+        "--class-weights", tmp_path / "w.npy",
+    ]  # fmt: skip
+
+
+def test_help_lists_every_command_and_a_first_step(run):
+    text = run("--help").output
+    for word in ("demo", "score", "report", "doctor", "Start here", "hardsight demo"):
+        assert word in text
+
+
+@pytest.mark.parametrize("command", ["demo", "score", "report", "doctor"])
+def test_every_command_explains_itself(run, command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) > 4
+
+
+def test_python_m_hardsight_is_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "hardsight", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"hardsight, version {hardsight.__version__}\n"
+
+
+def test_score_then_report(run, embeddings, tmp_path):
+    scored = run("score", *embeddings, "--out", tmp_path / "run", "--classes", "a,b,c")
+    assert scored.exit_code == 0, scored.output
+    assert "40 rows" in scored.output
+    assert f"next: hardsight report {tmp_path / 'run'}" in scored.output
+    reported = run("report", tmp_path / "run")
+    assert reported.exit_code == 0, reported.output
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "avh" in page.lower()
+
+
+def test_a_config_file_with_overrides(run, embeddings, tmp_path):
+    lines = [f'{key[2:].replace("-", "_")} = "{value}"' for key, value in
+             zip(embeddings[::2], embeddings[1::2], strict=True)]  # fmt: skip
+    (tmp_path / "c.toml").write_text("\n".join([*lines, 'out = "unused"', "seed = 1"]))
+    result = run("score", tmp_path / "c.toml", "--set", "seed=5", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert hardsight.read_table(tmp_path / "run").metadata["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["scor"], 2, "unknown command 'scor'. Did you mean 'score'?"),
+        (["score"], 2, "name the data: --data photos/"),
+        (["score", "--data", "builtin:digits"], 2, "name the output folder: --out run"),
+        (["score", "--data", "nowhere", "--out", "OUT"], 2, "nowhere"),
+        (["score", "--data", "builtin:digit", "--out", "OUT"], 2, "Did you mean 'builtin:digits'"),
+        (["score", "--data", "builtin:digits", "--out", "OUT"], 2, "images need a model"),
+        (["score", "--data", "x", "--out", "OUT", "--size", "big"], 2, "expected 224 or 224x160"),
+        (["score", "--data", "x", "--out", "OUT", "--mean", "a"], 2, "expected numbers such as"),
+        (["score", "nothing.toml"], 2, "no config file at nothing.toml"),
+        (["report", "nowhere"], 2, "no score table at nowhere"),
+    ],
+)
+def test_wrong_usage_says_what_to_do_and_exits_2(run, tmp_path, args, code, message):
+    result = run(*[tmp_path / "run" if arg == "OUT" else arg for arg in args])
+    assert message in result.output
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_key_in_a_config_is_named_with_its_neighbour(run, tmp_path):
+    (tmp_path / "c.toml").write_text('data = "x"\nbatchsize = 3\n')
+    result = run("score", tmp_path / "c.toml")
+    assert result.exit_code == 2
+    assert "unknown key 'batchsize'. Did you mean 'batch_size'?" in result.output
+    result = run("score", "--data", "x", "--out", "y", "--set", "batch_size=many")
+    assert "expected batch_size to be int or NoneType, got 'many'" in result.output
+    result = run("score", "--data", "x", "--out", "y", "--set", "batch_size")
+    assert "expected KEY=VALUE, got 'batch_size'" in result.output
+
+
+def test_a_failed_run_exits_1(run, embeddings, tmp_path):
+    np.save(tmp_path / "w.npy", np.ones((3, 9), "f4"))
+    result = run("score", *embeddings, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "as wide as the embeddings" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_score_exits_2_with_the_nearest_name(run, embeddings, tmp_path):
+    result = run("score", *embeddings, "--out", tmp_path / "run", "--scores", "avh,entropi")
+    assert result.exit_code == 2
+    assert "unknown score 'entropi'. Did you mean 'entropy'?" in result.output
+
+
+def test_a_pickle_with_code_as_weights_is_refused_and_never_runs(run, tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    (tmp_path / "w.pt").write_bytes(pickle.dumps({"a": Evil()}))
+    result = run(
+        "score", "--model", "hardsight.models:SmallCNN", "--weights", tmp_path / "w.pt",
+        "--data", "builtin:digits", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert not (tmp_path / "owned").exists()
+    assert not (tmp_path / "run").exists()
+    assert "Error:" in result.output
+
+
+def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatch):
+    from hardsight.table import RunFolder
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "write_shard", interrupted)
+    result = run("score", *embeddings, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "continue with the same command and --resume" in result.output
+
+
+def test_doctor_names_missing_parts_and_how_to_install_them(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)  # makes the import fail as if it were absent
+    result = run("doctor")
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    for word in ("torch", "pyarrow", "cpu", "threads"):
+        assert word in words
+    assert "hardsight[app]" in words.replace(" ", "")

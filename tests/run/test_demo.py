@@ -1,0 +1,92 @@
+"""The demo: what it writes, what it finds, and its report in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+import hardsight as hs
+from hardsight.cli import main
+from hardsight.errors import OutputError
+from hardsight.run.demo import run_demo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    result = CliRunner().invoke(main, ["demo", "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    return folder, result.output
+
+
+def test_the_demo_writes_tables_reports_and_a_checkpoint(demo):
+    folder, _ = demo
+    for name in ("model.safetensors", "train.npz", "train/report.html", "heldout/report.html"):
+        assert (folder / name).stat().st_size > 1000
+    train, heldout = hs.read_table(folder / "train"), hs.read_table(folder / "heldout")
+    assert (len(train), len(heldout)) == (1348, 449)
+    assert train.metadata["sample"] == "in-sample"
+    assert heldout.metadata["sample"] == "out-of-sample"
+    assert (heldout.column("label") == heldout.column("prediction")).mean() > 0.95
+
+
+def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
+    folder, text = demo
+    assert "The ten hardest training examples" in text
+    assert text.count("yes") >= 7  # planted errors among the ten hardest
+    assert "planted label errors: 54" in text
+    found = int(text.split("hardest by AVH: ")[1].split()[0])
+    assert found >= 38  # seven in ten of the 54, far above the 2 that chance gives
+    words = " ".join(text.split())
+    command = words.split("your own model and data: ")[1].split(" hardsight report")[0].split()
+    out = folder.parent / "again"
+    again = CliRunner().invoke(main, [*command[1:-1], str(out)])
+    assert again.exit_code == 0, again.output
+    stored = hs.read_table(folder / "train")
+    np.testing.assert_allclose(
+        hs.read_table(out).column("avh"), stored.column("avh"), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_second_demo_replaces_the_first_and_nothing_else(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(OutputError, match="exists and is no demo; choose another folder"):
+        run_demo(tmp_path / "mine", epochs=1)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+    first = run_demo(tmp_path / "demo", epochs=1, seed=1)
+    again = run_demo(tmp_path / "demo", epochs=1, seed=1)
+    assert first.train.to_arrow().equals(again.train.to_arrow())
+    np.testing.assert_array_equal(first.planted, again.planted)
+
+
+def test_the_demo_report_opens_in_a_browser_in_light_and_dark(demo, tmp_path):
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "disable-component-update", "disable-sync", "no-first-run",
+                 f"user-data-dir={tmp_path / 'profile'}"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    service = Service(shutil.which("chromedriver"))
+    with webdriver.Chrome(options=options, service=service) as browser:
+        browser.get((demo[0] / "train" / "report.html").as_uri())
+        assert browser.find_element(By.TAG_NAME, "h1").text == "Digits with planted label errors"
+        body = browser.find_element(By.TAG_NAME, "body")
+        for words in ("Accuracy", "Hardest overall", "Most confidently wrong", "Classes"):
+            assert words in body.text
+        pictures = browser.find_elements(By.CSS_SELECTOR, "#examples img")
+        assert len(pictures) >= 24
+        assert browser.execute_script(
+            "return [...document.querySelectorAll('#examples img')]"
+            ".every(i => !i.complete || i.naturalWidth === 8)"
+        )
+        light = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        browser.find_element(By.XPATH, "//button[contains(., 'Dark')]").click()
+        dark = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert light != dark

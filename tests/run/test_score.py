@@ -1,0 +1,357 @@
+"""The scoring run from Python: what goes in, what comes out, what is said when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import hardsight as hs
+from hardsight.errors import (
+    BadExampleError,
+    HeadNotFoundError,
+    LabelError,
+    ModelError,
+    OptionError,
+    RunExistsError,
+    RunMismatchError,
+    ShapeError,
+    UnknownNameError,
+)
+from hardsight.models import SmallCNN
+from hardsight.run.score import ScoreConfig, run_score
+from hardsight.table import RunFolder
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def test_scores_of_stored_embeddings_match_their_equations_in_float64(embeddings_file):
+    table = hs.score(None, embeddings_file)
+    stored = np.load(embeddings_file)
+    x, w = stored["embeddings"].astype(float), stored["class_weights"].astype(float)
+    y, rows = stored["labels"], np.arange(500)
+    cosines = (x @ w.T) / np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(w, axis=1))
+    angles = np.arccos(cosines)
+    logits = x @ w.T + stored["bias"]
+    probs = softmax(logits)
+    others = np.where(np.arange(4) == y[:, None], -np.inf, logits)
+    expected = {
+        "avh": angles[rows, y] / angles.sum(1),
+        "target_angle": angles[rows, y],
+        "feature_norm": np.linalg.norm(x, axis=1),
+        "model_confidence": probs[rows, y],
+        "logit_margin": logits[rows, y] - others.max(1),
+        "el2n": np.linalg.norm(probs - np.eye(4)[y], axis=1),
+        "entropy": -(probs * np.log(probs)).sum(1),
+        "conditional_energy": -logits[rows, y],
+        "min_energy": -logits.max(1),
+        "free_energy": -np.log(np.exp(logits).sum(1)),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(table.column(name), values, rtol=2e-4, atol=2e-5, err_msg=name)
+    np.testing.assert_array_equal(table.column("prediction"), logits.argmax(1))
+    np.testing.assert_array_equal(table.column("index"), rows)
+
+
+def test_a_model_and_its_stored_embeddings_give_the_same_scores(tmp_path):
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU()), nn.Linear(8, 5)
+    images, labels = torch.rand(70, 1, 4, 4), torch.arange(70) % 5
+    by_model = hs.score(nn.Sequential(body, head), TensorDataset(images, labels), batch_size=16)
+    with torch.no_grad():
+        features = body(images).numpy()
+    by_file = hs.score(
+        hs.heads.Head(name="stored", weight=head.weight.detach(), bias=head.bias.detach()),
+        features,
+        labels=labels.numpy(),
+    )
+    assert by_model.scores == by_file.scores
+    for name in by_model.scores:
+        np.testing.assert_allclose(
+            by_model.column(name), by_file.column(name), rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
+def test_the_table_states_where_its_numbers_come_from(tmp_path):
+    table = hs.score(
+        SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run", sample="out-of-sample"
+    )
+    about = table.metadata
+    assert about["sample"] == "out-of-sample"
+    assert about["data"]["rows"] == len(table) == 449
+    assert len(about["data"]["fingerprint"]) == 64
+    assert about["model"]["head"] == "head"
+    assert len(about["model"]["digest"]) == 64
+    assert about["versions"]["torch"] == torch.__version__
+    assert about["scores"]["avh"] == {
+        "version": 1, "low": 0.0, "high": 1.0, "higher_is_harder": True,
+        "meaning": about["scores"]["avh"]["meaning"],
+    }  # fmt: skip
+    assert about["classes"] == [str(digit) for digit in range(10)]
+    assert about["counts"] == {"errors": 0, "non_finite": 0}
+    assert 0 <= about["bias"]["flip_rate"] <= 1
+    assert hs.read_table(tmp_path / "run").metadata == about
+
+
+def test_a_folder_of_images_with_a_users_own_model_file(photos, net_file, tmp_path):
+    table = hs.score(f"{net_file}:make", photos, out=tmp_path / "run", size=(8, 8), mean=(0.5,))
+    assert len(table) == 36
+    assert table.classes == ["blue", "green", "red"]
+    assert table.to_pandas()["id"][0] == "blue/00.png"
+    assert table.metadata["preprocessing"]["size"] == [8, 8]
+    assert "as given" in table.metadata["preprocessing"]["origin"]
+    pictures = RunFolder(tmp_path / "run").thumbnails()
+    assert sorted(pictures) == list(range(36))
+    assert pictures[0].startswith((b"\x89PNG", b"\xff\xd8"))
+
+
+def test_a_dataloader_is_scored_in_the_order_of_its_dataset():
+    torch.manual_seed(0)
+    images, labels = torch.rand(50, 1, 8, 8), torch.arange(50) % 10
+    model = SmallCNN()
+    shuffled = DataLoader(TensorDataset(images, labels), batch_size=7, shuffle=True)
+    table = hs.score(model, shuffled)
+    plain = hs.score(model, TensorDataset(images, labels), batch_size=7)
+    np.testing.assert_array_equal(table.column("label"), labels.numpy())
+    np.testing.assert_array_equal(table.column("avh"), plain.column("avh"))
+
+
+def test_a_hugging_face_dataset_is_scored():
+    from datasets import Dataset, Features, Image, Value
+    from PIL import Image as Pillow
+
+    pictures = [Pillow.new("L", (8, 8), shade) for shade in range(0, 200, 10)]
+    data = Dataset.from_dict(
+        {"image": pictures, "label": [shade % 2 for shade in range(20)]},
+        features=Features({"image": Image(), "label": Value("int64")}),
+    )
+    table = hs.score(SmallCNN(num_classes=2), data)
+    assert len(table) == 20
+
+
+def test_only_the_asked_for_scores_are_columns(embeddings_file):
+    table = hs.score(None, embeddings_file, scores=["entropy", "avh"])
+    assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
+
+
+def test_the_class_normalized_norm_alone_brings_no_other_column(embeddings_file):
+    table = hs.score(None, embeddings_file, scores=["class_normalized_feature_norm"])
+    assert table.scores == ["class_normalized_feature_norm"]
+    values, labels = table.column("class_normalized_feature_norm"), table.column("label")
+    for label in range(4):
+        assert values[labels == label].min() == 0
+        assert values[labels == label].max() == 1
+
+
+def test_scores_that_need_no_head_work_without_one():
+    class NoHead(nn.Module):
+        def forward(self, images):
+            return images.flatten(1)[:, :3] ** 2
+
+    data = TensorDataset(torch.rand(9, 1, 2, 2), torch.arange(9) % 3)
+    table = hs.score(NoHead(), data, scores=["model_confidence"])
+    assert table.scores == ["model_confidence"]
+    with pytest.raises(HeadNotFoundError, match=r"Scores that need no head: .*model_confidence"):
+        hs.score(NoHead(), data)
+
+
+def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 3))
+    model.train()
+    data = TensorDataset(torch.rand(30, 1, 8, 8), torch.arange(30) % 3)
+    first, second = hs.score(model, data), hs.score(model, data)
+    np.testing.assert_array_equal(first.column("avh"), second.column("avh"))
+    assert model.training
+    assert model[1].training
+
+
+def test_nan_embeddings_are_kept_flagged_and_counted(embeddings_file, tmp_path):
+    stored = dict(np.load(embeddings_file))
+    stored["embeddings"][[3, 77]] = np.nan
+    stored["embeddings"][5, 0] = np.inf
+    np.savez(tmp_path / "bad.npz", **stored)
+    table = hs.score(None, tmp_path / "bad.npz")
+    clean = hs.score(None, embeddings_file)
+    assert len(table) == 500
+    assert np.flatnonzero(~table.column("finite")).tolist() == [3, 5, 77]
+    assert table.metadata["counts"]["non_finite"] == 3
+    assert table.column("prediction")[3] == -1
+    good = table.column("finite")
+    np.testing.assert_allclose(table.column("avh")[good], clean.column("avh")[good], rtol=1e-6)
+    assert set(table.hardest(500)["index"]).isdisjoint({3, 77})
+
+
+def test_unreadable_images_are_listed_and_the_rest_is_scored(photos, net_file, tmp_path):
+    (photos / "red" / "zz-empty.png").touch()
+    whole = (photos / "green" / "00.png").read_bytes()
+    (photos / "green" / "00.png").write_bytes(whole[: len(whole) // 2])
+    table = hs.score(f"{net_file}:make", photos, out=tmp_path / "run", size=(8, 8))
+    assert len(table) == 35
+    errors = RunFolder(tmp_path / "run").errors()
+    assert errors["id"].tolist() == ["green/00.png", "red/zz-empty.png"]
+    assert all(errors["reason"])
+    assert table.metadata["counts"]["errors"] == 2
+    assert 12 not in table.column("index")
+    with pytest.raises(BadExampleError, match=r"green/00.png cannot be read: .*strict"):
+        hs.score(f"{net_file}:make", photos, size=(8, 8), strict=True)
+
+
+def test_a_whole_batch_of_unreadable_images_does_not_stop_the_run(photos, net_file):
+    for number in range(4):
+        (photos / "blue" / f"{number:02d}.png").write_bytes(b"no image")
+    table = hs.score(f"{net_file}:make", photos, size=(8, 8), batch_size=2)
+    assert len(table) == 32
+
+
+def test_when_no_image_can_be_read_the_error_says_so(photos, net_file, tmp_path):
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"no image")
+    with pytest.raises(ModelError, match=r"none of the .*examples"):
+        hs.score(f"{net_file}:make", photos, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_is_never_overwritten(embeddings_file, tmp_path):
+    hs.score(None, embeddings_file, out=tmp_path / "run")
+    with pytest.raises(RunExistsError, match="already holds a finished table; choose another"):
+        hs.score(None, embeddings_file, out=tmp_path / "run")
+    again = hs.score(None, embeddings_file, out=tmp_path / "run", resume=True)
+    assert len(again) == 500
+
+
+def test_an_unfinished_run_is_named_and_not_touched(embeddings_file, tmp_path):
+    _interrupted(embeddings_file, tmp_path / "run", after=2)
+    before = sorted((tmp_path / "run").rglob("*"))
+    with pytest.raises(RunExistsError, match=r"unfinished run \(2 shards\); continue it with --r"):
+        hs.score(None, embeddings_file, out=tmp_path / "run", shard_rows=50, batch_size=50)
+    assert sorted((tmp_path / "run").rglob("*")) == before
+
+
+def test_resuming_with_other_data_or_settings_is_refused(embeddings_file, tmp_path):
+    _interrupted(embeddings_file, tmp_path / "run", after=2)
+    options = {"out": tmp_path / "run", "shard_rows": 50, "resume": True}
+    with pytest.raises(RunMismatchError, match="made with other batch_size"):
+        hs.score(None, embeddings_file, batch_size=25, **options)
+    with pytest.raises(RunMismatchError, match="made with other scores"):
+        hs.score(None, embeddings_file, batch_size=50, scores=["avh"], **options)
+    stored = dict(np.load(embeddings_file))
+    stored["labels"] = (stored["labels"] + 1) % 4
+    np.savez(embeddings_file, **stored)
+    with pytest.raises(RunMismatchError, match="made with other data"):
+        hs.score(None, embeddings_file, batch_size=50, **options)
+
+
+def _interrupted(data: Path, out: Path, *, after: int) -> None:
+    """A run that dies when it writes shard number ``after``."""
+    original = RunFolder.write_shard
+
+    def dying(self, number, rows, errors):
+        if number == after:
+            raise KeyboardInterrupt
+        original(self, number, rows, errors)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "write_shard", dying)
+        with pytest.raises(KeyboardInterrupt):
+            hs.score(None, data, out=out, shard_rows=50, batch_size=50)
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
+    hs.score(None, embeddings_file, out=tmp_path / "whole", shard_rows=50, batch_size=50)
+    _interrupted(embeddings_file, tmp_path / "broken", after=3)
+    hs.score(
+        None, embeddings_file, out=tmp_path / "broken", shard_rows=50, batch_size=50, resume=True
+    )
+    for name in ("table.parquet", "errors.parquet"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
+    assert not (tmp_path / "broken" / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"scores": ["avhh"]}, UnknownNameError, "unknown score 'avhh'. Did you mean 'avh'?"),
+        ({"scores": ["avc"]}, ModelError, "one value per class, not a column"),
+        ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used here"),
+        ({"device": "gpu"}, OptionError, "device 'gpu' cannot be used here"),
+        ({"sample": "maybe"}, OptionError, "expected sample to be one of unknown, in-sample"),
+        ({"class_weights": np.zeros((4, 9))}, ShapeError, "of the same width D"),
+    ],
+)
+def test_wrong_options_are_named(embeddings_file, options, error, message):
+    with pytest.raises(error, match=message.replace("?", r"\?")):
+        hs.score(None, embeddings_file, **options)
+
+
+def test_embeddings_without_a_head_ask_for_one(tmp_path):
+    np.savez(tmp_path / "e.npz", embeddings=np.ones((4, 3), "f4"), labels=np.array([0, 1, 0, 1]))
+    with pytest.raises(OptionError, match="no class weights; pass class_weights=FILE"):
+        hs.score(None, tmp_path / "e.npz")
+    with pytest.raises(OptionError, match="embeddings, which need no model"):
+        hs.score(SmallCNN(), tmp_path / "e.npz")
+    with pytest.raises(ShapeError, match="of the same width D"):
+        hs.score(torch.ones(2, 5), tmp_path / "e.npz")
+    assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
+
+
+def test_images_without_a_model_ask_for_one(photos):
+    with pytest.raises(OptionError, match=r"images need a model, got NoneType.*--model"):
+        hs.score(None, photos)
+
+
+def test_data_with_more_classes_than_the_model_is_refused(photos):
+    with pytest.raises(LabelError, match="has 3 classes, the model 2"):
+        hs.score(SmallCNN(num_classes=2, channels=3), photos)
+
+
+def test_a_label_outside_the_model_names_its_example():
+    class Stream(IterableDataset):  # knows neither its length nor its classes
+        def __iter__(self):
+            yield from zip(torch.rand(5, 1, 8, 8), [0, 1, 2, 7, 0], strict=True)
+
+    with pytest.raises(LabelError, match=r"expected labels in \[0, 3\).* got 7 for 3; score data"):
+        hs.score(SmallCNN(num_classes=3), Stream())
+    assert len(hs.score(SmallCNN(num_classes=8), Stream())) == 5
+
+
+def test_nothing_is_written_when_the_first_examples_fail(tmp_path):
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(64, 10)
+
+        def forward(self, images):
+            raise RuntimeError("sizes do not fit")
+
+    with pytest.raises(ModelError, match="sizes do not fit"):
+        hs.score(Broken(), "builtin:digits", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_next_step(
+    embeddings_file, tmp_path
+):
+    (tmp_path / "file").touch()
+    with pytest.raises(hs.errors.OutputError, match="choose another --out"):
+        hs.score(None, embeddings_file, out=tmp_path / "file" / "run")
+
+
+def test_settings_and_keywords_give_the_same_table(embeddings_file, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'data = {json.dumps(str(embeddings_file))}\nscores = ["avh"]\nbatch_size = 32\n'
+    )
+    settings = ScoreConfig.load(config, ["batch_size=64"], seed=4)
+    assert (settings.batch_size, settings.seed, settings.scores) == (64, 4, ("avh",))
+    by_settings = run_score(settings)
+    by_keywords = hs.score(None, embeddings_file, scores=["avh"], batch_size=64, seed=4)
+    assert by_settings.to_arrow().equals(by_keywords.to_arrow(), check_metadata=True)
