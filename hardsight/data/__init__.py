@@ -19,3 +19,4 @@ from hardsight.data._human import human_frequency as human_frequency
 from hardsight.data._images import thumbnail as thumbnail
 from hardsight.data._label_noise import with_label_errors as with_label_errors
 from hardsight.data._open import open_source as open_source
+from hardsight.data._pixels import model_input as model_input

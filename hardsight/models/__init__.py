@@ -13,3 +13,4 @@ from hardsight.models._resnet import ResNet50 as ResNet50
 from hardsight.models._small_cnn import SmallCNN as SmallCNN
 from hardsight.models._stored import StoredModel as StoredModel
 from hardsight.models._vgg import VGG19 as VGG19
+from hardsight.models._weights import load_weights as load_weights

@@ -139,7 +139,8 @@ def _built(
         build = timm_model if kind == "timm" else torchvision_model
         model, found = build(name, pretrained=pretrained, num_classes=num_classes, options=options)
         origin = f"{kind} {pretrained}" if pretrained else "random initialisation"
-        return LoadedModel(model, spec, found, None, origin, options)
+        used = {**({} if num_classes is None else {"num_classes": num_classes}), **options}
+        return LoadedModel(model, spec, found, None, origin, used)
     if num_classes is not None:
         if_taken = {**if_taken, "num_classes": num_classes}
     model, used = model_from_factory(kind, name, options=options, if_taken=if_taken)

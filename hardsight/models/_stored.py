@@ -80,8 +80,9 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> StoredModel:
             "pass the model and its weights by name"
         ) from err
     if stored.spec.partition(":")[0] not in trusted:
+        code = stored.spec if ":" in stored.spec else "FILE.py:FACTORY"
         raise ModelError(
             f"{file} names the code {stored.spec!r}, which is not run without being asked for; "
-            f"if you trust it: --model {stored.spec} --weights {folder / WEIGHTS}"
+            f"if you trust it: --model {code} --weights {folder / WEIGHTS}"
         )
     return stored

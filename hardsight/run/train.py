@@ -1,0 +1,435 @@
+"""Training by recipe: a checkpoint that can be scored, on Lightning."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hardsight._optional import require
+from hardsight.config import config_from
+from hardsight.errors import (
+    ConfigError,
+    NonFiniteError,
+    OptionError,
+    OutputError,
+    RunExistsError,
+    RunMismatchError,
+)
+from hardsight.heads import Head, find_head, logits_of
+from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.run._device import chosen_device, chosen_precision, chosen_workers
+from hardsight.run._provenance import versions
+from hardsight.run._seeds import seed_of
+from hardsight.run._train_config import AugmentConfig as AugmentConfig
+from hardsight.run._train_config import DataConfig as DataConfig
+from hardsight.run._train_config import LossConfig as LossConfig
+from hardsight.run._train_config import ModelConfig as ModelConfig
+from hardsight.run._train_config import OptimizerConfig as OptimizerConfig
+from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
+from hardsight.run._train_config import TrainConfig as TrainConfig
+from hardsight.run._train_images import EvaluationBatches, Pixels, Shard
+from hardsight.run._train_losses import TotalLoss
+from hardsight.run._train_setup import Sources, batches_of, opened_sources
+
+_PACKAGES = ("timm:", "torchvision:", "hf:")
+_RECIPE, _RESULT = "recipe.json", "result.json"
+_PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
+# what may change between an interrupted run and its continuation
+_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gives back.
+
+    Attributes:
+        folder: holds ``model.safetensors``, ``model.json``, ``metrics.csv``, ``recipe.json``,
+            ``result.json`` and ``checkpoints/``.
+        model: with the selected weights, in eval mode, on the CPU.
+        history: metrics by epoch.
+        best_epoch: the epoch, counted from 1, whose weights were selected.
+        test: accuracy and loss on the test split, where the recipe names one.
+        next_step: the command that scores the model.
+        is_first_process: of several that train together, the one that writes and prints.
+    """
+
+    folder: Path
+    model: nn.Module
+    history: list[dict[str, float]]
+    best_epoch: int
+    test: dict[str, float] | None
+    next_step: str
+    is_first_process: bool = True
+
+
+def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
+    """:func:`train` by settings, as the command line does it."""
+    return _run(config, config.model.name, config.data.name, show_progress)
+
+
+def train(
+    model: str | nn.Module,
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Train a classifier on labelled data, select it on a validation split, and keep it.
+
+    Args:
+        model: a name (see :func:`hardsight.models.load_model`) or a module, whose weights are
+            trained in place.
+        data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
+            ``{"name": "cifar10", "test_split": "test"}``.
+        out: folder of the run.
+        show_progress: force the progress bar on or off; by default it is shown on a terminal.
+        settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
+            ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
+            ``validation``, ``validation_split`` and ``test_split`` go to its table ``data``.
+
+    Returns:
+        the selected model and its history.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs, tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = hs.train(
+        ...         "small_cnn", "builtin:digits", split="train", out=f"{out}/run", epochs=1,
+        ...         device="cpu",
+        ...     )
+        >>> done.history[0]["epoch"], done.best_epoch
+        (1, 1)
+    """
+    table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
+    for key in ("split", "root", "validation", "validation_split", "test_split"):
+        if key in settings:
+            table[key] = settings.pop(key)
+    data = table["name"]
+    if not isinstance(data, str):
+        table["name"] = os.fspath(data) if isinstance(data, os.PathLike) else type(data).__name__
+    name = model if isinstance(model, str) else type(model).__name__
+    given = {"model": name, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, given, where="the settings of train")
+    return _run(config, model, data, show_progress)
+
+
+def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None) -> TrainResult:
+    pl = require("lightning.pytorch", extra="train", feature="training")
+    folder, device = Path(config.out), chosen_device(config.device)
+    sources = opened_sources(config.data, data, seed=config.seed)
+    loaded = _loaded(config, model, sources)
+    loss = TotalLoss(config.loss)
+    _check_strategy(config, loss)
+    head = _head(config, loaded.model, sources) if loss.needs_embeddings else None
+    recipe = _recipe(config, sources)
+    is_first = _is_first_process()
+    if is_first:
+        _prepare(folder, recipe, resume=config.resume)
+    if config.resume and (folder / _RESULT).exists():
+        return _finished(folder, config, loaded)
+    with _quiet(pl), torch.random.fork_rng():
+        recorder, pixels = _fitted(pl, config, sources, loaded, loss, head, device, show)
+    _load_best(loaded.model, folder)
+    test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
+    result = TrainResult(
+        folder,
+        loaded.model.cpu().eval(),
+        recorder.rows,
+        recorder.best,
+        test,
+        _next_step(folder, config, loaded),
+        is_first,
+    )
+    if is_first:
+        _keep(result, loaded, sources, recipe)
+    return result
+
+
+def _loaded(config: TrainConfig, model: str | nn.Module, sources: Sources) -> LoadedModel:
+    """The model with random weights of the recipe's seed, fitting the data."""
+    _, image, _ = sources.train.row(0)
+    shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
+    seed = seed_of(config.seed, "weights") % 2**31
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return load_model(
+            model,
+            weights=config.model.weights,
+            num_classes=len(sources.classes),
+            options=config.model.options,
+            if_taken={**shape, "seed": seed},
+        )
+
+
+def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
+    """The classifier head, verified on two training images."""
+    pixels = Pixels(sources.train.how, channels_last=False, device=torch.device("cpu"))
+    rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
+    return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
+
+
+def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
+    if config.strategy == "fsdp" and loss.needs_class_weights:
+        raise ConfigError(
+            "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
+            "use strategy = 'ddp'"
+        )
+    if config.strategy != "auto" and config.device == "mps":
+        raise OptionError("mps is a single device; leave strategy out")
+
+
+def _fitted(
+    pl: Any,
+    config: TrainConfig,
+    sources: Sources,
+    loaded: LoadedModel,
+    loss: TotalLoss,
+    head: Head | None,
+    device: torch.device,
+    show: bool | None,
+) -> tuple[Any, Pixels]:
+    from hardsight.run._train_module import TrainModule
+    from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
+
+    trainer = _trainer(pl, config, device, loss)
+    own = _own_device(trainer, device)
+    shard = Shard(trainer.global_rank, trainer.world_size)
+    workers = chosen_workers(config.workers, length=len(sources.train))
+    train, validation, pixels = batches_of(
+        sources, config, device=own, shard=shard, workers=workers, show=show
+    )
+    recorder = RunRecorder(Path(config.out), config)
+    bar = ProgressBar(config, len(train), recorder, show)
+    trainer.callbacks += [recorder, bar]
+    loaded.model.train()
+    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    if layout:
+        loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = TrainModule(loaded.model, config, loss, head=head, steps_per_epoch=len(train))
+    last = Path(config.out) / LAST
+    start = last if config.resume and last.exists() else None
+    answer = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
+    except NonFiniteError as err:
+        raise NonFiniteError(f"{err}; {_advice(last, recorder.rows)}") from err
+    except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, answer)
+        raise KeyboardInterrupt from err
+    finally:
+        module.close()
+        bar.close()
+    return recorder, pixels
+
+
+def _trainer(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
+    """Lightning's trainer, with its own files, bars and summaries off: we write ours."""
+    precision = chosen_precision(config.precision, device)
+    chosen = config.devices if device.index is None else [device.index]
+    return pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else device.type,
+        devices=chosen,
+        num_nodes=config.num_nodes,
+        strategy=_strategy(config, loss),
+        precision=_PRECISIONS[precision],
+        max_epochs=config.epochs,
+        gradient_clip_val=config.gradient_clip,
+        deterministic=config.deterministic,
+        benchmark=None if config.deterministic else device.type == "cuda",
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
+    is_many = config.devices * config.num_nodes > 1
+    if config.strategy == "fsdp" or not is_many:
+        return config.strategy
+    # a loss that reads no logits leaves the head's bias without a gradient
+    return "ddp" if loss.uses_logits else "ddp_find_unused_parameters_true"
+
+
+def _own_device(trainer: Any, device: torch.device) -> torch.device:
+    found: torch.device = trainer.strategy.root_device
+    return found if device.type == "cuda" else device
+
+
+def _advice(last: Path, rows: list[dict[str, float]]) -> str:
+    kept = (
+        f"the checkpoint of epoch {int(rows[-1]['epoch'])} is kept in {last}"
+        if rows
+        else "no epoch was complete, so there is no checkpoint"
+    )
+    return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"
+
+
+def _is_first_process() -> bool:
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
+def _recipe(config: TrainConfig, sources: Sources) -> dict[str, Any]:
+    """Everything that decides the result."""
+    return {
+        "config": dataclasses.asdict(config),
+        "data_fingerprint": sources.fingerprint,
+        "preprocessing": dataclasses.asdict(sources.train.how),
+        "versions": versions("lightning"),
+    }
+
+
+def _prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
+    """Make the folder, or check that the run in it is this one.
+
+    Raises:
+        RunExistsError: something is there and ``resume`` was not asked for.
+        RunMismatchError: the run there has another recipe or other data.
+    """
+    file = folder / _RECIPE
+    if not resume:
+        if folder.exists() and any(folder.iterdir()):
+            held = "a training run" if file.exists() else "files that are no training run"
+            raise RunExistsError(
+                f"{folder} holds {held}; choose another out, or continue it with --resume"
+                if file.exists()
+                else f"{folder} holds {held}; choose another out"
+            )
+    elif file.exists():
+        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+    new = json.loads(json.dumps(new))  # tuples as lists
+    differing = [
+        f"{key} = {old['config'].get(key)!r} instead of {value!r}"
+        for key, value in new["config"].items()
+        if key not in _FREE_TO_CHANGE and old["config"].get(key) != value
+    ]
+    if old["data_fingerprint"] != new["data_fingerprint"]:
+        differing.append("other training data")
+    if differing:
+        raise RunMismatchError(
+            f"the run in {folder} cannot be continued with this recipe: it has "
+            f"{'; '.join(differing)}; use the same recipe, or another out"
+        )
+
+
+def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainResult:
+    """The result of a run that was completed before."""
+    content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+    _load_best(loaded.model, folder)
+    return TrainResult(
+        folder,
+        loaded.model.eval(),
+        content["history"],
+        content["best_epoch"],
+        content["test"],
+        _next_step(folder, config, loaded),
+        _is_first_process(),
+    )
+
+
+def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
+    """The command that scores the model: on the test split, or on the training data."""
+    data, split = config.data, config.data.test_split or config.data.split
+    model = str(folder)
+    if loaded.spec not in MODELS and ":" in loaded.spec and not loaded.spec.startswith(_PACKAGES):
+        model = f"{loaded.spec} --weights {folder / 'model.safetensors'}"
+    parts = [f"hardsight score --model {model} --data {data.name}"]
+    parts += [f"--split {split}"] if split else []
+    parts += [f"--data-root {data.root}"] if data.root else []
+    sample = "out-of-sample" if data.test_split else "in-sample"
+    return " ".join([*parts, f"--sample {sample} --out {folder}-scores"])
+
+
+def _load_best(model: nn.Module, folder: Path) -> None:
+    from hardsight.run._train_records import BEST
+
+    load_weights(model, folder / BEST)
+
+
+@torch.inference_mode()
+def _tested(
+    model: nn.Module, sources: Sources, pixels: Pixels, config: TrainConfig
+) -> dict[str, float]:
+    """Accuracy and cross-entropy on the test split, by the selected model."""
+    from hardsight.run._train_module import Tally
+
+    assert sources.test is not None
+    model = model.to(pixels.device).eval()
+    tally = Tally(pixels.device)
+    workers = chosen_workers(config.workers, length=len(sources.test))
+    for batch in EvaluationBatches(
+        sources.test, pixels, batch_size=max(256, config.batch_size), shard=Shard(), workers=workers
+    ):
+        logits = logits_of(model(batch.inputs)).float()
+        tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
+    loss, accuracy = tally.means()
+    return {"accuracy": accuracy, "loss": loss, "examples": len(sources.test)}
+
+
+def _keep(
+    result: TrainResult, loaded: LoadedModel, sources: Sources, recipe: dict[str, Any]
+) -> None:
+    """Write the model as a folder that ``hardsight score`` takes, and the result beside it."""
+    from hardsight.run._train_records import plain_state
+
+    stored = StoredModel(loaded.spec, dict(loaded.options), sources.train.how, sources.classes)
+    stored.write(result.folder, plain_state(result.model.state_dict()))
+    content = {
+        "best_epoch": result.best_epoch,
+        "test": result.test,
+        "train_examples": len(sources.train),
+        "validation_examples": 0 if sources.validation is None else len(sources.validation),
+        "history": result.history,
+        **recipe,
+    }
+    part = result.folder / f"{_RESULT}.part"
+    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    part.replace(result.folder / _RESULT)
+
+
+@contextmanager
+def _quiet(pl: Any) -> Iterator[None]:
+    """Keep Lightning's hints about itself away; warnings about the user's work pass."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=pl.utilities.warnings.PossibleUserWarning)
+            warnings.filterwarnings("ignore", module=r"lightning\..*", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
