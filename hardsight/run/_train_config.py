@@ -232,7 +232,7 @@ class TrainConfig:
         )
         if not self.loss:
             raise ConfigError(
-                "expected at least one loss, got none; leave the key out for cross_entropy"
+                "expected at least one loss, got none; such as loss = 'cross_entropy'"
             )
         if not 0 <= self.data.validation < 1:
             raise ConfigError(

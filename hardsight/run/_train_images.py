@@ -215,9 +215,7 @@ class Pixels:
     def __init__(self, how: Preprocessing, *, channels_last: bool, device: torch.device) -> None:
         self.device = device
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        mean, std = (
-            torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (how.mean, how.std)
-        )
+        mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
         # (x / white - mean) / std as one product and one sum
         self._scale = (1 / std).float().to(device)
         self._scale_of_bytes = (1 / (255 * std)).float().to(device)

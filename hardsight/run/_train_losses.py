@@ -47,9 +47,8 @@ class Term:
         config = self.config
         if epoch < config.start_epoch:
             return 0.0
-        done = min(
-            1.0, (epoch - config.start_epoch) / config.ramp_epochs if config.ramp_epochs else 1
-        )
+        since, ramp_epochs = epoch - config.start_epoch, config.ramp_epochs
+        done = since / ramp_epochs if since < ramp_epochs else 1.0
         if config.ramp == "gaussian":
             return config.weight * math.exp(-5 * (1 - done) ** 2)
         return config.weight * (done if config.ramp == "linear" else 1.0)

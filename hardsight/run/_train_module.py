@@ -125,11 +125,9 @@ class TrainModule(pl.LightningModule):
         self.model = model
         self._config, self._loss, self._head = config, loss, head
         self._steps_per_epoch = steps_per_epoch
-        self._layer = (
-            linear_layer(model, head.name)
-            if head is not None and loss.needs_class_weights
-            else None
-        )
+        self._layer = None
+        if head is not None and loss.needs_class_weights:
+            self._layer = linear_layer(model, head.name)
         # in a tuple, or the compiled model would be a second copy in the state dict
         self._runner = (torch.compile(model) if config.compile else model,)
         self._forward: Any = None
@@ -139,7 +137,7 @@ class TrainModule(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Open the hook on the head for the whole run."""
-        runner = self._runner[0]
+        runner: Any = self._runner[0]
         if self._head is None:
             self._forward = lambda inputs: (None, logits_of(runner(inputs)))
         else:
@@ -198,8 +196,6 @@ class TrainModule(pl.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
         """Batches are made on the device."""
         return batch

@@ -162,13 +162,8 @@ class ProgressBar(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar, with the epochs an earlier run has done."""
         if trainer.is_global_zero:
-            total = self._config.epochs * self._steps
-            bar = progress(
-                self._title(),
-                total=total,
-                done=trainer.current_epoch * self._steps,
-                show=self._show,
-            )
+            total, done = (n * self._steps for n in (self._config.epochs, trainer.current_epoch))
+            bar = progress(self._title(), total=total, done=done, show=self._show)
             self._advance = self._open.enter_context(bar)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:

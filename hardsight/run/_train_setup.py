@@ -71,11 +71,11 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
     for source in others.values():
         _check_classes(train, source)
     measured = _measured(Decoded(train, how, rows), config, how)
-    validation = others["validation"]
+    validation, held = others["validation"], None
     if validation is not None:
         held = Decoded(validation, measured, range(len(validation)))
-    else:
-        held = Decoded(train, measured, held_out) if held_out else None
+    elif held_out:
+        held = Decoded(train, measured, held_out)
     test = others["test"]
     return Sources(
         train=Decoded(train, measured, rows),
@@ -212,6 +212,5 @@ def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], t
     mean = total / count
     std = (squares / count - mean**2).clamp_min(1e-12).sqrt()
     # rounded: they are printed, stored and typed again
-    return tuple(round(v, 4) for v in mean.tolist()), tuple(
-        max(round(v, 4), 1e-4) for v in std.tolist()
-    )
+    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
