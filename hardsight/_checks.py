@@ -27,10 +27,14 @@ def check_rows(**tensors: Tensor) -> None:
 
 
 def check_matrix(**tensors: Tensor) -> None:
-    """Raise unless every tensor is a floating-point matrix."""
+    """Raise unless every tensor is a floating-point matrix of at least one column."""
     for name, tensor in tensors.items():
         if tensor.ndim != 2:
             raise ShapeError(f"expected {name} to have 2 dimensions, got {list(tensor.shape)}")
+        if tensor.shape[1] == 0:
+            raise ShapeError(
+                f"expected {name} to have at least one column, got a shape of {list(tensor.shape)}"
+            )
         if not tensor.is_floating_point():
             raise ShapeError(f"expected {name} to be floating point, got {tensor.dtype}")
 
@@ -64,7 +68,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether values cannot be read: under torch.compile, vmap or a fake tensor."""
+    """Whether values cannot be read: under ``torch.compile`` or a ``torch.func`` transform."""
     import torch
 
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)

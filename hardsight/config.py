@@ -39,7 +39,7 @@ def load_config(
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file)
-        if not path.exists():
+        if not path.is_file():
             raise MissingDataError(f"no config file at {path}")
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -137,7 +137,8 @@ def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
             return float(value)
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
             return value
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    names = [getattr(option, "__name__", str(option)) for option in options]
+    wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
     raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
 
 

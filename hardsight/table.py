@@ -19,13 +19,19 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import MissingDataError, OutputError, TableError
+from hardsight.errors import (
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    OutputError,
+    TableError,
+)
 from hardsight.registry import unknown_name
 
 if TYPE_CHECKING:
@@ -112,11 +118,14 @@ class ScoreTable:
         return self._rows
 
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` hardest examples by one score, hardest first."""
+        """The ``n`` hardest examples by one score, hardest first.
+
+        Ties keep the order of the table; rows whose score is NaN are left out.
+        """
         return _frame(self._ranked(n, by, harder_first=True))
 
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
-        """The ``n`` easiest examples by one score, easiest first."""
+        """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
         return _frame(self._ranked(n, by, harder_first=False))
 
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
@@ -148,8 +157,10 @@ class ScoreTable:
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
     def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:
-        values = self.column(by).astype(np.float64)
+        if n < 0:
+            raise OptionError(f"expected n to be 0 or more, got {n}")
         descending = self.higher_is_harder(by) == harder_first
+        values = self.column(by).astype(np.float64)
         # stable on ties; NaN sorts last in either direction and is never ranked
         order = np.argsort(-values if descending else values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
@@ -285,23 +296,32 @@ def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
 
 
 def _write_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema) -> None:
-    partial = file.with_name(f".tmp-{file.name}")
-    with partial.open("wb") as sink:
-        with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-            for part in parts:
-                writer.write_table(part.replace_schema_metadata(schema.metadata))
-        sink.flush()
-        os.fsync(sink.fileno())
-    partial.replace(file)
+    with (
+        _replacing(file) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd") as writer,
+    ):
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
 
 
 def _replace(file: Path, content: bytes) -> None:
-    partial = file.with_name(f".tmp-{file.name}")
-    with partial.open("wb") as sink:
+    with _replacing(file) as sink:
         sink.write(content)
-        sink.flush()
-        os.fsync(sink.fileno())
-    partial.replace(file)
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``file`` when complete, and else is removed."""
+    partial = file.with_name(f".tmp-{file.name}")
+    try:
+        with partial.open("wb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -309,7 +329,7 @@ def _writing(folder: Path) -> Iterator[None]:
     """Turn a failed write into an error with a next step."""
     try:
         yield
-    except OutputError:
+    except HardsightError:  # some of them are OSErrors too
         raise
     except OSError as err:
         raise OutputError(

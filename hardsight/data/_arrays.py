@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._example import Example
-from hardsight.data._files import Fingerprint, evenly_spaced
+from hardsight.data._example import Example, id_at
+from hardsight.data._files import Fingerprint
 from hardsight.data._images import picture
 from hardsight.data._labels import class_indices
 from hardsight.errors import DataError, ShapeError
@@ -16,7 +16,7 @@ from hardsight.errors import DataError, ShapeError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data._stored import StoredArray
+    from hardsight.data._mapped import StoredArray
 
 
 class ArraySource:
@@ -58,6 +58,9 @@ class ArraySource:
                 f"expected images of uint8, uint16 or floats in [0, 1], got {examples.dtype} in "
                 f"{spec}; convert them, e.g. images.astype('uint8')"
             )
+        # models compute in float32
+        wide = examples.dtype.kind == "f"
+        self._content_dtype = np.dtype(np.float32) if wide else examples.dtype
         self._labels, self.classes = class_indices(
             labels, classes=classes, where=f"the labels of {spec}"
         )
@@ -76,12 +79,12 @@ class ArraySource:
         if self._channels_first:
             array = array.transpose(1, 2, 0)
         as_picture = array.dtype == np.uint8 and array.ndim > 1
-        content = picture(array) if as_picture else np.array(array)
+        content = picture(array) if as_picture else array.astype(self._content_dtype)
         return Example(self.id_of(index), self.label_of(index), content)
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        return str(index) if self._ids is None else str(self._ids[index])
+        return id_at(self._ids, index)
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -89,9 +92,8 @@ class ArraySource:
 
     def fingerprint(self) -> str:
         """SHA-256 over shape, labels and evenly spaced examples."""
-        mark = Fingerprint("arrays").add(self._examples.shape)
-        for row in evenly_spaced(len(self), 64):
-            mark.add_array(self._examples.read(row, row + 1))
+        mark = Fingerprint("arrays")
+        self._examples.add_to(mark)
         return mark.add_array(self._labels).add_names(self.classes).hexdigest()
 
 

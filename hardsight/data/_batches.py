@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ class Batch:
         return Batch(
             self.index.pin_memory(),
             self.ids,
-            pin_memory(self.inputs),  # type: ignore[no-untyped-call]
+            pin_memory(self.inputs),
             self.labels.pin_memory(),
             self.errors,
         )
@@ -68,12 +69,13 @@ def batches(
     batch_size: int | None = None,
     workers: int | None = None,
     strict: bool = False,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Examples ``start`` to ``stop`` in source order.
 
     Images are preprocessed; tensors and arrays of a user's own dataset are stacked as they are.
     An example that cannot be read is listed in its batch's ``errors``, also when it takes its
-    worker process down.
+    worker process down. Close the generator (``contextlib.closing``) where it may be left early:
+    its workers end with it.
 
     Args:
         source: from :func:`hardsight.data.open_source`.
@@ -94,24 +96,29 @@ def batches(
         LabelError: a label is outside ``[0, C)``.
     """
     loading = getattr(source, "loading", None) or Loading()
-    size = batch_size or loading.batch_size or _BATCH_SIZE
-    if size < 1 or start < 0:
-        raise OptionError(f"expected batch_size >= 1 and start >= 0, got {size} and {start}")
+    size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
+    count = (loading.workers or 0) if workers is None else workers
+    if size < 1 or start < 0 or count < 0:
+        raise OptionError(
+            f"expected batch_size >= 1, start >= 0 and workers >= 0, got {size}, {start}, {count}"
+        )
     collate = _Collate(source.spec, source.classes, loading.collate)
     rows = _Rows(source, preprocessing, raw=loading.collate is not None)
     if isinstance(source, StreamSource):
         loaded = _stream_batches(rows, collate, start, stop, size)
     else:
         end = len(source) if stop is None else min(stop, len(source))
-        count = (loading.workers or 0) if workers is None else workers
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
-    for batch in loaded:
-        if isinstance(batch, HardsightError):
-            raise batch
-        if strict and batch.errors:
-            _, name, why = batch.errors[0]
-            raise BadExampleError(f"{name} cannot be read: {why}; run without strict to pass over")
-        yield batch
+    with contextlib.closing(loaded):  # workers end with this loop, however it ends
+        for batch in loaded:
+            if isinstance(batch, HardsightError):
+                raise batch
+            if strict and batch.errors:
+                _, name, why = batch.errors[0]
+                raise BadExampleError(
+                    f"{name} cannot be read: {why}; without strict it would be passed over"
+                )
+            yield batch
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,8 @@ class _Rows:
         if isinstance(content, Image.Image) or self._is_our_image(content):
             return replace(example, content=torch.from_numpy(model_input(content, self._how)))
         if isinstance(content, np.ndarray):
-            tensor = torch.from_numpy(np.ascontiguousarray(content))
-            return replace(example, content=tensor)
+            native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
+            return replace(example, content=torch.from_numpy(native))
         return example
 
     def _is_our_image(self, content: Any) -> bool:
@@ -247,7 +254,7 @@ class _WorkerDiedError(Exception):
 
 def _map_batches(
     rows: _Rows, collate: _Collate, positions: range, size: int, workers: int, loading: Loading
-) -> Iterator[Batch | HardsightError]:
+) -> Generator[Batch | HardsightError, None, None]:
     """Batches from several workers; where one dies, what was under way is read serially."""
     done = 0
     while done < len(positions):
@@ -265,7 +272,7 @@ def _map_batches(
 
 def _serial_batches(
     rows: _Rows, collate: _Collate, positions: range, size: int, loading: Loading
-) -> Iterator[Batch | HardsightError]:
+) -> Generator[Batch | HardsightError, None, None]:
     """One worker, one batch at a time: the batch that kills it is the next one."""
     done = 0
     while done < len(positions):
@@ -321,14 +328,18 @@ def _loaded(
     iterator = iter(loader)
     _watch_quietly(iterator)
     while True:
+        death = ""
         try:
             batch = next(iterator)
         except StopIteration:
             return
         except RuntimeError as err:
-            if workers and "DataLoader worker" in str(err):
-                raise _WorkerDiedError(" ".join(str(err).split())[:200]) from err
-            raise
+            if not workers or "DataLoader worker" not in str(err):
+                raise
+            death = " ".join(str(err).split())[:200]
+        if death:  # no longer handling: nothing refers to the iterator, so its workers end here
+            del iterator
+            raise _WorkerDiedError(death)
         yield batch
 
 
@@ -346,7 +357,7 @@ def _watch_quietly(iterator: Any) -> None:
 
 def _stream_batches(
     rows: _Rows, collate: _Collate, start: int, stop: int | None, size: int
-) -> Iterator[Batch | HardsightError]:
+) -> Generator[Batch | HardsightError, None, None]:
     source = rows.source
     assert isinstance(source, StreamSource)
     samples = itertools.islice(source.samples(start), None if stop is None else stop - start)

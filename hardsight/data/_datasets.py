@@ -201,6 +201,10 @@ def stored_classes(dataset: Any) -> tuple[str, ...] | None:
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names:
         return tuple(str(name) for name in names)
+    features: Any = getattr(dataset, "features", None)  # of a Hugging Face dataset
+    for key in LABEL_KEYS if isinstance(features, Mapping) else ():
+        if getattr(features.get(key), "names", None):
+            return tuple(features[key].names)
     if _is_subset(dataset):
         return stored_classes(dataset.dataset)
     if _is_concatenation(dataset):
@@ -224,7 +228,7 @@ def stored_labels(dataset: Any) -> Any:
     if values is None or getattr(dataset, "target_transform", None) is not None:
         return None
     labels = in_memory(values)
-    return labels if labels.shape == (len(dataset),) and labels.dtype.kind in "biuf" else None
+    return labels if labels.shape == (len(dataset),) and labels.dtype.kind in "biufU" else None
 
 
 def reason(err: BaseException) -> str:
@@ -249,8 +253,9 @@ def _add_content(mark: Fingerprint, dataset: Any) -> None:
     for part in dataset.datasets if _is_concatenation(dataset) else ():
         _add_content(mark, part)
     for array in (*(getattr(dataset, "tensors", None) or ()), getattr(dataset, "data", None)):
-        if hasattr(array, "shape") and len(array.shape):
+        if (isinstance(array, np.ndarray) or hasattr(array, "detach")) and array.ndim:
             mark.add_rows(in_memory(array))
+    mark.add(getattr(dataset, "_fingerprint", ""))  # of a Hugging Face dataset
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list):  # torchvision's (path, label)
         mark.add_names(str(sample) for sample in itertools.islice(samples, 1_000_000))

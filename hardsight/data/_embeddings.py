@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.data._files import Fingerprint, evenly_spaced
-from hardsight.data._labels import class_indices, class_names
-from hardsight.errors import DataError, ShapeError
+from hardsight.data._example import id_at
+from hardsight.data._files import Fingerprint
+from hardsight.data._labels import are_names, class_indices, class_names
+from hardsight.errors import DataError, LabelError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data._stored import StoredArray
+    from hardsight.data._mapped import StoredArray
 
 
 class EmbeddingSource:
@@ -67,8 +68,13 @@ class EmbeddingSource:
         self.class_weights, self.bias = class_weights, bias
         self._check_head()
         self.labels, self.classes = class_indices(
-            labels, classes=self._names(classes), where=f"the labels of {spec}"
+            labels, classes=self._names(classes, labels), where=f"the labels of {spec}"
         )
+        if class_weights is not None and len(self.classes) != len(class_weights):
+            raise LabelError(
+                f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
+                f"{len(class_weights)} rows; pass classes=[...], one name per row"
+            )
         for name, values in (("labels", self.labels), ("ids", ids)):
             if values is not None and len(values) != len(self):
                 raise ShapeError(
@@ -91,10 +97,7 @@ class EmbeddingSource:
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        if self._ids is None:
-            return str(index)
-        value = self._ids[index]
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return id_at(self._ids, index)
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -102,9 +105,8 @@ class EmbeddingSource:
 
     def fingerprint(self) -> str:
         """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
-        mark = Fingerprint("embeddings").add(self._rows.shape, self.dtype)
-        for row in evenly_spaced(len(self), 64):
-            mark.add_array(self.chunk(row, row + 1))
+        mark = Fingerprint("embeddings")
+        self._rows.add_to(mark)
         mark.add_array(self.labels).add_names(self.classes)
         for array in (self.class_weights, self.bias):
             if array is not None:
@@ -125,13 +127,13 @@ class EmbeddingSource:
                 f"{list(bias.shape)}"
             )
 
-    def _names(self, classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    def _names(self, classes: Sequence[str] | None, labels: Any) -> tuple[str, ...] | None:
         """Names for every row of the head, also for classes without examples."""
         if self.class_weights is None:
             return None if classes is None else class_names(classes)
         count = len(self.class_weights)
         if classes is None:
-            return tuple(str(index) for index in range(count))
+            return None if are_names(labels) else tuple(str(index) for index in range(count))
         if len(classes) != count:
             raise ShapeError(
                 f"expected one class name per row of class_weights, got {len(classes)} names and "

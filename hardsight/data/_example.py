@@ -22,6 +22,14 @@ class Example:
     content: Any
 
 
+def id_at(ids: Any, index: int) -> str:
+    """The stored id at a position as text; the position itself where none are stored."""
+    if ids is None:
+        return str(index)
+    value = ids[index]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 class ExampleSource(Protocol):
     """Labelled examples by position; may be sent to loader workers.
 

@@ -36,6 +36,16 @@ def existing(path: str | os.PathLike[str]) -> Path:
     raise MissingDataError(f"no file or folder {path}; the path exists up to {above.resolve()}")
 
 
+def check_listable(folder: Path) -> None:
+    """Raise ``DataError`` where the folder may not be listed."""
+    try:
+        os.scandir(folder).close()
+    except OSError as err:
+        raise DataError(
+            f"cannot list {folder}: {err.strerror or err}; check its permissions"
+        ) from err
+
+
 def matching(pattern: str) -> list[Path]:
     """Files that match a glob pattern, sorted.
 
@@ -77,11 +87,12 @@ class Fingerprint:
         self._take(np.ascontiguousarray(array).tobytes())
         return self
 
-    def add_rows(self, array: NDArray[Any]) -> Fingerprint:
-        """Take in shape, dtype and evenly spaced rows of a large array."""
+    def add_rows(self, array: Any) -> Fingerprint:
+        """Take in shape, dtype and evenly spaced rows of a large array, in memory or stored."""
         self.add(array.shape, array.dtype)
-        for row in evenly_spaced(len(array), _SAMPLE_ROWS):
-            self._take(np.ascontiguousarray(array[row]).tobytes())
+        for row in evenly_spaced(array.shape[0], _SAMPLE_ROWS):
+            rows = array.read(row, row + 1) if hasattr(array, "read") else array[row : row + 1]
+            self._take(np.ascontiguousarray(rows).tobytes())
         return self
 
     def add_file(self, file: Path) -> Fingerprint:

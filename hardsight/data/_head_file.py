@@ -13,7 +13,7 @@ from hardsight.errors import AmbiguousHeadError, DataError, OptionError, ShapeEr
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data._stored import FileArray
+    from hardsight.data._mapped import FileArray
 
 
 def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[Any] | None:

@@ -7,15 +7,13 @@ import math
 import re
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hardsight.data._stored import MAX_UNPACKED_BYTES, MappedArray, MemoryArray
+from hardsight.data._mapped import MappedArray, MemoryArray
+from hardsight.data._stored import MAX_UNPACKED_BYTES, read_exactly
 from hardsight.errors import DataError, MissingDataError
-
-if TYPE_CHECKING:
-    from typing import IO
 
 _NAME = re.compile(r"idx\d-ubyte(\.gz)?$", re.IGNORECASE)
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -87,18 +85,14 @@ def idx_array(file: Path) -> MappedArray | MemoryArray:
                     f"{file} unpacks to {size / 2**30:.1f} GiB; unpack it with gunzip, it is then "
                     "read in place"
                 )
-            content = source.read(size)  # never more than the header declares
+            content = read_exactly(source, size, str(file))
     except (OSError, EOFError, zlib.error) as err:
         raise DataError(f"{file} is not a readable idx file: {err}") from err
-    if len(content) != size:
-        raise DataError(
-            f"{file} is truncated: {size:,} bytes expected for {list(shape)}, {len(content):,} "
-            "found; download it again"
-        )
-    return MemoryArray(np.frombuffer(content, dtype=dtype).reshape(shape))
+    array = np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)
+    return MemoryArray(array.reshape(shape))
 
 
-def _header(source: IO[bytes] | Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = source.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
         raise DataError(f"{file} is no idx file: it starts with {magic!r}")

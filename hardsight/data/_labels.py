@@ -17,7 +17,7 @@ _MAX_CLASSES = 50_000_000
 
 
 def class_indices(
-    values: Any, *, classes: Sequence[str] | None = None, where: str
+    values: Any, *, classes: Sequence[str] | None = None, where: str, least: int = 2
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as ``[N]`` class indices, with the names of the classes.
 
@@ -29,6 +29,7 @@ def class_indices(
         values: one label per example.
         classes: names of the classes, position = label.
         where: the labels' origin, for messages.
+        least: number of classes there must be.
 
     Returns:
         Indices in ``[0, C)`` and ``C`` names; numbered names where none are known.
@@ -50,12 +51,26 @@ def class_indices(
     if known is None:
         known = _numbered(indices, where)
     _check_range(indices, known, where)
-    if len(known) < 2:
+    if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
             "an example's class with the others"
         )
     return indices, known
+
+
+def are_names(values: Any) -> bool:
+    """Whether labels are strings other than numbers.
+
+    Example:
+        >>> are_names(["dog", "cat"]), are_names(["0", "1"]), are_names([0, 1])
+        (True, False, False)
+    """
+    array = np.asarray(values)
+    return array.dtype.kind in "OSU" and not all(
+        _is_index(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v))
+        for v in set(array.reshape(-1).tolist())
+    )
 
 
 def class_names(classes: Sequence[str]) -> tuple[str, ...]:
@@ -199,9 +214,8 @@ def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str)
             else "correct it, or name every class"
         )
         bound = f"[0, {len(known)})" if known else "0 or above"
-        raise LabelError(
-            f"expected labels in {bound}, got {wrong} at position {position} of {where}; {hint}"
-        )
+        place = where if len(indices) == 1 else f"position {position} of {where}"
+        raise LabelError(f"expected labels in {bound}, got {wrong} at {place}; {hint}")
 
 
 def _some(names: Sequence[str], limit: int = 8) -> str:

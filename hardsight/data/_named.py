@@ -12,9 +12,9 @@ from hardsight.data._folder import FolderSource
 from hardsight.data._huggingface import HuggingFaceSource, load_from_hub
 from hardsight.data._idx import idx_array, labels_beside
 from hardsight.data._locate import Location, locate, missing, split_names
+from hardsight.data._mapped import MemoryArray
 from hardsight.data._originals import cifar_arrays, svhn_arrays
 from hardsight.data._parquet import ParquetSource
-from hardsight.data._stored import MemoryArray
 from hardsight.data._wrapped import JoinedSource, RelabelledSource
 from hardsight.errors import DataError, MissingDataError
 

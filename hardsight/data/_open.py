@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from hardsight.data._arrays import ArraySource, digits
 from hardsight.data._catalogue import DATASETS
 from hardsight.data._datasets import DatasetSource, Loading, StreamSource
 from hardsight.data._embeddings import EmbeddingSource
-from hardsight.data._files import existing, is_pattern, matching
+from hardsight.data._files import check_listable, existing, is_pattern, matching
 from hardsight.data._folder import SPLITS, FolderSource, split_folders
 from hardsight.data._head_file import head_arrays, in_memory, plain_array
 from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
 from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
 from hardsight.data._labels import class_indices
+from hardsight.data._mapped import MemoryArray
 from hardsight.data._named import named_source
 from hardsight.data._parquet import (
     EMBEDDING_COLUMNS,
@@ -31,13 +32,13 @@ from hardsight.data._parquet import (
     one_column,
     stored_class_names,
 )
-from hardsight.data._stored import ARRAY_SUFFIXES, MemoryArray, stored_arrays
+from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
     from hardsight.data._example import ExampleSource
-    from hardsight.data._stored import FileArray, StoredArray
+    from hardsight.data._mapped import FileArray, StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
@@ -179,6 +180,7 @@ def _images_only(options: _Options) -> None:
 
 
 def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    check_listable(folder)
     files = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
     if files:
         return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
@@ -311,7 +313,8 @@ def _embeddings(
         width, least = 0, 0
     else:
         width = rows.shape[1]
-        indices, _ = class_indices(values, classes=names, where=f"the labels of {text}")
+        where = f"the labels of {text}"
+        indices, _ = class_indices(values, classes=names, where=where, least=1)
         least = int(indices.max()) + 1
     weights, bias = head_arrays(
         options.class_weights,
@@ -346,7 +349,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         loading, data = _loading(data), data.dataset
     if isinstance(data, IterableDataset) or _is_streamed(data):
         return StreamSource(data, classes=options.classes, loading=loading)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if not indexed or isinstance(data, Mapping):
         raise DataError(
             f"cannot read examples from a {name}; expected {_FORMS}, a torch Dataset or "
             "DataLoader, or a Hugging Face Dataset"
@@ -372,6 +376,8 @@ def _is_streamed(data: Any) -> bool:
 
 
 def _huggingface(data: Any, options: _Options) -> ExampleSource:
+    import datasets
+
     if isinstance(data, dict):  # DatasetDict and IterableDatasetDict
         if options.split not in data:
             splits = ", ".join(data)
@@ -379,7 +385,7 @@ def _huggingface(data: Any, options: _Options) -> ExampleSource:
         data = data[options.split]
     else:
         options.refuse("split", because="a Dataset is one split already")
-    if not hasattr(data, "__getitem__"):
+    if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
     if has_images(data):
         return HuggingFaceSource(data, classes=options.classes)

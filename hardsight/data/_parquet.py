@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.data._example import Example
+from hardsight.data._example import Example, id_at
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import decode
 from hardsight.data._labels import class_indices
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels")
 EMBEDDING_COLUMNS = ("embeddings", "embedding")
-_BATCH_BYTES = 8 * 1024**2
+_BATCH_BYTES, _BUFFER_BYTES = 8 * 1024**2, 1024**2
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class RowReader:
                     self._groups.append(_RowGroup(file, number, self._length, rows))
                 self._length += group.num_rows
         self._starts = [group.start for group in self._groups]
+        self._number, self._first = -1, 0  # row group being read, position of the batch in hand
         self._batch: pa.RecordBatch = []
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._forget()
@@ -80,16 +81,24 @@ class RowReader:
         if self._process != os.getpid():  # a forked worker reads with handles of its own
             self._forget()
         number = bisect.bisect_right(self._starts, position) - 1
-        if number != self._number or position < self._first:
-            self._open(number)
-        while position >= self._first + len(self._batch):
-            self._first += len(self._batch)
-            self._batch = next(self._batches)
+        try:
+            if number != self._number or position < self._first:
+                self._open(number)
+            while position >= self._first + len(self._batch):
+                self._first, self._batch = self._first + len(self._batch), next(self._batches)
+        except StopIteration:
+            self._forget()
+            raise OSError("the row group ends before its last row") from None
+        except Exception:  # a damaged page: the next call starts anew instead of a step behind
+            self._forget()
+            raise
         return self._first, self._batch
 
     def _open(self, number: int) -> None:
         group = self._groups[number]
-        self._batches = opened(group.file).iter_batches(
+        # page by page, neither mapped nor read ahead: a row group may be larger than the memory
+        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
         self._number, self._first, self._batch = number, group.start, next(self._batches)
@@ -151,7 +160,7 @@ class ParquetSource:
         try:
             value = self._reader.rows(index, index + 1).column(0)[0].as_py()
         except (OSError, pa.ArrowException) as err:
-            raise BadExampleError(f"cannot be read: {err}") from err
+            raise BadExampleError(f"cannot be read: {' '.join(str(err).split())}") from err
         content = value["bytes"] if self._in_struct and value is not None else value
         if content is None:
             raise BadExampleError("no image bytes are stored for it")
@@ -159,7 +168,7 @@ class ParquetSource:
 
     def id_of(self, index: int) -> str:
         """Stored path, or position."""
-        return str(index) if self._ids is None else str(self._ids[index])
+        return id_at(self._ids, index)
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -208,7 +217,7 @@ class ParquetEmbeddings:
     """A column of equally long lists of floats, as an array ``[N, D]`` read in parts."""
 
     def __init__(self, files: Sequence[Path], column: str, *, spec: str) -> None:
-        self._reader, self._spec = RowReader(files, [column]), spec
+        self._reader, self._files, self._spec = RowReader(files, [column]), files, spec
         if not len(self._reader):
             raise DataError(f"no embeddings in {spec}: the file has no rows")
         first = self._reader.rows(0, 1).column(0)
@@ -228,7 +237,12 @@ class ParquetEmbeddings:
         if stop <= start:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         parts = [self._matrix(chunk) for chunk in self._reader.rows(start, stop).column(0).chunks]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.concatenate(parts)  # a copy of these rows, since arrow's memory is read-only
+
+    def add_to(self, mark: Fingerprint) -> None:
+        """Size, footer and evenly spaced pieces of the files; rows would have to be decoded."""
+        for file in self._files:
+            mark.add_file(file)
 
     def _matrix(self, lists: pa.Array) -> NDArray[Any]:
         values = lists.flatten()  # leaves out missing lists

@@ -41,6 +41,7 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
 
     Raises:
         OptionError: ``how`` has an unknown interpolation, or means that fit no channel.
+        BadExampleError: the picture is so elongated that it would not fit into memory.
 
     Example:
         >>> from hardsight.preprocessing import Preprocessing
@@ -48,17 +49,31 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         >>> model_input(grey, Preprocessing(mean=(0.5,), std=(0.5,))).shape
         (1, 2, 4)
     """
-    channels = how.channels or (3 if max(len(how.mean), len(how.std)) == 3 else None)
+    channels = _channels(how)
     if isinstance(content, Image.Image):
         image = eight_bit(content)
-        if channels is not None:
-            image = image.convert("L" if channels == 1 else "RGB")
-        pixels = np.asarray(_fitted(image, how), dtype=np.float32) / np.float32(255)
+        mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
+        if image.mode != mode:
+            image = image.convert(mode)
+        pixels, white = np.asarray(_fitted(image, how)), 255.0
     else:
-        pixels = _array_pixels(content, how, channels)
+        pixels, white = _array_pixels(content, how, channels), 1.0
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    mean, std = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
-    return np.ascontiguousarray((planes - mean) / std, dtype=np.float32)
+    values = np.empty(planes.shape, dtype=np.float32)
+    means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
+    for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
+        # one plane at a time: several times quicker than broadcasting over strided channels
+        np.multiply(plane, np.float32(1 / (white * std)), out=value)
+        value -= np.float32(mean / std)
+    return values
+
+
+def _channels(how: Preprocessing) -> int | None:
+    if how.channels not in (None, 1, 3):
+        raise OptionError(f"expected 1 or 3 channels, got {how.channels}")
+    if not all(how.std):
+        raise OptionError(f"expected std without zeros, got {how.std}")
+    return how.channels or (3 if max(len(how.mean), len(how.std)) == 3 else None)
 
 
 def _array_pixels(
@@ -112,10 +127,10 @@ def _filter(name: str) -> Image.Resampling:
         raise OptionError(unknown_name("interpolation", name, _FILTERS)) from None
 
 
-def _per_channel(values: tuple[float, ...], channels: int) -> NDArray[np.float32]:
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     if len(values) not in (1, channels):
         raise OptionError(
             f"expected mean and std with 1 or {channels} values for images of {channels} "
             f"channels, got {len(values)}"
         )
-    return np.asarray(values, dtype=np.float32).reshape(-1, 1, 1)
+    return values * channels if len(values) == 1 else values

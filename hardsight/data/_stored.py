@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import warnings
 import zipfile
-from functools import cached_property
+import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.data._mapped import FileArray, MappedArray, MemoryArray
 from hardsight.errors import DataError, UnsafeFileError
 
 if TYPE_CHECKING:
@@ -27,123 +30,6 @@ _SAFETENSORS_DTYPES = {
     "BF16": "<u2",
     "BOOL": "?",
 }
-
-
-class StoredArray(Protocol):
-    """An array that can be read in parts.
-
-    Attributes:
-        shape: of the whole array.
-        dtype: of what ``read`` returns.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        ...
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start`` to ``stop``: a view where possible."""
-        ...
-
-
-class MemoryArray:
-    """An array already in memory."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        return self.array.dtype
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view of the rows."""
-        return self.array[start:stop]
-
-    def whole(self) -> NDArray[Any]:
-        """The array itself."""
-        return self.array
-
-
-class MappedArray:
-    """An array inside a file, mapped on first use; pickles as its place, not its content.
-
-    Args:
-        file: where it lies.
-        offset: its first byte.
-        shape: of the array.
-        stored: dtype in the file.
-        fortran: column-major.
-        bfloat16: ``stored`` is the upper half of float32; ``read`` widens it.
-    """
-
-    def __init__(
-        self,
-        file: Path,
-        *,
-        offset: int,
-        shape: tuple[int, ...],
-        stored: np.dtype[Any],
-        fortran: bool = False,
-        bfloat16: bool = False,
-    ) -> None:
-        self.file, self.offset, self._shape = file, offset, shape
-        self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
-        needed = offset + stored.itemsize * int(np.prod(shape, dtype=np.int64))
-        if file.stat().st_size < needed:
-            raise DataError(
-                f"{file} is truncated: {needed:,} bytes expected for an array {list(shape)}, "
-                f"{file.stat().st_size:,} found; copy or write it again"
-            )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        return np.dtype(np.float32) if self._bfloat16 else self._stored
-
-    @cached_property
-    def _map(self) -> NDArray[Any]:
-        if 0 in self._shape:
-            return np.empty(self._shape, dtype=self._stored)
-        order: Any = "F" if self._fortran else "C"
-        mapped = np.memmap(
-            self.file, self._stored, "r", offset=self.offset, shape=self._shape, order=order
-        )
-        return mapped.view(np.ndarray)  # slicing a plain array is several times quicker
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view of the rows; bfloat16 is widened to float32, for these rows only."""
-        rows = self._map[start:stop]
-        if self._bfloat16:
-            return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return rows
-
-    def whole(self) -> NDArray[Any]:
-        """Everything, for small arrays such as labels and class weights."""
-        return self.read(0, self._shape[0]) if self._shape else self._map
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_map"}
-
-
-FileArray = MemoryArray | MappedArray
 
 
 def stored_arrays(file: Path) -> dict[str, FileArray]:
@@ -165,7 +51,10 @@ def stored_arrays(file: Path) -> dict[str, FileArray]:
         return _torch_tensors(file)
     except (DataError, UnsafeFileError):
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as err:
+    except (
+        *(OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as err:
         raise DataError(
             f"{file} is not a readable {suffix} file: {str(err) or type(err).__name__}"
         ) from err
@@ -180,10 +69,14 @@ def _npy_header(source: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     return shape, fortran, dtype
 
 
-def _npy_in_place(file: Path, source: IO[bytes], name: str = "") -> MappedArray:
+def _npy_in_place(
+    file: Path, source: IO[bytes], name: str = "", *, end: int | None = None
+) -> MappedArray:
     shape, fortran, dtype = _npy_header(source)
     _refuse_objects(dtype, file, name)
-    return MappedArray(file, offset=source.tell(), shape=shape, stored=dtype, fortran=fortran)
+    return MappedArray(
+        file, offset=source.tell(), shape=shape, stored=dtype, fortran=fortran, end=end
+    )
 
 
 def _refuse_objects(dtype: np.dtype[Any], file: Path, name: str = "") -> None:
@@ -204,8 +97,10 @@ def _npz(file: Path) -> dict[str, FileArray]:
             name = member.filename.removesuffix(".npy")
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 with file.open("rb") as source:
-                    source.seek(_content_offset(source, member))
-                    arrays[name] = _npy_in_place(file, source, name)
+                    begin = _content_offset(source, member)
+                    source.seek(begin)
+                    end = begin + member.file_size
+                    arrays[name] = _npy_in_place(file, source, name, end=end)
             else:
                 arrays[name] = MemoryArray(_unpacked(archive, member, file, name))
     return arrays
@@ -228,21 +123,35 @@ def _unpacked(
     with archive.open(member) as source:
         shape, fortran, dtype = _npy_header(source)
         _refuse_objects(dtype, file, name)
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.float64))
+        size = dtype.itemsize * math.prod(shape)
         if max(size, member.file_size) > MAX_UNPACKED_BYTES:
             raise DataError(
                 f"array {name!r} of {file} unpacks to {max(size, member.file_size) / 2**30:.1f} "
                 f"GiB, more than {MAX_UNPACKED_BYTES / 2**30:.0f}; store it with np.savez, which "
                 "is read in place"
             )
-        content = source.read(size)
-    if len(content) != size:
-        raise DataError(
-            f"array {name!r} of {file} is truncated: {size:,} bytes expected, {len(content):,} "
-            "found; write it again"
-        )
-    array = np.frombuffer(content, dtype=dtype)
+        array = np.frombuffer(read_exactly(source, size, f"array {name!r} of {file}"), dtype)
+        array = array.astype(dtype.newbyteorder("="), copy=False)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def read_exactly(source: Any, size: int, what: str) -> bytearray:
+    """``size`` bytes, never more, in memory that may be written to.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    content = bytearray(size)
+    view, filled = memoryview(content), 0
+    while filled < size:
+        count: int = source.readinto(view[filled : filled + 2**24])
+        if not count:
+            raise DataError(
+                f"{what} is truncated: {size:,} bytes expected, {filled:,} found; write or "
+                "download it again"
+            )
+        filled += count
+    return content
 
 
 def _safetensors(file: Path) -> dict[str, FileArray]:
@@ -258,7 +167,7 @@ def _safetensors(file: Path) -> dict[str, FileArray]:
         stored = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
         begin, end = entry["data_offsets"]
         shape = tuple(int(length) for length in entry["shape"])
-        if end - begin != stored.itemsize * int(np.prod(shape, dtype=np.int64)) or begin < 0:
+        if end - begin != stored.itemsize * math.prod(shape) or begin < 0:
             raise DataError(f"{file} is damaged: tensor {name!r} does not fit its own place")
         arrays[name] = MappedArray(
             file,
@@ -276,11 +185,13 @@ def _torch_tensors(file: Path) -> dict[str, FileArray]:
     import torch
 
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd pickles, which are refused below
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
         raise UnsafeFileError(
-            f"{file} cannot be loaded without running code stored in it; save a plain state dict "
-            "or a .safetensors file"
+            f"{file} is no file of plain tensors: it is damaged, or would run code when loaded; "
+            "save a state dict with torch.save, or a .safetensors file"
         ) from err
     except RuntimeError as err:
         raise DataError(f"{file} is not a readable torch file: {err}") from err

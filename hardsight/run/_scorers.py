@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import EmbeddingSource, ExampleSource, batches
+from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches
 from hardsight.errors import HeadError, LabelError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, capture, decided_by_bias, find_head, logits_of
@@ -21,6 +23,7 @@ from hardsight.run._device import forward_context, moved
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
+_Forward = Callable[[Any], tuple[Tensor | None, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ class ScorePlan:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Fields of ``Summaries`` to fill; predictions always need the logits."""
-        read = {spec.reads for spec in self.specs} | {"logits"}
+        """Fields of ``Summaries`` to fill; predictions are always wanted."""
+        read = {spec.reads for spec in self.specs} | {"predictions"}
         return tuple(sorted(read))
 
     @property
@@ -158,14 +161,14 @@ class EmbeddingScorer:
         rows = self._rows(first, last)
         labels = torch.from_numpy(self.source.labels[first:last])
         summaries = self.head.summaries(rows, labels.to(self.device))
-        assert summaries.logits is not None
-        finite = torch.isfinite(summaries.logits.logsumexp)
+        assert summaries.predictions is not None
+        finite = torch.isfinite(summaries.predictions.largest)
         return Piece(
             positions=last - first,
             index=torch.arange(first, last),
             ids=self.source.ids(first, last),
             labels=labels,
-            prediction=torch.where(finite, summaries.logits.prediction, -1),
+            prediction=torch.where(finite, summaries.predictions.prediction, -1),
             finite=finite,
             scores=self.plan.scores(summaries),
         )
@@ -210,13 +213,15 @@ class ModelScorer:
             workers=self.workers,
             strict=self.strict,
         )
-        if self.head is None:
-            for batch in loaded:
-                yield self._piece(batch, self._logits_only)
-            return
-        with capture(self.model, self.head) as forward:
+        # closing: workers end with this loop, also when it is left early
+        with closing(loaded), self._forward() as forward:
             for batch in loaded:
                 yield self._piece(batch, forward)
+
+    def _forward(self) -> AbstractContextManager[_Forward]:
+        if self.head is None:
+            return nullcontext(self._logits_only)
+        return capture(self.model, self.head)
 
     def _looked_at(self, head: str | Head | None) -> tuple[Head | None, int]:
         """The verified head and the number of classes, from the first readable examples."""
@@ -237,9 +242,11 @@ class ModelScorer:
 
     def _first_inputs(self) -> Any:
         """A few readable examples, as the model takes them."""
-        for batch in batches(self.source, self.preprocessing, batch_size=min(8, self.batch_size)):
-            if len(batch.index):
-                return moved(batch.inputs, self.device)
+        few = batches(self.source, self.preprocessing, batch_size=min(8, self.batch_size))
+        with closing(few):
+            for batch in few:
+                if len(batch.index):
+                    return moved(batch.inputs, self.device)
         raise ModelError(f"none of the examples of {self.source.spec} could be read")
 
     def _called(self, inputs: Any) -> Any:
@@ -250,7 +257,7 @@ class ModelScorer:
         return None, logits_of(self._called(inputs))
 
     @torch.inference_mode()
-    def _piece(self, batch: Any, forward: Callable[[Any], tuple[Tensor | None, Tensor]]) -> Piece:
+    def _piece(self, batch: Batch, forward: _Forward) -> Piece:
         positions = len(batch.index) + len(batch.errors)
         if len(batch.index) == 0:
             return _no_rows(positions, self.plan, batch.errors)
@@ -260,10 +267,10 @@ class ModelScorer:
             embeddings, logits = forward(moved(batch.inputs, self.device))
         logits = logits.to(self.device)
         logit_part, target_part = logit_summaries(logits, labels)
-        summaries = Summaries(logits=logit_part, targets=target_part)
+        angular = Summaries()
         if self.tiled is not None and embeddings is not None:
             angular = self.tiled.summaries(embeddings.to(self.device), labels)
-            summaries = Summaries(angular.norms, angular.angles, logit_part, target_part)
+        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
         finite = torch.isfinite(logit_part.logsumexp)
         return Piece(
             positions=positions,
@@ -277,7 +284,7 @@ class ModelScorer:
             errors=batch.errors,
         )
 
-    def _check_labels(self, batch: Any) -> None:
+    def _check_labels(self, batch: Batch) -> None:
         outside = (batch.labels < 0) | (batch.labels >= self.num_classes)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])

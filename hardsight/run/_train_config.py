@@ -231,9 +231,7 @@ class TrainConfig:
             ("schedule.step_epochs", self.schedule.step_epochs, 1),
         )
         if not self.loss:
-            raise ConfigError(
-                "expected at least one loss, got none; such as loss = 'cross_entropy'"
-            )
+            raise ConfigError("expected at least one loss, got none, e.g. loss = 'cross_entropy'")
         if not 0 <= self.data.validation < 1:
             raise ConfigError(
                 f"expected data.validation in [0, 1), a share of the training split, got "

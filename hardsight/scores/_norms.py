@@ -58,7 +58,7 @@ def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
     width = (high - low)[group]
     flat = width <= 0  # one value per class: nothing to compare with
     scaled = (norms - low[group]) / torch.where(flat, 1.0, width)
-    return torch.where(flat & finite, 0.5, scaled)
+    return torch.where(finite, torch.where(flat, 0.5, scaled), math.nan)
 
 
 @score(

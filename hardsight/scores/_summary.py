@@ -14,24 +14,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.nn.functional import logsigmoid
 
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
 from hardsight.errors import ShapeError
-from hardsight.geometry import unit_cosines, units_and_norms, widen
+from hardsight.geometry import alike, unit_cosines, units_and_norms, widen
 from hardsight.scores._tiles import (
     AngleSummary,
     LogitSummary,
+    OwnColumns,
+    PredictionSummary,
     Scratch,
     TargetSummary,
     angle_tile,
+    floored,
     logit_tile,
+    or_zero,
     own_columns,
     scratch_logit_tile,
+    scratch_prediction_tile,
 )
 
-PARTS = ("norms", "angles", "logits", "targets")
+PARTS = ("norms", "angles", "predictions", "logits", "targets")
 CLASSES_AT_ONCE = 8192
+_LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 20  # 4 MiB of float32: stays in the cache of a CPU core
+
+
+_Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Summaries:
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
+    predictions: PredictionSummary | None = None
     logits: LogitSummary | None = None
     targets: TargetSummary | None = None
 
@@ -54,8 +66,6 @@ def angle_summary(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
-    if logits.shape[1] == 0:
-        raise ShapeError(f"expected at least one class, got logits {list(logits.shape)}")
     nobody = torch.full((len(logits),), -1, device=logits.device)
     columns = own_columns(nobody, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
@@ -152,46 +162,69 @@ class TiledHead:
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # nobody differentiates through the tile: work in memory that is used again
         scratch = None if _is_differentiated(unit, self._unit, self._bias) else self._scratch
-        weights = self._unit[here]
+        unit, weights = alike(unit, self._unit[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])
-        angles = logits = targets = None
-        if "logits" in self.parts or "targets" in self.parts:
+        angles = None
+        decision: _Decision = (None, None, None)
+        if not _LOGIT_PARTS.isdisjoint(self.parts):
             bias = None if self._bias is None else self._bias[here]
             if scratch is not None:
                 tile = scratch.logits(cosines, norms, self._norms[here], bias)
-                logits, targets = scratch_logit_tile(tile, columns, here.start, scratch)
+                decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
                 tile = cosines * self._norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
+                decision = logits, logits, targets
         if "angles" in self.parts:
             angles = angle_tile(cosines, columns, unit, weights, spare=scratch is not None)
-        return Summaries(angles=angles, logits=logits, targets=targets)
+        return Summaries(None, angles, *decision)
+
+    def _scratch_decision(
+        self, tile: Tensor, columns: OwnColumns, first: int, scratch: Scratch
+    ) -> _Decision:
+        """Predictions, logits and targets of a tile; predictions alone are much cheaper."""
+        if "logits" in self.parts or "targets" in self.parts:
+            logits, targets = scratch_logit_tile(tile, columns, first, scratch)
+            return logits, logits, targets
+        return scratch_prediction_tile(tile, columns, first), None, None
 
 
 def _is_differentiated(*tensors: Tensor | None) -> bool:
-    return any(t is not None and (t.requires_grad or is_traced(t)) for t in tensors)
+    return any(
+        t is not None and (t.requires_grad or is_traced(t) or unpack_dual(t).tangent is not None)
+        for t in tensors
+    )
 
 
 def _merge(first: Summaries, second: Summaries) -> Summaries:
     """Summaries over two disjoint sets of classes, taken together."""
-    angles = second.angles
+    angles, predictions = second.angles, second.predictions
     if first.angles is not None and second.angles is not None:
         angles = _merge_angles(first.angles, second.angles)
+    if first.predictions is not None and second.predictions is not None:
+        predictions = _merge_predictions(first.predictions, second.predictions)
     if first.logits is None or second.logits is None:
-        return Summaries(angles=angles, logits=second.logits, targets=second.targets)
-    logsumexp = torch.logaddexp(first.logits.logsumexp, second.logits.logsumexp)
-    shares = (
-        (first.logits.logsumexp - logsumexp).exp(),
-        (second.logits.logsumexp - logsumexp).exp(),
+        return Summaries(None, angles, predictions, second.logits, second.targets)
+    assert predictions is not None
+    # log of the odds between the two sets; the largest logits apart, where they are far from 0
+    gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
+        first.logits.log_total - second.logits.log_total
     )
-    logits = _merge_logits(first.logits, second.logits, logsumexp, shares)
+    logits = _merge_logits(first.logits, second.logits, predictions, gap)
     targets = None
     if first.targets is not None and second.targets is not None:
-        targets = _merge_targets(first.targets, second.targets, logsumexp, shares)
-    return Summaries(angles=angles, logits=logits, targets=targets)
+        targets = _merge_targets(first.targets, second.targets, gap)
+    return Summaries(None, angles, logits, logits, targets)
+
+
+def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
+    return PredictionSummary(
+        largest=torch.maximum(first.largest, second.largest),
+        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
+    )
 
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
@@ -204,34 +237,38 @@ def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
 
 
 def _merge_logits(
-    first: LogitSummary, second: LogitSummary, logsumexp: Tensor, shares: tuple[Tensor, Tensor]
+    first: LogitSummary, second: LogitSummary, decision: PredictionSummary, gap: Tensor
 ) -> LogitSummary:
-    # entropy of a mixture over disjoint sets: the parts' own, and that of the choice between them
-    entropy = sum(
-        share * part.entropy + torch.special.entr(share)
-        for share, part in zip(shares, (first, second), strict=True)
+    largest = floored(decision.largest)
+    log_total = torch.logaddexp(
+        first.largest - largest + first.log_total, second.largest - largest + second.log_total
     )
-    assert isinstance(entropy, Tensor)
+    # of a mixture over disjoint sets: the parts' own, and that of the choice between them
+    entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
+        -gap, second.entropy - logsigmoid(-gap)
+    )
     return LogitSummary(
-        largest=torch.maximum(first.largest, second.largest),
-        prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
-        logsumexp=logsumexp,
-        entropy=entropy,
+        decision.largest, decision.prediction, or_zero(log_total, decision.largest), entropy
     )
 
 
-def _merge_targets(
-    first: TargetSummary, second: TargetSummary, logsumexp: Tensor, shares: tuple[Tensor, Tensor]
-) -> TargetSummary:
-    logit = torch.maximum(first.logit, second.logit)  # -inf where the class is in the other part
+def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
-        logit=logit,
-        log_prob=logit - logsumexp,
+        logit=torch.maximum(first.logit, second.logit),  # -inf where the class is in the other part
+        log_prob=torch.maximum(
+            first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
+        ),
         largest_other=torch.maximum(first.largest_other, second.largest_other),
-        others_prob=shares[0] * first.others_prob + shares[1] * second.others_prob,
-        others_square=shares[0].square() * first.others_square
-        + shares[1].square() * second.others_square,
+        others_prob=_share(gap, first.others_prob) + _share(-gap, second.others_prob),
+        others_square=_share(gap, _share(gap, first.others_square))
+        + _share(-gap, _share(-gap, second.others_square)),
     )
+
+
+def _share(gap: Tensor, value: Tensor) -> Tensor:
+    """``value`` times the probability of its set of classes; 0 where all its logits are -inf."""
+    share = gap.sigmoid()
+    return share * torch.where(share == 0, 0.0, value)
 
 
 def _concatenate(pieces: list[Any]) -> Any:

@@ -39,20 +39,37 @@ class AngleSummary:
 
 
 @dataclass(frozen=True)
-class LogitSummary:
+class PredictionSummary:
+    """The decision of a classifier for each example, ``[N]`` each.
+
+    Attributes:
+        largest: largest logit.
+        prediction: its class.
+    """
+
+    largest: Tensor
+    prediction: Tensor
+
+
+@dataclass(frozen=True)
+class LogitSummary(PredictionSummary):
     """The distribution a classifier gives each example, ``[N]`` each.
 
     Attributes:
         largest: largest logit.
         prediction: its class.
-        logsumexp: log of the summed exponentials of all logits.
+        log_total: log of the summed exponentials of all logits less the largest. Kept apart from
+            it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
         entropy: of the softmax, in nats.
     """
 
-    largest: Tensor
-    prediction: Tensor
-    logsumexp: Tensor
+    log_total: Tensor
     entropy: Tensor
+
+    @property
+    def logsumexp(self) -> Tensor:
+        """Log of the summed exponentials of all logits."""
+        return self.largest + self.log_total
 
 
 @dataclass(frozen=True)
@@ -127,18 +144,21 @@ def logit_tile(
     """Both summaries of one tile; probabilities are relative to the tile."""
     largest, prediction = logits.max(dim=1)
     target = columns.gathered(logits, -math.inf)
-    logsumexp = logits.logsumexp(dim=1)
-    log_probs = logits - logsumexp[:, None]
-    probs = log_probs.exp()
-    # finite, so that a class of probability 0 adds 0 and not NaN; all terms have one sign, so a
-    # confident example keeps its small entropy
-    entropy = -(probs * log_probs.clamp_min(torch.finfo(probs.dtype).min)).sum(dim=1)
+    below = logits - largest[:, None]
+    odds = below.exp()  # against the largest
+    rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
+    probs = odds / (1 + rest)[:, None]
+    # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
+    # that a class of probability 0 adds 0 and not NaN
+    terms = probs * floored(below)
+    entropy = rest.log1p() - terms.sum(dim=1)
+    log_total = or_zero(rest.log1p(), largest)
     others = columns.filled(probs, 0.0)
     return (
-        LogitSummary(largest, prediction + first_class, logsumexp, entropy),
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
         TargetSummary(
             logit=target,
-            log_prob=target - logsumexp,
+            log_prob=target - floored(largest) - log_total,
             largest_other=columns.filled(logits, -math.inf).amax(dim=1),
             others_prob=others.sum(dim=1),
             others_square=others.square().sum(dim=1),
@@ -172,43 +192,77 @@ class Scratch:
     def _room(self, name: str, like: Tensor, width: int) -> Tensor:
         size = len(like) * width
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
+        if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(len(like), width)
+
+
+def _is_usable(buffer: Tensor, dtype: torch.dtype) -> bool:
+    # memory taken in inference mode may not be written to outside of it
+    writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+    return writable and buffer.dtype == dtype
+
+
+def scratch_prediction_tile(
+    logits: Tensor, columns: OwnColumns, first_class: int
+) -> PredictionSummary:
+    """Only the decision, in place: the logits of the own classes are restored."""
+    target, largest_other = _target_and_other(logits, columns)
+    prediction = _first_largest(logits, target > largest_other, columns)
+    return PredictionSummary(torch.maximum(target, largest_other), prediction + first_class)
+
+
+def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
+    target = columns.gathered(logits, -math.inf)
+    largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
+    columns.fill_(logits, target[:, None])
+    return target, largest_other
 
 
 def scratch_logit_tile(
     logits: Tensor, columns: OwnColumns, first_class: int, scratch: Scratch
 ) -> tuple[LogitSummary, TargetSummary]:
     """:func:`logit_tile` in place: the logits are lost."""
-    target = columns.gathered(logits, -math.inf)
-    largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
-    columns.fill_(logits, target[:, None])
+    target, largest_other = _target_and_other(logits, columns)
     largest = torch.maximum(target, largest_other)
-    prediction = _first_largest(logits, target < largest_other, columns)
+    own_leads = target > largest_other
+    prediction = _first_largest(logits, own_leads, columns)
     probs = scratch.softmax(logits)
-    log_total = -probs.gather(1, prediction[:, None]).squeeze(1).log()
-    logsumexp = largest + log_total
-    log_probs = logits.sub_(logsumexp[:, None])
-    own_prob, own_log_prob = columns.gathered(probs, 0.0), columns.gathered(log_probs, 0.0)
-    others = columns.fill_(probs, 0.0)
-    others_prob = others.sum(dim=1)
-    entropy = -log_probs.mul_(others).sum(dim=1) - own_prob * own_log_prob
-    others_square = others.square_().sum(dim=1)
+    own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
+    rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
+    log_total = (rest / top).log1p()
+    # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
+    entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
+    rest_square = probs.square_().sum(dim=1)
+    # where the own class does not lead, its probability is at most 1/2: nothing cancels
+    others_prob = torch.where(own_leads, rest, 1 - own)
+    others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
+    log_total = or_zero(log_total, largest)
+    log_prob = target - floored(largest) - log_total
     return (
-        LogitSummary(largest, prediction + first_class, logsumexp, entropy),
-        TargetSummary(target, target - logsumexp, largest_other, others_prob, others_square),
+        LogitSummary(largest, prediction + first_class, log_total, entropy),
+        TargetSummary(target, log_prob, largest_other, others_prob, others_square),
     )
 
 
-def _first_largest(logits: Tensor, is_other: Tensor, columns: OwnColumns) -> Tensor:
-    """Position of the largest logit of each row, ``[N]``.
+def floored(logits: Tensor) -> Tensor:
+    """Logits with the lowest number in place of -inf, so that differences are not NaN."""
+    return logits.clamp_min(torch.finfo(logits.dtype).min)
+
+
+def or_zero(log_total: Tensor, largest: Tensor) -> Tensor:
+    """0 where the largest logit is infinite, so that the log-sum-exp is that and not NaN."""
+    return torch.where(largest.isinf(), 0.0, log_total)
+
+
+def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
+    """Position of the largest logit of each row, ``[N]``; the first one where several tie.
 
     An arg-max costs ten times a maximum on a CPU, so only rows that need it are asked.
     """
-    if is_other.float().mean() > 0.5:
+    if own_leads.float().mean() < 0.5:
         return logits.argmax(dim=1)
     prediction = columns.index.squeeze(1).clone()
-    rows = is_other.nonzero().squeeze(1)
+    rows = own_leads.logical_not().nonzero().squeeze(1)
     prediction[rows] = logits[rows].argmax(dim=1)
     return prediction

@@ -1,0 +1,240 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
+
+from hardsight.data import open_source
+from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
+
+
+class Pairs(Dataset):
+    """Like torchvision's datasets: classes, targets, (image, label)."""
+
+    def __init__(self, targets=(0, 1, 2, 1), classes=("ant", "bee", "cow")):
+        self.targets, self.classes = list(targets), list(classes)
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return Image.new("L", (4, 4), index), self.targets[index]
+
+
+class Items(Dataset):
+    """Yields whatever it was given, and knows nothing about it."""
+
+    def __init__(self, *items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        item = self.items[index]
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+def test_a_dataset_is_named_by_its_class_and_examples_by_position():
+    source = open_source(Pairs())
+    assert (source.spec, source.classes, len(source)) == ("Pairs", ("ant", "bee", "cow"), 4)
+    assert (source.id_of(2), source.label_of(2), source[2].label) == ("2", 2, 2)
+    assert source[3].content.getpixel((0, 0)) == 3
+
+
+def test_a_subset_and_a_concatenation_keep_the_classes_and_pick_the_labels():
+    source = open_source(Subset(Pairs(), [3, 2]))
+    assert source.classes == ("ant", "bee", "cow")
+    assert [source.label_of(index) for index in range(2)] == [1, 2]
+    joined = open_source(ConcatDataset([Pairs(), Subset(Pairs(), [1])]))
+    assert joined.classes == ("ant", "bee", "cow")
+    assert [joined.label_of(index) for index in range(5)] == [0, 1, 2, 1, 1]
+
+
+def test_concatenated_datasets_that_disagree_have_numbered_classes():
+    joined = ConcatDataset([Pairs(), Pairs(classes=("x", "y", "z"))])
+    assert open_source(joined).classes == ("0", "1", "2")
+
+
+def test_a_tensor_dataset_tells_its_labels():
+    source = open_source(TensorDataset(torch.eye(3), torch.tensor([2, 0, 1])))
+    assert (source.classes, source.label_of(0)) == (("0", "1", "2"), 2)
+    torch.testing.assert_close(source[1].content, torch.eye(3)[1])
+
+
+def test_a_target_transform_makes_listed_targets_unreliable():
+    class Shifted(Pairs):
+        target_transform = staticmethod(lambda label: label)
+
+        def __getitem__(self, index):
+            image, label = super().__getitem__(index)
+            return image, (label + 1) % 3
+
+    assert open_source(Shifted()).label_of(0) == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        (torch.ones(2), 1),
+        [torch.ones(2), torch.tensor(1)],
+        (torch.ones(2), 1.0, "more"),
+        {"image": torch.ones(2), "label": 1},
+        {"pixel_values": torch.ones(2), "labels": torch.tensor([1]), "extra": 0},
+        {"x": torch.ones(2), "y": np.int32(1)},
+    ],
+    ids=["pair", "list", "triple", "image", "pixel_values", "x"],
+)
+def test_items_are_pairs_or_mappings(item):
+    example = open_source(Items(item))[0]
+    assert example.label == 1
+    torch.testing.assert_close(example.content, torch.ones(2))
+
+
+def test_a_mapping_without_a_known_input_is_passed_on_without_its_label():
+    example = open_source(Items({"input_ids": [1, 2], "mask": [1, 1], "label": 0}))[0]
+    assert example.content == {"input_ids": [1, 2], "mask": [1, 1]}
+
+
+def test_classes_are_unknown_where_a_dataset_does_not_tell():
+    source = open_source(Items((torch.ones(1), 4)))
+    assert source.classes == ()
+    assert source.label_of(0) == 4
+
+
+def test_string_labels_need_classes():
+    data = Items((torch.ones(1), "dog"))
+    assert open_source(data, classes=["cat", "dog"])[0].label == 1
+    with pytest.raises(LabelError, match="example 0 of Items is the string 'dog'; pass classes="):
+        open_source(data)[0]
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (7, r"in \[0, 2\), got 7"),
+        (-1, r"in \[0, 2\), got -1"),
+        (0.5, r"whole numbers, got 0\.5"),
+        (torch.tensor([0.0, 1.0]), r"got shape \[2\]; soft or one-hot"),
+        (None, "missing"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(label, message):
+    with pytest.raises(LabelError, match=message):
+        open_source(Items((torch.ones(1), label)), classes=["a", "b"])[0]
+
+
+def test_an_exception_of_the_dataset_is_a_bad_example():
+    source = open_source(Items(KeyError("colour"), (torch.ones(1), 0)))
+    with pytest.raises(BadExampleError, match=r"^KeyError: 'colour'$"):
+        source[0]
+    assert source[1].label == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "found"), [(torch.ones(2), "Tensor"), ({"image": 1}, "a mapping with the keys image")]
+)
+def test_items_without_labels_are_explained(item, found):
+    with pytest.raises(DataError, match=rf"to be \(input, label\) or a mapping .* got {found}"):
+        open_source(Items(item))[0]
+
+
+def test_an_empty_dataset_is_refused():
+    with pytest.raises(DataError, match="no examples in Items"):
+        open_source(Items())
+
+
+def test_listed_labels_outside_the_classes_are_refused_at_once():
+    with pytest.raises(
+        LabelError, match=r"in \[0, 3\), got 3 at position 1 of the labels of Pairs"
+    ):
+        open_source(Pairs(targets=[0, 3]))
+
+
+def test_a_list_of_pairs_is_a_dataset():
+    assert open_source([(torch.ones(1), 0), (torch.ones(1), 1)])[1].label == 1
+
+
+def test_a_split_of_an_object_is_refused():
+    with pytest.raises(OptionError, match="split cannot be used here: a Pairs is one split"):
+        open_source(Pairs(), split="train")
+
+
+def test_a_data_loader_brings_its_dataset_and_settings():
+    def collate(samples):
+        return samples
+
+    loader = DataLoader(Pairs(), batch_size=3, shuffle=True, num_workers=2, collate_fn=collate)
+    source = open_source(loader)
+    assert source.spec == "Pairs"
+    assert (source.loading.batch_size, source.loading.workers) == (3, 2)
+    assert source.loading.collate is collate
+    assert open_source(DataLoader(Pairs())).loading.collate is None
+
+
+def test_fingerprints_follow_labels_indices_and_stored_arrays_but_not_transforms():
+    class Noisy(Pairs):
+        def __getitem__(self, index):
+            return torch.rand(3), self.targets[index]
+
+    assert open_source(Noisy()).fingerprint() == open_source(Noisy()).fingerprint()
+    labels = torch.tensor([0, 1, 1])
+    marks = [
+        open_source(data).fingerprint()
+        for data in (
+            Pairs(),
+            Pairs(targets=[1, 1, 2, 0]),
+            Subset(Pairs(), [0, 1, 2]),
+            Subset(Pairs(), [0, 3, 2]),  # the same labels, another example
+            TensorDataset(torch.eye(3), labels),
+            TensorDataset(torch.eye(3) * 2, labels),
+        )
+    ]
+    assert len(set(marks)) == len(marks)
+
+
+class Stream(IterableDataset):
+    def __init__(self, count=5, breaks_at=None):
+        self.count, self.breaks_at = count, breaks_at
+
+    def __iter__(self):
+        for number in range(self.count):
+            if number == self.breaks_at:
+                raise OSError("line dropped")
+            yield torch.tensor([float(number)]), number % 2
+
+
+def test_a_stream_is_read_by_position():
+    source = open_source(Stream(), classes=["even", "odd"])
+    assert source[3].content.item() == 3
+    assert (source.label_of(3), source.id_of(3), source.spec) == (1, "3", "Stream")
+    with pytest.raises(IndexError, match="ends before position 9"):
+        source[9]
+
+
+def test_the_length_of_a_stream_is_unknown_unless_it_tells():
+    with pytest.raises(DataError, match="length of the stream Stream is not known"):
+        len(open_source(Stream()))
+
+    class Sized(Stream):
+        def __len__(self):
+            return self.count
+
+    assert len(open_source(Sized())) == 5
+
+
+def test_any_iterable_that_starts_anew_is_a_stream():
+    class Plain:
+        def __iter__(self):
+            return iter([(torch.ones(1), 0)])
+
+    assert open_source(Plain())[0].label == 0

@@ -1,0 +1,42 @@
+"""The documentation names every public function, and every page is in the navigation."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("scores", "heads", "models", "data", "report")
+UNDOCUMENTED = {"hardsight.scores.SCORES"}  # the registry itself, shown through its entries
+
+
+def documented() -> set[str]:
+    text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    return set(re.findall(r"^::: (\S+)", text, re.M))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_has_a_place_in_the_reference(package):
+    module = importlib.import_module(f"hardsight.{package}")
+    lines = Path(module.__file__).read_text()
+    names = {f"hardsight.{package}.{name}" for name in re.findall(r"import \w+ as (\w+)", lines)}
+    assert names
+    assert names - documented() - UNDOCUMENTED == set()
+
+
+def test_every_documented_name_exists():
+    for name in documented():
+        module, _, attribute = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if page not in navigation} == set()
