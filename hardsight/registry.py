@@ -97,8 +97,9 @@ LOSSES: Registry[LossSpec] = Registry("loss")
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name that looks most like ``name``, if one does."""
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    """The known name that looks most like ``name``, or else begins with it, if one does."""
+    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
+    return next(iter(difflib.get_close_matches(name, known, n=1) or longer), None)
 
 
 def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
 
     given = {name: value for name, value in flags.items() if value is not None}
     if data_root is not None:
-        overrides = (*overrides, f"data.root={data_root!r}")
+        overrides = (*overrides, f"data.root={json.dumps(data_root)}")
     config = TrainConfig.load(recipe, overrides, **given)
     try:
         result = run_train(config)

@@ -262,7 +262,8 @@ def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, paddin
 class TrainBatches:
     """Augmented batches of one epoch after the other; what Lightning iterates over.
 
-    Lightning tells the epoch through ``sampler.set_epoch``, as it does to any distributed sampler.
+    Not named as a sampler: what Lightning itself would tell a sampler after a resume is not the
+    epoch. The module tells it.
 
     Args:
         pixels: normalisation and layout.
@@ -285,7 +286,7 @@ class TrainBatches:
     ) -> None:
         self.pixels, self.augment, self.length, self.seed = pixels, augment, length, seed
         self.batch_size, self.shard, self.device = batch_size, shard, pixels.device
-        self.sampler, self.epoch = self, 0
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose draws the next iteration uses."""
@@ -296,8 +297,9 @@ class TrainBatches:
         return full + (rest >= self.shard.count)  # a rest that not every process shares is left
 
     def __iter__(self) -> Iterator[TrainBatch]:
+        # a generator: on a resume Lightning makes the iterator before the epoch is known
         draws = Draws.of_epoch(self.length, self.augment, seed=self.seed, epoch=self.epoch)
-        return self.drawn(draws)
+        yield from self.drawn(draws)
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches of an epoch with these draws."""

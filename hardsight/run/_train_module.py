@@ -15,7 +15,7 @@ from hardsight.errors import NonFiniteError
 from hardsight.heads import Head, capture, logits_of
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_config import TrainConfig
-from hardsight.run._train_images import TrainBatch
+from hardsight.run._train_images import TrainBatch, TrainBatches
 from hardsight.run._train_losses import TotalLoss, linear_layer
 from hardsight.run._train_optim import optimizer_of, scheduler_of
 
@@ -105,7 +105,7 @@ class TrainModule(pl.LightningModule):
         config: the recipe.
         loss: its losses.
         head: of the model, where a loss or a tracker reads embeddings.
-        steps_per_epoch: of this run.
+        batches: to train on.
 
     Attributes:
         embeddings: of the last training batch, where a head is known; for callbacks.
@@ -119,12 +119,12 @@ class TrainModule(pl.LightningModule):
         loss: TotalLoss,
         *,
         head: Head | None,
-        steps_per_epoch: int,
+        batches: TrainBatches,
     ) -> None:
         super().__init__()
         self.model = model
         self._config, self._loss, self._head = config, loss, head
-        self._steps_per_epoch = steps_per_epoch
+        self._batches = batches
         self._layer = None
         if head is not None and loss.needs_class_weights:
             self._layer = linear_layer(model, head.name)
@@ -151,6 +151,7 @@ class TrainModule(pl.LightningModule):
     def on_train_epoch_start(self) -> None:
         """Start sums and random states anew: an epoch depends on nothing but its number."""
         self.train_tally = Tally(self.device)
+        self._batches.set_epoch(self.current_epoch)
         torch.manual_seed(seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank))
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
@@ -192,7 +193,7 @@ class TrainModule(pl.LightningModule):
             self._config.schedule,
             optimizer,
             epochs=self._config.epochs,
-            steps_per_epoch=self._steps_per_epoch,
+            steps_per_epoch=len(self._batches),
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 

@@ -222,7 +222,7 @@ def _fitted(
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    module = TrainModule(loaded.model, config, loss, head=head, steps_per_epoch=len(train))
+    module = TrainModule(loaded.model, config, loss, head=head, batches=train)
     last = Path(config.out) / LAST
     start = last if config.resume and last.exists() else None
     answer = signal.getsignal(signal.SIGINT)
