@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,8 @@ Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
 
 
-@dataclass(frozen=True)
-class TrainBatch:
-    """What a training step sees.
+class TrainBatch(NamedTuple):
+    """What a training step sees; in the order in which a tracker reads it.
 
     Attributes:
         index: positions in the source, ``[B]``.
