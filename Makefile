@@ -19,7 +19,7 @@ demo: $(STAMP)  ## train, score and report on embedded data; writes demo/
 	$(BIN)/hardsight demo
 
 test: $(STAMP) browser  ## run the test suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hardsight import errors as errors
     from hardsight import geometry as geometry
     from hardsight import heads as heads
+    from hardsight import losses as losses
     from hardsight import models as models
     from hardsight import scores as scores
     from hardsight.heads import find_head as find_head
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
     from hardsight.run.train import train as train
     from hardsight.table import read_table as read_table
 
-_SUBPACKAGES = ("data", "errors", "geometry", "heads", "models", "report", "scores", "table")
+_SUBPACKAGES = (
+    "data",
+    "errors",
+    "geometry",
+    "heads",
+    "losses",
+    "models",
+    "report",
+    "scores",
+    "table",
+)
 _VERBS = {
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",

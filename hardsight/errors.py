@@ -25,12 +25,18 @@ class ConfigError(HardsightError, ValueError):
     """A configuration file or override cannot be used."""
 
 
-class UnknownNameError(HardsightError, LookupError):
+class UnknownNameError(HardsightError, KeyError):
     """A name is not in its registry."""
+
+    __str__ = Exception.__str__  # a KeyError would quote the message
 
 
 class NonFiniteError(HardsightError, ArithmeticError):
     """A value that must be finite is NaN or infinite."""
+
+
+class GradientError(HardsightError, RuntimeError):
+    """A gradient was asked for that an operation does not have."""
 
 
 class HeadError(HardsightError, ValueError):

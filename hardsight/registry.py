@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from hardsight.errors import UnknownNameError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Module = TypeVar("Module", bound=type[Any])
 Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec")
 
 
@@ -147,5 +148,23 @@ def score(
             )
         )
         return function
+
+    return register
+
+
+def loss(
+    name: str,
+    *,
+    function: Callable[..., Any],
+    inputs: tuple[str, ...],
+    version: int = 1,
+) -> Callable[[Module], Module]:
+    """Register the decorated module and its ``function`` as a loss; see :class:`LossSpec`."""
+
+    def register(module: Module) -> Module:
+        LOSSES.add(
+            LossSpec(name=name, function=function, module=module, inputs=inputs, version=version)
+        )
+        return module
 
     return register

@@ -197,6 +197,15 @@ def score(
     )
     plan, place = ScorePlan(scores), chosen_device(str(device))
     about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
+    about["config"] = {
+        "head": head if isinstance(head, str) else None,
+        "weights": None if weights is None else str(weights),
+        "device": str(place),
+        "precision": precision,
+        "strict": strict,
+        "thumbnails": thumbnails,
+        "shard_rows": shard_rows,
+    }
     with ExitStack() as stack:
         scorer: Scorer
         if isinstance(source, EmbeddingSource):

@@ -86,6 +86,7 @@ def test_the_table_states_where_its_numbers_come_from(tmp_path):
     )
     about = table.metadata
     assert about["sample"] == "out-of-sample"
+    assert about["config"]["device"] in ("cpu", "cuda", "mps")
     assert about["data"]["rows"] == len(table) == 449
     assert len(about["data"]["fingerprint"]) == 64
     assert about["model"]["head"] == "head"

@@ -1,0 +1,36 @@
+"""Losses of the three papers: functions from tensors to a loss, each with a module twin."""
+
+from hardsight.losses._amc import AMCLoss as AMCLoss
+from hardsight.losses._amc import amc_loss as amc_loss
+from hardsight.losses._avh import AVHLoss as AVHLoss
+from hardsight.losses._avh import avh_logits as avh_logits
+from hardsight.losses._avh import avh_loss as avh_loss
+from hardsight.losses._bonus import EncouragingBonus as EncouragingBonus
+from hardsight.losses._bonus import encouraging_bonus as encouraging_bonus
+from hardsight.losses._crst import MRKLD as MRKLD
+from hardsight.losses._crst import lrent as lrent
+from hardsight.losses._crst import mrkld as mrkld
+from hardsight.losses._encouraging import EncouragingLoss as EncouragingLoss
+from hardsight.losses._encouraging import encouraging_loss as encouraging_loss
+from hardsight.losses._euclidean import EuclideanContrastiveLoss as EuclideanContrastiveLoss
+from hardsight.losses._euclidean import euclidean_contrastive_loss as euclidean_contrastive_loss
+from hardsight.losses._focal import FocalLoss as FocalLoss
+from hardsight.losses._focal import focal_loss as focal_loss
+from hardsight.losses._gather import gather_rows as gather_rows
+from hardsight.losses._large_margin import LargeMarginSoftmaxLoss as LargeMarginSoftmaxLoss
+from hardsight.losses._large_margin import large_margin_logits as large_margin_logits
+from hardsight.losses._large_margin import large_margin_softmax_loss as large_margin_softmax_loss
+from hardsight.losses._linear_avh import LinearAVHLoss as LinearAVHLoss
+from hardsight.losses._linear_avh import linear_avh_loss as linear_avh_loss
+from hardsight.losses._linear_encouraging import LinearEncouragingLoss as LinearEncouragingLoss
+from hardsight.losses._linear_encouraging import linear_encouraging_loss as linear_encouraging_loss
+from hardsight.losses._mirror_mse import MirrorMSELoss as MirrorMSELoss
+from hardsight.losses._mirror_mse import mirror_mse_loss as mirror_mse_loss
+from hardsight.losses._presets import AMC_PRESETS as AMC_PRESETS
+from hardsight.losses._presets import AMCPreset as AMCPreset
+from hardsight.losses._presets import amc_preset as amc_preset
+from hardsight.losses._reduce import reduce_loss as reduce_loss
+from hardsight.losses._schedules import GaussianRampLR as GaussianRampLR
+from hardsight.losses._schedules import gaussian_ramp_down as gaussian_ramp_down
+from hardsight.losses._schedules import gaussian_ramp_up as gaussian_ramp_up
+from hardsight.losses._schedules import ramped_beta1 as ramped_beta1

@@ -1,0 +1,132 @@
+r"""Log-odds of a linear head without its N x C matrix.
+
+:math:`m = z_y - \log\sum_{j \ne y} e^{z_j}` needs every logit, but only one chunk at a time: the
+forward pass keeps the running log-sum-exp ``[N]``, the backward pass computes each chunk again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hardsight.errors import GradientError
+from hardsight.losses._logits import widen_together
+from hardsight.losses._reduce import check_choice
+
+# Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
+ChunkLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# Log-odds of the own class, [N], of a whole batch.
+LogOdds = Callable[..., Tensor]
+
+ROWS_AT_ONCE = 1024
+CLASSES_AT_ONCE = 1024
+
+
+def pick_impl(impl: str, twins: dict[str, LogOdds], tensor: Tensor) -> LogOdds:
+    """The implementation to run: the one named, or for ``"auto"`` the fastest that can.
+
+    A faster twin joins as a further entry of ``twins``; ``tensor`` says where it would have to run.
+
+    Raises:
+        OptionError: ``impl`` names none of ``twins``.
+    """
+    check_choice("impl", impl, ("auto", *twins))
+    return twins["torch" if impl == "auto" else impl]
+
+
+def other_logsumexp(
+    chunk_logits: ChunkLogits,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    r""":math:`\log\sum_{j \ne y} e^{z_j}` of every example.
+
+    Args:
+        chunk_logits: logits of some rows against some classes; differentiable by autograd.
+        embeddings: ``[N, D]``.
+        labels: ``[N]`` in ``[0, C)``.
+        class_weights: ``[C, D]``.
+        bias: ``[C]`` or None.
+
+    Returns:
+        ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time and
+        save nothing but the inputs and the result. Differentiable once.
+    """
+    result: Tensor = _OtherLogSumExp.apply(  # type: ignore[no-untyped-call]
+        chunk_logits, embeddings, labels, class_weights, bias
+    )
+    return result
+
+
+class _OtherLogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        chunk_logits: ChunkLogits,
+        embeddings: Tensor,
+        labels: Tensor,
+        class_weights: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        parts: list[Tensor] = []
+        wide = widen_together(embeddings[:0], class_weights[:0])[0].dtype
+        for rows in _chunks(len(embeddings), ROWS_AT_ONCE):
+            total = torch.full_like(labels[rows], float("-inf"), dtype=wide)
+            for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):
+                b = None if bias is None else bias[classes]
+                logits = chunk_logits(embeddings[rows], class_weights[classes], b)
+                part = _without_own(logits, labels[rows], classes).logsumexp(dim=1)
+                total = torch.logaddexp(total, part)
+            parts.append(total)
+        result = torch.cat(parts) if parts else embeddings.new_zeros(0, dtype=wide)
+        ctx.chunk_logits = chunk_logits
+        ctx.save_for_backward(embeddings, labels, class_weights, bias, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True; once_differentiable lets some cases pass
+            raise GradientError(
+                "a linear loss is differentiable once, got create_graph=True; use avh_loss, or "
+                "encouraging_loss over logits"
+            )
+        (grad,) = grads
+        embeddings, labels, class_weights, bias, result = ctx.saved_tensors
+        _, wants_rows, _, wants_weights, wants_bias = ctx.needs_input_grad
+        wide = result.dtype
+        row_grad = torch.zeros_like(embeddings, dtype=wide) if wants_rows else None
+        weight_grad = torch.zeros_like(class_weights) if wants_weights else None
+        bias_grad = torch.zeros_like(bias) if wants_bias else None
+        for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):
+            w = class_weights[classes].to(wide).detach().requires_grad_(wants_weights)
+            b = None
+            if bias is not None:
+                b = bias[classes].to(wide).detach().requires_grad_(wants_bias)
+            for rows in _chunks(len(embeddings), ROWS_AT_ONCE):
+                x = embeddings[rows].to(wide).detach().requires_grad_(wants_rows)
+                with torch.enable_grad():
+                    logits = ctx.chunk_logits(x, w, b)
+                others = _without_own(logits.detach(), labels[rows], classes)
+                share = (others - result[rows, None]).exp()
+                # sums into x.grad, w.grad and b.grad
+                torch.autograd.backward(logits, share * grad[rows, None])
+                if row_grad is not None:
+                    row_grad[rows] += x.grad
+            if weight_grad is not None and w.grad is not None:  # None: there were no rows
+                weight_grad[classes] = w.grad.to(weight_grad.dtype)
+            if bias_grad is not None and b is not None and b.grad is not None:
+                bias_grad[classes] = b.grad.to(bias_grad.dtype)
+        row_grad = None if row_grad is None else row_grad.to(embeddings.dtype)
+        return None, row_grad, None, weight_grad, bias_grad
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+def _without_own(logits: Tensor, labels: Tensor, classes: slice) -> Tensor:
+    columns = torch.arange(classes.start, classes.stop, device=labels.device)
+    return logits.masked_fill(labels[:, None] == columns, float("-inf"))

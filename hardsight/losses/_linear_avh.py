@@ -1,0 +1,124 @@
+"""AVH loss in bounded memory."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import is_traced
+from hardsight.errors import OptionError
+from hardsight.geometry import pairwise_angles, target_angles
+from hardsight.losses._avh import avh_logits
+from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._linear_encouraging import linear_labels, log_odds_loss
+from hardsight.losses._logits import cross_entropy_curve, target_log_odds, widen_together
+from hardsight.losses._module import HeadLossModule
+from hardsight.registry import loss
+
+
+def linear_avh_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    *,
+    scale: float,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    check_finite: bool = False,
+    impl: str = "auto",
+) -> Tensor:
+    r""":func:`~hardsight.losses.avh_loss` without its N x C matrix of angles.
+
+    Values and gradients are those of the plain loss, computed chunk by chunk: the extra memory
+    does not grow with N x C.
+
+    Args:
+        embeddings: penultimate features, ``[N, D]``, any scale.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: rows of the classifier head, ``[C, D]``, any scale; no bias.
+        scale: :math:`s > 0`.
+        weight: one factor per class, ``[C]``.
+        ignore_index: label of examples that take no part.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
+        check_finite: raise on a non-finite value, naming the examples.
+        impl: ``"auto"`` or ``"torch"``. Under ``torch.compile`` and ``torch.func`` the plain
+            angles are formed.
+
+    Returns:
+        A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. Differentiable once.
+
+    Raises:
+        OptionError: ``scale`` is not positive, or ``impl`` is unknown.
+        ShapeError: the shapes do not fit, or there are fewer than 2 classes.
+        LabelError: a label is outside ``[0, C)`` and is not ``ignore_index``.
+
+    Example:
+        >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+        >>> linear_avh_loss(axes[:1], torch.tensor([1]), axes, scale=2.0)
+        tensor(3.1857)
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Eq. (5), with its negative log.
+    """
+    if not scale > 0:
+        raise OptionError(f"expected scale to be positive, got {scale}")
+    twin = pick_impl(impl, {"torch": _log_odds_torch}, embeddings)
+    kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
+    log_odds = twin(embeddings, own, class_weights, scale)
+    return log_odds_loss(
+        cross_entropy_curve, log_odds, kept, own, weight, class_weights, reduction, check_finite
+    )
+
+
+@loss("linear_avh", function=linear_avh_loss, inputs=("embeddings", "labels", "class_weights"))
+class LinearAVHLoss(HeadLossModule):
+    """Module twin of :func:`linear_avh_loss`; owns the class weights."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        *,
+        scale: float,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        check_finite: bool = False,
+        impl: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_dim,
+            device=device,
+            dtype=dtype,
+            scale=scale,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            impl=impl,
+        )
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """See :func:`linear_avh_loss`."""
+        return linear_avh_loss(embeddings, labels, self.class_weights, **self.options)
+
+
+def _log_odds_torch(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
+) -> Tensor:
+    if is_traced(embeddings) or is_traced(class_weights):
+        logits = avh_logits(embeddings, class_weights, scale=scale, labels=labels)
+        return target_log_odds(logits, labels)
+    own = -scale * target_angles(embeddings, labels, class_weights)
+    chunk_logits = partial(_chunk_logits, scale=scale)
+    return own - other_logsumexp(chunk_logits, embeddings, labels, class_weights, None)
+
+
+def _chunk_logits(
+    rows: Tensor, class_weights: Tensor, bias: Tensor | None, *, scale: float
+) -> Tensor:
+    return -scale * pairwise_angles(*widen_together(rows, class_weights))

@@ -1,0 +1,199 @@
+"""Encouraging loss from embeddings and class weights, in bounded memory."""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from hardsight._checks import check_rows, check_width, is_traced
+from hardsight.errors import LabelError, ShapeError
+from hardsight.geometry import widen
+from hardsight.losses._encouraging import encouraging_curve
+from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._logits import Curve, kept_labels, target_log_odds, widen_together
+from hardsight.losses._module import HeadLossModule
+from hardsight.losses._reduce import reduce_loss
+from hardsight.registry import loss
+
+
+def linear_encouraging_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    log_end: float = 0.75,
+    bonus_start: float | None = None,
+    bonus: str = "log",
+    power: float = 2.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    check_finite: bool = False,
+    impl: str = "auto",
+) -> Tensor:
+    r"""``encouraging_loss(embeddings @ class_weights.T + bias, labels)`` without the logits.
+
+    Values and gradients are those of :func:`~hardsight.losses.encouraging_loss` over the logits,
+    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only.
+
+    Args:
+        embeddings: penultimate features, ``[N, D]``.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: rows of the classifier head, ``[C, D]``.
+        bias: of the head, ``[C]``, or None.
+        log_end: as in :func:`~hardsight.losses.encouraging_loss`, and so are
+            ``bonus_start``, ``bonus``, ``power``, ``weight``, ``ignore_index``, ``reduction`` and
+            ``check_finite``.
+        bonus_start: see there.
+        bonus: see there.
+        power: see there.
+        weight: see there.
+        ignore_index: see there.
+        reduction: see there.
+        check_finite: see there.
+        impl: ``"auto"`` or ``"torch"``. Under ``torch.compile`` and ``torch.func`` the plain
+            logits are formed.
+
+    Returns:
+        A scalar, or ``[N]`` for ``"none"``; float32 or wider. Differentiable once.
+
+    Raises:
+        ShapeError: the shapes do not fit, or there are fewer than 2 classes.
+        LabelError: a label is outside ``[0, C)`` and is not ``ignore_index``.
+        OptionError: an option is out of its range.
+
+    Example:
+        >>> axes = torch.eye(3)
+        >>> linear_encouraging_loss(axes, torch.tensor([0, 1, 2]), 2 * axes, log_end=1.0)
+        tensor(-1.3069)
+
+    Reference:
+        Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
+        Neural Networks, AAAI 2022, Eq. (6) and Section 3.1.
+    """
+    curve = encouraging_curve(log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power)
+    twin = pick_impl(impl, {"torch": _log_odds_torch}, embeddings)
+    kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
+    if bias is not None and list(bias.shape) != [class_weights.shape[0]]:
+        raise ShapeError(
+            f"expected one bias per class, [{class_weights.shape[0]}], got {list(bias.shape)}"
+        )
+    log_odds = twin(embeddings, own, class_weights, bias)
+    return log_odds_loss(curve, log_odds, kept, own, weight, class_weights, reduction, check_finite)
+
+
+@loss(
+    "linear_encouraging",
+    function=linear_encouraging_loss,
+    inputs=("embeddings", "labels", "class_weights", "bias"),
+)
+class LinearEncouragingLoss(HeadLossModule):
+    """Module twin of :func:`linear_encouraging_loss`; owns the head's weights and bias."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        *,
+        log_end: float = 0.75,
+        bonus_start: float | None = None,
+        bonus: str = "log",
+        power: float = 2.0,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        check_finite: bool = False,
+        impl: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_dim,
+            device=device,
+            dtype=dtype,
+            log_end=log_end,
+            bonus_start=bonus_start,
+            bonus=bonus,
+            power=power,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            impl=impl,
+        )
+        self.bias = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype))
+
+    @classmethod
+    def from_head(cls, head: nn.Module, **options: Any) -> Self:
+        """The same loss over the weight and bias of ``head``, shared with it, not copied."""
+        module = super().from_head(head, **options)
+        bias = getattr(head, "bias", None)
+        module.bias = bias if isinstance(bias, nn.Parameter) else None
+        return module
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """See :func:`linear_encouraging_loss`."""
+        return linear_encouraging_loss(
+            embeddings, labels, self.class_weights, self.bias, **self.options
+        )
+
+
+def linear_labels(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Check the tensors of a linear loss; which examples take part, and labels in range."""
+    check_width(embeddings, class_weights)
+    check_rows(embeddings=embeddings, labels=labels)
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise LabelError(
+            f"expected labels to be class indices [N], got {labels.dtype} {list(labels.shape)}; "
+            "soft labels need the loss of logits"
+        )
+    if class_weights.shape[0] < 2:
+        raise ShapeError(f"expected at least 2 classes, got {list(class_weights.shape)}")
+    return kept_labels(labels, class_weights.shape[0], ignore_index)
+
+
+def log_odds_loss(
+    curve: Curve,
+    log_odds: Tensor,
+    kept: Tensor,
+    own: Tensor,
+    weight: Tensor | None,
+    class_weights: Tensor,
+    reduction: str,
+    check_finite: bool,
+) -> Tensor:
+    """``curve`` over the own class's log-odds, weighted and reduced as in ``cross_entropy``."""
+    own_weight = kept.to(log_odds.dtype)
+    if weight is not None:
+        if list(weight.shape) != [class_weights.shape[0]]:
+            raise ShapeError(
+                f"expected one weight per class, [{class_weights.shape[0]}], got "
+                f"{list(weight.shape)}"
+            )
+        own_weight = own_weight * weight.to(log_odds.dtype)[own]
+    values = torch.where(kept, own_weight * curve(log_odds), 0.0)
+    return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
+
+
+def _log_odds_torch(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
+) -> Tensor:
+    if is_traced(embeddings) or is_traced(class_weights):
+        return target_log_odds(_chunk_logits(embeddings, class_weights, bias), labels)
+    own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
+    if bias is not None:
+        own = own + bias[labels]
+    return own - other_logsumexp(_chunk_logits, embeddings, labels, class_weights, bias)
+
+
+def _chunk_logits(rows: Tensor, class_weights: Tensor, bias: Tensor | None) -> Tensor:
+    x, w = widen_together(rows, class_weights)
+    with torch.autocast(rows.device.type, enabled=False):  # which would round the product
+        logits = x @ w.T
+    return logits if bias is None else logits + bias

@@ -1,0 +1,158 @@
+r"""Losses of logits, all as curves over log-odds.
+
+The softmax probability of a class is the logistic function of its log-odds,
+
+.. math:: m_c = z_c - \log\sum_{j \ne c} e^{z_j}, \qquad
+          \log p_c = \log\sigma(m_c), \qquad \log(1 - p_c) = \log\sigma(-m_c)
+
+so cross-entropy, focal loss and every bonus are curves over :math:`m_c`. Nothing is clamped:
+:math:`\log(1 - p)` stays exact however close :math:`p` comes to 1.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hardsight._checks import check_labels, is_traced
+from hardsight.errors import LabelError, OptionError, ShapeError
+from hardsight.geometry import widen
+from hardsight.losses._reduce import reduce_loss
+
+Curve = Callable[[Tensor], Tensor]
+
+
+def logit_loss(
+    curve: Curve,
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+    check_finite: bool,
+) -> Tensor:
+    r"""``curve`` over log-odds, under the target distribution :math:`q`.
+
+    .. math:: L_i = \sum_c q_{ic}\, w_c\, \mathrm{curve}(m_{ic})
+
+    Shapes, class weights, ``ignore_index``, smoothing, soft labels and reductions are those of
+    ``torch.nn.functional.cross_entropy``, which this is for the curve :math:`-\log\sigma(m)`.
+    """
+    check_logits(logits, labels)
+    if not 0 <= label_smoothing <= 1:
+        raise OptionError(f"expected label_smoothing in [0, 1], got {label_smoothing}")
+    z = classes_last(widen(logits))
+    class_weight = _class_weight(weight, z)
+    if labels.is_floating_point():
+        if ignore_index >= 0:
+            raise OptionError(
+                f"expected no ignore_index with soft labels, got {ignore_index}; give an example "
+                "that takes no part a row of zeros"
+            )
+        probs = classes_last(labels.to(z.dtype))
+        probs = probs * (1 - label_smoothing) + label_smoothing / z.shape[-1]
+        values = (probs * class_weight * curve(class_log_odds(z))).sum(dim=-1)
+        return reduce_loss(values, reduction, check_finite=check_finite)
+
+    kept, own = kept_labels(labels, z.shape[-1], ignore_index)
+    # gather: an index without dimensions cannot be read under vmap
+    own_weight = class_weight.gather(0, own.reshape(-1)).reshape(own.shape) * kept
+    if label_smoothing == 0:
+        values = own_weight * curve(target_log_odds(z, own))
+    else:
+        every = curve(class_log_odds(z))
+        hard = own_weight * every.gather(-1, own.unsqueeze(-1)).squeeze(-1)
+        flat = (every * class_weight).mean(dim=-1)
+        values = (1 - label_smoothing) * hard + label_smoothing * flat
+    values = torch.where(kept, values, 0.0)
+    return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
+
+
+def cross_entropy_curve(log_odds: Tensor) -> Tensor:
+    r""":math:`-\log p`."""
+    return -F.logsigmoid(log_odds)
+
+
+def target_log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """Log-odds of the labelled class.
+
+    Args:
+        logits: ``[..., C]``, classes last.
+        labels: ``[...]`` in ``[0, C)``.
+
+    Returns:
+        ``[...]``; its gradient is 1 at the own logit and minus the softmax over the others.
+    """
+    index = labels.unsqueeze(-1)
+    others = logits.scatter(-1, index, float("-inf")).logsumexp(dim=-1)
+    return logits.gather(-1, index).squeeze(-1) - others
+
+
+def class_log_odds(logits: Tensor) -> Tensor:
+    """Log-odds of every class, ``[..., C]`` to ``[..., C]``."""
+    top = logits.argmax(dim=-1)
+    log_probs = logits.log_softmax(dim=-1)
+    # every class but the top one has p <= 1/2, where log1p(-p) is exact
+    below = log_probs.exp().scatter(-1, top.unsqueeze(-1), 0.0)
+    log_odds = log_probs - torch.log1p(-below)
+    return log_odds.scatter(-1, top.unsqueeze(-1), target_log_odds(logits, top).unsqueeze(-1))
+
+
+def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the wider of their dtypes, float32 at least: a product needs them equal."""
+    dtype = torch.promote_types(widen(first[:0]).dtype, second.dtype)
+    return first.to(dtype), second.to(dtype)
+
+
+def check_logits(logits: Tensor, labels: Tensor) -> None:
+    """Raise unless logits and labels have the shapes ``cross_entropy`` takes."""
+    if not logits.is_floating_point():
+        raise ShapeError(f"expected logits to be floating point, got {logits.dtype}")
+    shape = list(logits.shape)
+    if logits.ndim == 0 or shape[min(1, logits.ndim - 1)] < 2:
+        raise ShapeError(
+            f"expected logits [N, C] or [N, C, ...] of at least 2 classes, got {shape}; with one "
+            "class its probability is always 1"
+        )
+    hard = shape[:1] * (logits.ndim > 1) + shape[2:]
+    if list(labels.shape) == shape:
+        if not labels.is_floating_point():
+            raise LabelError(
+                f"expected labels of the shape of logits to be probabilities, got {labels.dtype}"
+            )
+    elif list(labels.shape) != hard:
+        raise ShapeError(
+            f"expected labels {hard} (class indices) or {shape} (probabilities) for logits "
+            f"{shape}, got {list(labels.shape)}"
+        )
+    elif labels.is_floating_point():
+        raise LabelError(
+            f"expected class indices to be integers, got {labels.dtype}; labels as probabilities "
+            f"have the shape of logits, {shape}"
+        )
+
+
+def kept_labels(labels: Tensor, num_classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Which examples take part, and labels that are in range everywhere."""
+    labels = labels.long()
+    kept = labels != ignore_index
+    if labels.device.type == "cpu" and not is_traced(labels):
+        check_labels(labels[kept], num_classes)
+    return kept, torch.where(kept, labels, 0)
+
+
+def classes_last(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim < 3 else tensor.movedim(1, -1)
+
+
+def _class_weight(weight: Tensor | None, logits: Tensor) -> Tensor:
+    if weight is None:
+        return logits.new_ones(logits.shape[-1])
+    if list(weight.shape) != [logits.shape[-1]]:
+        raise ShapeError(
+            f"expected one weight per class, [{logits.shape[-1]}], got {list(weight.shape)}"
+        )
+    return weight.to(logits.dtype)

@@ -1,0 +1,93 @@
+"""Squared error with its mirrored bonus."""
+
+import torch
+from torch import Tensor
+
+from hardsight.geometry import widen
+from hardsight.losses._logits import check_logits, classes_last, kept_labels
+from hardsight.losses._module import LossModule
+from hardsight.losses._reduce import check_choice, reduce_loss
+from hardsight.registry import loss
+
+
+def mirror_mse_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    activation: str = "softmax",
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    check_finite: bool = False,
+) -> Tensor:
+    r"""Mean squared error plus the bonus that mirrors it.
+
+    .. math:: L = \frac{1}{C}\sum_c (y_c - p_c)^2 - (y_c p_c)^2 - ((1 - y_c)(1 - p_c))^2
+
+    For hard labels a term is :math:`1 - 2p` at the own class and :math:`2p - 1` elsewhere, so the
+    pull on a probability does not fade as it becomes right.
+
+    Args:
+        logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
+        labels: class indices, or targets in ``[0, 1]`` of the shape of ``logits``.
+        activation: ``"softmax"`` or ``"sigmoid"``, from logits to :math:`p`.
+        ignore_index: label of examples that take no part.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
+        check_finite: raise on a non-finite value, naming the examples.
+
+    Returns:
+        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[-1, 1]``; float32 or wider.
+
+    Raises:
+        OptionError: ``activation`` is neither of the two.
+        ShapeError: the shapes do not fit, or there are fewer than 2 classes.
+
+    Example:
+        >>> mirror_mse_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+        tensor(0.)
+        >>> mirror_mse_loss(torch.tensor([[-9.0, 9.0]]), torch.tensor([1]), activation="sigmoid")
+        tensor(-0.9998)
+
+    Reference:
+        Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
+        Neural Networks, AAAI 2022, Section 4.5. The paper is silent on how classes are averaged;
+        this is the mean, as in the published code.
+    """
+    check_choice("activation", activation, ("softmax", "sigmoid"))
+    check_logits(logits, labels)
+    z = classes_last(widen(logits))
+    if labels.is_floating_point():
+        kept, y = None, classes_last(labels.to(z.dtype))
+    else:
+        kept, own = kept_labels(labels, z.shape[-1], ignore_index)
+        y = torch.zeros_like(z).scatter(-1, own.unsqueeze(-1), 1.0)
+    p = z.softmax(dim=-1) if activation == "softmax" else torch.sigmoid(z)
+    mirrored = (y * p).square() + ((1 - y) * (1 - p)).square()
+    values = ((y - p).square() - mirrored).mean(dim=-1)
+    if kept is None:
+        return reduce_loss(values, reduction, check_finite=check_finite)
+    values = torch.where(kept, values, 0.0)
+    return reduce_loss(values, reduction, divisor=kept.sum(), check_finite=check_finite)
+
+
+@loss("mirror_mse", function=mirror_mse_loss, inputs=("logits", "labels"))
+class MirrorMSELoss(LossModule):
+    """Module twin of :func:`mirror_mse_loss`."""
+
+    def __init__(
+        self,
+        *,
+        activation: str = "softmax",
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(
+            activation=activation,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+        )
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See :func:`mirror_mse_loss`."""
+        return mirror_mse_loss(logits, labels, **self.options)

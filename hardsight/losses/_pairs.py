@@ -1,0 +1,110 @@
+"""Contrastive losses: pairs, their sign, and how they are averaged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_matrix, check_rows, is_traced
+from hardsight.errors import LabelError, OptionError, ShapeError
+from hardsight.losses._gather import gather_rows
+from hardsight.losses._reduce import check_choice, reduce_loss
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One distance, between paired rows and between all rows."""
+
+    paired: Callable[[Tensor, Tensor], Tensor]  # [P, D], [P, D] -> [P]
+    matrix: Callable[[Tensor], Tensor]  # [N, D] -> [N, N]
+
+
+def contrastive_loss(
+    distance: Distance,
+    margin: float,
+    embeddings: Tensor,
+    labels: Tensor,
+    logits: Tensor | None,
+    *,
+    pairs: str,
+    similarity: str,
+    average: str,
+    ignore_index: int,
+    gather: bool,
+    reduction: str,
+    check_finite: bool,
+) -> Tensor:
+    """Squared distance of similar pairs, squared lack of distance of dissimilar ones."""
+    check_choice("pairs", pairs, ("halves", "all"))
+    check_choice("average", average, ("pairs", "signs"))
+    check_matrix(embeddings=embeddings)
+    groups, takes_part = _groups(embeddings, labels, logits, similarity, ignore_index)
+    if gather:
+        embeddings = gather_rows(embeddings)
+        groups, takes_part = gather_rows(groups), gather_rows(takes_part.long()).bool()
+    first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
+    if pairs == "halves":
+        distances = distance.paired(embeddings[first], embeddings[second])
+    else:
+        distances = distance.matrix(embeddings)[first, second]
+    similar = groups[first] == groups[second]
+    kept = takes_part[first] & takes_part[second]
+    values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
+    values = torch.where(kept, values, 0.0)
+    if average == "signs" and reduction == "mean":
+        values, divisor = _per_sign(values, similar, kept), torch.ones_like(kept.sum())
+    else:
+        divisor = kept.sum().clamp_min(1)
+    # a batch of one has no pair and costs 0; a batch of none is NaN, as in cross_entropy
+    return reduce_loss(
+        values,
+        reduction,
+        divisor=torch.where(takes_part.any(), divisor, 0),
+        check_finite=check_finite,
+        positions=torch.stack((first, second), dim=1),
+    )
+
+
+def _groups(
+    embeddings: Tensor, labels: Tensor, logits: Tensor | None, similarity: str, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """What must agree for a pair to be similar, and which examples take part."""
+    check_choice("similarity", similarity, ("labels", "predictions"))
+    if similarity == "predictions":
+        if logits is None:
+            raise OptionError('similarity="predictions" needs logits [N, C], got none')
+        check_matrix(logits=logits)
+        check_rows(embeddings=embeddings, logits=logits)
+        predictions = logits.argmax(dim=1)
+        return predictions, torch.ones_like(predictions, dtype=torch.bool)
+    check_rows(embeddings=embeddings, labels=labels)
+    if labels.ndim != 1:
+        raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex():
+        raise LabelError(f"expected labels to be integers, got {labels.dtype}")
+    takes_part = labels != ignore_index
+    if labels.device.type == "cpu" and not is_traced(labels):
+        negative = takes_part & (labels < 0)
+        if negative.any():
+            raise LabelError(
+                f"expected labels of at least 0, got {int(labels[negative][0])}; pass it as "
+                "ignore_index if it marks examples without a label"
+            )
+    return labels, takes_part
+
+
+def _pair_rows(count: int, pairs: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row numbers of both sides of every pair; of an odd batch's halves the last row is left."""
+    if pairs == "halves":
+        first = torch.arange(count // 2, device=device)
+        return first, first + count // 2
+    first, second = torch.triu_indices(count, count, offset=1, device=device)
+    return first, second
+
+
+def _per_sign(values: Tensor, similar: Tensor, kept: Tensor) -> Tensor:
+    """Values whose sum is the mean over similar pairs plus the mean over dissimilar pairs."""
+    count_similar = (kept & similar).sum().clamp_min(1)
+    count_dissimilar = (kept & ~similar).sum().clamp_min(1)
+    return values / torch.where(similar, count_similar, count_dissimilar)
