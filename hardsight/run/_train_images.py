@@ -35,7 +35,7 @@ class TrainBatch(NamedTuple):
         labels: class indices ``[B]``.
     """
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     inputs: Tensor
     labels: Tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hardsight.errors import ConfigError, HeadError, OptionError
+from hardsight.losses import gaussian_ramp_up  # also fills the registry
 from hardsight.registry import LOSSES, unknown_name
 from hardsight.run._train_config import LossConfig
 
@@ -48,10 +48,10 @@ class Term:
         if epoch < config.start_epoch:
             return 0.0
         since, ramp_epochs = epoch - config.start_epoch, config.ramp_epochs
-        done = since / ramp_epochs if since < ramp_epochs else 1.0
         if config.ramp == "gaussian":
-            return config.weight * math.exp(-5 * (1 - done) ** 2)
-        return config.weight * (done if config.ramp == "linear" else 1.0)
+            return config.weight * gaussian_ramp_up(since, ramp_epochs=ramp_epochs)
+        is_rising = config.ramp == "linear" and since < ramp_epochs
+        return config.weight * (since / ramp_epochs if is_rising else 1.0)
 
     def __call__(self, tensors: Mapping[str, Tensor | None]) -> Tensor:
         given = [tensors[name] for name in self.inputs]
@@ -139,8 +139,6 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 def _looked_up(name: str) -> tuple[Callable[..., Tensor], tuple[str, ...]]:
     if name == _CROSS_ENTROPY:
         return functional.cross_entropy, ("logits", "labels")
-    import hardsight.losses  # noqa: F401  # fills the registry
-
     if name not in LOSSES:
         raise ConfigError(unknown_name("loss", name, [_CROSS_ENTROPY, *LOSSES]))
     spec = LOSSES[name]

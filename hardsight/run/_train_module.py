@@ -125,10 +125,10 @@ class TrainModule(pl.LightningModule):
         self.model = model
         self._config, self._loss, self._head = config, loss, head
         self._batches = batches
-        self._layer = None
+        # in tuples, or the state dict would hold these parts of the model a second time
+        self._layer: tuple[nn.Linear | None] = (None,)
         if head is not None and loss.needs_class_weights:
-            self._layer = linear_layer(model, head.name)
-        # in a tuple, or the compiled model would be a second copy in the state dict
+            self._layer = (linear_layer(model, head.name),)
         self._runner = (torch.compile(model) if config.compile else model,)
         self._forward: Any = None
         self._open = ExitStack()
@@ -162,7 +162,7 @@ class TrainModule(pl.LightningModule):
             self.logits,
             batch.labels,
             embeddings=self.embeddings,
-            layer=self._layer,
+            layer=self._layer[0],
             epoch=self.current_epoch,
         )
         with torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
+from hardsight.losses import GaussianRampLR
 from hardsight.run._train_config import OptimizerConfig, ScheduleConfig
 
 _LR = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
@@ -52,8 +53,6 @@ def scheduler_of(
             pct_start=min(1.0, warmup / epochs),
         )
     elif config.name == "gaussian_ramps":
-        from hardsight.losses import GaussianRampLR
-
         every = steps_per_epoch
         schedule = GaussianRampLR(
             optimizer,

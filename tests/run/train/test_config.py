@@ -51,7 +51,7 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("optimizer.learning_rate=1", r"\[optimizer\]: unknown key 'learning_rate'"),
         ("augment.crop=4", r"\[augment\]: unknown key 'crop'. Did you mean 'crop_padding'\?"),
         ("epochs=many", "expected epochs to be int, got 'many'"),
-        ("optimizer.lr=fast", r"\[optimizer\]: expected lr to be float or NoneType, got 'fast'"),
+        ("optimizer.lr=fast", r"\[optimizer\]: expected lr to be float, got 'fast'"),
         ("optimizer.name=adamv", "unknown optimizer 'adamv'. Did you mean 'adam"),
         ("schedule=cosin", r"unknown schedule 'cosin'. Did you mean 'cosine'\?"),
         ("loss={name = 'amc', ramp = 'gauss'}", r"unknown ramp 'gauss'. Did you mean 'gaussian'\?"),

@@ -298,6 +298,29 @@ def test_a_users_own_module_and_dataset_are_trained_in_place(vectors, linear, tm
     assert (recipe["model"]["name"], recipe["data"]["name"]) == ("Sequential", "Bright")
 
 
+def test_losses_of_angles_train_with_the_head_that_is_found(images, net, tmp_path):
+    both = ["cross_entropy", {"name": "amc", "weight": 0.1, "ramp": "gaussian", "ramp_epochs": 2}]
+    for name, loss in (("amc", both), ("avh", {"name": "avh", "options": {"scale": 8.0}})):
+        done = hs.train(net, images, out=tmp_path / name, loss=loss, epochs=6, **FAST)
+        assert done.history[-1]["train_loss"] < done.history[0]["train_loss"]
+        assert max(row["val_accuracy"] for row in done.history) > 0.8
+    assert not done.model[6]._forward_pre_hooks, "the model is given back as it was"
+
+
+def test_a_loss_option_out_of_its_range_stops_before_an_epoch_is_over(images, net, tmp_path):
+    wrong = {"name": "amc", "options": {"margin_rad": 7.0}}
+    with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
+        hs.train(net, images, out=tmp_path / "run", loss=wrong, **FAST)
+
+
+def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
+    avh = {"name": "avh", "options": {"scale": 8.0}}
+    with pytest.raises(
+        ConfigError, match=r"'fsdp' splits the head's weights.*use strategy = 'ddp'"
+    ):
+        hs.train(net, images, out=tmp_path / "run", loss=avh, strategy="fsdp", **FAST)
+
+
 def test_bfloat16_channels_last_and_clipping_train_as_well(images, net, tmp_path):
     done = hs.train(
         net, images, out=tmp_path / "run", epochs=3, precision="bfloat16", channels_last=True,
