@@ -27,7 +27,7 @@ class StepRecord:
     step: int
     loss: Tensor
     index: Tensor
-    logits: Tensor
+    finite: Tensor  # whether all logits of a row are; the logits themselves would fill the device
 
 
 class StepGuard:
@@ -65,7 +65,7 @@ class StepGuard:
 
 
 def _said(record: StepRecord) -> str:
-    rows = ~record.logits.isfinite().all(dim=1)
+    rows = ~record.finite
     suspects = record.index[rows] if bool(rows.any()) else record.index
     names = ", ".join(str(int(i)) for i in suspects[:8]) + (", ..." if len(suspects) > 8 else "")
     where = "with logits that are not finite" if bool(rows.any()) else "in the batch"
@@ -167,9 +167,8 @@ class TrainModule(pl.LightningModule):
         )
         with torch.no_grad():
             self.train_tally.add(loss, self.logits, batch.labels)
-        self._guard.add(
-            StepRecord(self.global_step, loss.detach(), batch.index, self.logits.detach())
-        )
+            finite = self.logits.isfinite().all(dim=1)
+        self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
         return loss
 
     def check_steps(self) -> None:

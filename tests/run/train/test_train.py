@@ -315,9 +315,7 @@ def test_a_loss_option_out_of_its_range_stops_before_an_epoch_is_over(images, ne
 
 def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
     avh = {"name": "avh", "options": {"scale": 8.0}}
-    with pytest.raises(
-        ConfigError, match=r"'fsdp' splits the head's weights.*use strategy = 'ddp'"
-    ):
+    with pytest.raises(ConfigError, match=r"'fsdp' splits .* use strategy = 'ddp'"):
         hs.train(net, images, out=tmp_path / "run", loss=avh, strategy="fsdp", **FAST)
 
 
@@ -366,6 +364,37 @@ def test_embeddings_cannot_be_trained_on(tmp_path, net):
     np.savez(tmp_path / "e.npz", embeddings=np.zeros((4, 2), np.float32), labels=[0, 1, 0, 1])
     with pytest.raises(DataError, match="holds embeddings; training needs images"):
         hs.train(net, tmp_path / "e.npz", out=tmp_path / "run", **FAST)
+
+
+def test_a_stream_cannot_be_trained_on(tmp_path, linear):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(5), 0
+
+    with pytest.raises(DataError, match="Stream is a stream; training needs examples by position"):
+        hs.train(linear, Stream(), out=tmp_path / "run", **FAST)
+
+
+def test_a_split_with_more_classes_than_the_training_split_is_refused(tmp_path, net):
+    from PIL import Image
+
+    for name in ("train/a", "train/b", "test/a", "test/b", "test/c"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (8, 8), number).save(tmp_path / "set" / name / f"{number}.png")
+    with pytest.raises(DataError, match=r"expected the 2 classes of the training split, got 3"):
+        hs.train(
+            net, tmp_path / "set", split="train", test_split="test", out=tmp_path / "r", **FAST
+        )
+
+
+def test_a_validation_split_of_its_own_is_used_instead_of_a_share(net, tmp_path):
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", validation_split="test", epochs=1,
+        out=tmp_path / "run", **{**FAST, "batch_size": 256},
+    )  # fmt: skip
+    stored = json.loads((done.folder / "result.json").read_text())
+    assert (stored["train_examples"], stored["validation_examples"]) == (1348, 449)
 
 
 def test_without_lightning_the_extra_is_named(images, net, tmp_path, monkeypatch):
