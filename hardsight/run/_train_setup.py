@@ -158,7 +158,7 @@ def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource
     source = open_source(data, split=split, classes=config.classes, data_root=config.root)
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
-    if not hasattr(type(source), "__getitem__"):
+    if hasattr(source, "samples"):  # read in its own order, from the start
         raise DataError(f"{source.spec} is a stream; training needs examples by position")
     return source
 
