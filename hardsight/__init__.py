@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hardsight import losses as losses
     from hardsight import models as models
     from hardsight import scores as scores
+    from hardsight import selftrain as selftrain
+    from hardsight import stats as stats
     from hardsight.heads import find_head as find_head
     from hardsight.run.score import score as score
     from hardsight.run.train import train as train
@@ -30,6 +32,8 @@ _SUBPACKAGES = (
     "models",
     "report",
     "scores",
+    "selftrain",
+    "stats",
     "table",
 )
 _VERBS = {

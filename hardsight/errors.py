@@ -39,6 +39,14 @@ class GradientError(HardsightError, RuntimeError):
     """A gradient was asked for that an operation does not have."""
 
 
+class ProbabilityError(HardsightError, ValueError):
+    """Probabilities are negative or do not sum to 1."""
+
+
+class StatisticError(HardsightError, ValueError):
+    """A statistic is not defined for its input: too few values, or values that are all equal."""
+
+
 class HeadError(HardsightError, ValueError):
     """The classifier head of a model cannot be used."""
 

@@ -37,14 +37,14 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def alike(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both tensors in the wider of their dtypes.
+def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both tensors in the wider of their dtypes, float32 at least: a product needs them equal.
 
     Example:
-        >>> [t.dtype for t in alike(torch.ones(1), torch.ones(1).double())]
+        >>> [t.dtype for t in widen_together(torch.ones(1).half(), torch.ones(1).double())]
         [torch.float64, torch.float64]
     """
-    dtype = torch.promote_types(first.dtype, second.dtype)
+    dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
     return first.to(dtype), second.to(dtype)
 
 
@@ -151,7 +151,7 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
 def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
-    embeddings, class_weights = alike(embeddings, class_weights)
+    embeddings, class_weights = widen_together(embeddings, class_weights)
     return angles_from_cosines(
         unit_cosines(embeddings, class_weights), embeddings=embeddings, class_weights=class_weights
     )

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hardsight.errors import ShapeError
 from hardsight.geometry import (
-    alike,
     angle_between,
     pairwise_angles,
     row_norms,
@@ -20,6 +19,7 @@ from hardsight.geometry import (
     unit_vectors,
     units_and_norms,
     widen,
+    widen_together,
 )
 
 PI = float(np.float32(np.pi))  # the largest angle a float32 result may have
@@ -181,7 +181,7 @@ def test_many_recomputed_pairs_are_worked_in_parts():
 def test_widening_and_alike_never_narrow():
     assert widen(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
     assert widen(torch.ones(1, dtype=torch.float16)).dtype == torch.float32
-    pair = alike(torch.ones(1, dtype=torch.float64), torch.ones(1))
+    pair = widen_together(torch.ones(1, dtype=torch.float64), torch.ones(1))
     assert [tensor.dtype for tensor in pair] == [torch.float64, torch.float64]
 
 

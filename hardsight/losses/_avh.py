@@ -5,8 +5,8 @@ from torch import Tensor
 
 from hardsight._checks import check_rows, check_width
 from hardsight.errors import OptionError, ShapeError
-from hardsight.geometry import pairwise_angles, target_angles
-from hardsight.losses._logits import cross_entropy_curve, logit_loss, widen_together
+from hardsight.geometry import pairwise_angles, target_angles, widen_together
+from hardsight.losses._logits import cross_entropy_curve, logit_loss
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from hardsight._checks import check_rows, check_width
 from hardsight.errors import LabelError, OptionError
-from hardsight.geometry import row_norms, target_angles
+from hardsight.geometry import row_norms, target_angles, widen_together
 from hardsight.losses._logits import (
     cross_entropy_curve,
     kept_labels,
     logit_loss,
-    widen_together,
 )
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss

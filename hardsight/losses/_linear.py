@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import GradientError
-from hardsight.losses._logits import widen_together
+from hardsight.geometry import widen_together
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].

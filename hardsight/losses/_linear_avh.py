@@ -7,11 +7,11 @@ from torch import Tensor
 
 from hardsight._checks import is_traced
 from hardsight.errors import OptionError
-from hardsight.geometry import pairwise_angles, target_angles
+from hardsight.geometry import pairwise_angles, target_angles, widen_together
 from hardsight.losses._avh import avh_logits
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import linear_labels, log_odds_loss
-from hardsight.losses._logits import cross_entropy_curve, target_log_odds, widen_together
+from hardsight.losses._logits import cross_entropy_curve, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from hardsight._checks import check_rows, check_width, is_traced
 from hardsight.errors import LabelError, ShapeError
-from hardsight.geometry import widen
+from hardsight.geometry import widen, widen_together
 from hardsight.losses._encouraging import encouraging_curve
 from hardsight.losses._linear import other_logsumexp, pick_impl
-from hardsight.losses._logits import Curve, kept_labels, target_log_odds, widen_together
+from hardsight.losses._logits import Curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
 from hardsight.registry import loss

@@ -101,12 +101,6 @@ def class_log_odds(logits: Tensor) -> Tensor:
     return log_odds.scatter(-1, top.unsqueeze(-1), target_log_odds(logits, top).unsqueeze(-1))
 
 
-def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the wider of their dtypes, float32 at least: a product needs them equal."""
-    dtype = torch.promote_types(widen(first[:0]).dtype, second.dtype)
-    return first.to(dtype), second.to(dtype)
-
-
 def check_logits(logits: Tensor, labels: Tensor) -> None:
     """Raise unless logits and labels have the shapes ``cross_entropy`` takes."""
     if not logits.is_floating_point():

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from hardsight.gallery import is_finite
 from hardsight.report._format import NONE, count, number, percent, plural, score_title
+from hardsight.stats import wilson_interval
 
 if TYPE_CHECKING:
     from hardsight.report._classes import ClassRow, Confusion
     from hardsight.report._view import View
 
-_Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
     "have memorised wrong labels and made them look easy. Scores of held-out examples are safer.",
@@ -60,22 +60,6 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
         _unusable(view),
     ]
     return Summary(facts, _notes(view), blurred, _unreadable(view))
-
-
-def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    r"""95 % interval of a share by Wilson's score method.
-
-    .. math:: \frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
-
-    Example:
-        >>> low, high = wilson_interval(90, 100)
-        >>> round(low, 4), round(high, 4)
-        (0.8256, 0.9448)
-    """
-    share, scale = successes / trials, 1 + _Z95**2 / trials
-    middle = (share + _Z95**2 / (2 * trials)) / scale
-    spread = _Z95 * math.sqrt(share * (1 - share) / trials + _Z95**2 / (4 * trials**2)) / scale
-    return max(0.0, middle - spread), min(1.0, middle + spread)
 
 
 def _accuracy(view: View) -> Fact:

@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid
 
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
 from hardsight.errors import ShapeError
-from hardsight.geometry import alike, unit_cosines, units_and_norms, widen
+from hardsight.geometry import unit_cosines, units_and_norms, widen, widen_together
 from hardsight.scores._tiles import (
     AngleSummary,
     LogitSummary,
@@ -162,7 +162,7 @@ class TiledHead:
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # nobody differentiates through the tile: work in memory that is used again
         scratch = None if _is_differentiated(unit, self._unit, self._bias) else self._scratch
-        unit, weights = alike(unit, self._unit[here])
+        unit, weights = widen_together(unit, self._unit[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
         columns = own_columns(labels, here.start, cosines.shape[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("scores", "heads", "models", "data", "report")
+PACKAGES = ("scores", "losses", "stats", "selftrain", "heads", "models", "data", "report")
 UNDOCUMENTED = {"hardsight.scores.SCORES"}  # the registry itself, shown through its entries
 
 

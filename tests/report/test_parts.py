@@ -11,7 +11,7 @@ from hardsight.report._classes import class_rows, confusions_of
 from hardsight.report._galleries import picture
 from hardsight.report._histograms import histograms
 from hardsight.report._map import HEX, _hexagons, angle_norm_map
-from hardsight.report._summary import summary_of, wilson_interval
+from hardsight.report._summary import summary_of
 from hardsight.report._view import view_of
 
 finite_numbers = st.floats(-1e300, 1e300, allow_nan=False)
@@ -27,14 +27,6 @@ def view_from(make, **columns):
     about = {"scores": {"avh": {"higher_is_harder": True}}, "classes": ["a", "b", "c"]}
     columns = {"index": np.arange(len(columns["label"])), **columns}
     return view_of(make.table(columns, about), folder=None, title=None)
-
-
-def test_wilson_interval_matches_published_values():
-    # Newcombe (1998), table I, method 3: the score method without continuity correction
-    published = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605),
-                 (0, 20): (0.0, 0.1611), (1, 29): (0.0061, 0.1718)}  # fmt: skip
-    for (successes, trials), bounds in published.items():
-        assert wilson_interval(successes, trials) == pytest.approx(bounds, abs=5e-5)
 
 
 def test_classes_are_counted_by_hand(make):

@@ -1,0 +1,30 @@
+"""Statistics: correlations, comparisons and detection, each number with its interval."""
+
+from hardsight.stats._bins import HUMAN_BINS as HUMAN_BINS
+from hardsight.stats._bins import BinCorrelation as BinCorrelation
+from hardsight.stats._bins import bin_index as bin_index
+from hardsight.stats._bins import binned_correlations as binned_correlations
+from hardsight.stats._bins import quantile_edges as quantile_edges
+from hardsight.stats._compare import CorrelationComparison as CorrelationComparison
+from hardsight.stats._compare import compare_coefficients as compare_coefficients
+from hardsight.stats._compare import compare_correlations as compare_correlations
+from hardsight.stats._correlation import Correlation as Correlation
+from hardsight.stats._correlation import correlation as correlation
+from hardsight.stats._correlation import correlation_interval as correlation_interval
+from hardsight.stats._correlation import fisher_z as fisher_z
+from hardsight.stats._detection import AurocComparison as AurocComparison
+from hardsight.stats._detection import auroc as auroc
+from hardsight.stats._detection import average_precision as average_precision
+from hardsight.stats._detection import compare_auroc as compare_auroc
+from hardsight.stats._detection import precision_at_k as precision_at_k
+from hardsight.stats._estimate import Estimate as Estimate
+from hardsight.stats._multiple import adjusted_p_values as adjusted_p_values
+from hardsight.stats._pairs import Difference as Difference
+from hardsight.stats._pairs import McNemar as McNemar
+from hardsight.stats._pairs import TTest as TTest
+from hardsight.stats._pairs import mcnemar as mcnemar
+from hardsight.stats._pairs import paired_bootstrap as paired_bootstrap
+from hardsight.stats._pairs import t_test as t_test
+from hardsight.stats._pairs import t_test_from_summary as t_test_from_summary
+from hardsight.stats._partial import partial_correlation as partial_correlation
+from hardsight.stats._proportions import wilson_interval as wilson_interval

@@ -1,0 +1,143 @@
+"""What every statistic asks of its input: one length, enough values, no NaN in silence."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardsight.errors import NonFiniteError, OptionError, ShapeError, StatisticError
+
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+def check_choice(option: str, value: str, known: Collection[str]) -> None:
+    """Raise unless ``value`` is one of the words an option knows.
+
+    Raises:
+        OptionError: naming the option, its value, the nearest word and all words.
+    """
+    if value not in known:
+        nearest = difflib.get_close_matches(str(value), list(known), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise OptionError(f"unknown {option} {value!r}.{hint} Known: {', '.join(known)}")
+
+
+def check_level(level: float) -> None:
+    """Raise unless ``level`` is a confidence level, strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise OptionError(f"expected a confidence level between 0 and 1, got level={level}")
+
+
+def columns(*, nan: str = "raise", least: int = 1, **given: ArrayLike) -> dict[str, Floats]:
+    """The given vectors in float64, of one length and without NaN.
+
+    Args:
+        nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN.
+        least: how many rows must be left.
+        **given: the vectors by name, ``[N]`` each.
+
+    Raises:
+        ShapeError: a vector is not one-dimensional, or lengths differ.
+        NonFiniteError: a vector holds NaN and ``nan="raise"``.
+        StatisticError: fewer than ``least`` rows are left.
+    """
+    check_choice("nan", nan, ("raise", "omit"))
+    vectors = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+    check_vectors(**vectors)
+    missing = {name: np.isnan(vector) for name, vector in vectors.items()}
+    for name, holes in missing.items():
+        if nan == "raise" and holes.any():
+            raise NonFiniteError(
+                f"{name} holds {int(holes.sum()):,} NaN of {len(holes):,} values, the first at "
+                f'position {int(holes.argmax())}; remove them or pass nan="omit"'
+            )
+    keep = ~np.logical_or.reduce(list(missing.values()))
+    if int(keep.sum()) < least:
+        left = " without NaN" if not keep.all() else ""
+        raise StatisticError(
+            f"expected at least {least} values in {', '.join(vectors)}, got {int(keep.sum())}{left}"
+        )
+    return {name: vector[keep] for name, vector in vectors.items()}
+
+
+def check_vectors(**vectors: NDArray[np.generic]) -> None:
+    """Raise unless all vectors are one-dimensional and of one length."""
+    shapes = {vector.shape for vector in vectors.values()}
+    if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+        got = ", ".join(f"{name} {list(vector.shape)}" for name, vector in vectors.items())
+        raise ShapeError(f"expected vectors of one length, got {got}")
+
+
+def check_varies(**vectors: Floats) -> None:
+    """Raise where a vector holds one value only.
+
+    Raises:
+        StatisticError: naming the vector and the value.
+    """
+    for name, vector in vectors.items():
+        if vector.size and (vector == vector[0]).all():
+            raise StatisticError(
+                f"{name} is constant: all {len(vector):,} values are {vector[0]:g}, so nothing "
+                "can vary with it"
+            )
+
+
+def check_finite(reason: str, **vectors: Floats) -> None:
+    """Raise where a vector holds an infinity.
+
+    Raises:
+        NonFiniteError: naming the vector and what to do.
+    """
+    for name, vector in vectors.items():
+        if np.isinf(vector).any():
+            count = int(np.isinf(vector).sum())
+            raise NonFiniteError(f"{name} holds {count:,} infinite values; {reason}")
+
+
+def truths(values: ArrayLike, name: str) -> Bools:
+    """Yes or no per example, from booleans or from 0 and 1.
+
+    Raises:
+        ShapeError: not one-dimensional.
+        OptionError: another value than 0 and 1.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"expected {name} to have 1 dimension, got {list(array.shape)}")
+    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
+        odd = array[~np.isin(array, (0, 1))][0]
+        raise OptionError(f"expected {name} to be booleans, or 0 and 1, got {odd!r}")
+    return array.astype(np.bool_)
+
+
+def two_sided_z(level: float) -> float:
+    """Number of standard errors on either side of an interval of this level.
+
+    Example:
+        >>> round(two_sided_z(0.95), 6)
+        1.959964
+    """
+    from statistics import NormalDist
+
+    check_level(level)
+    return NormalDist().inv_cdf(0.5 + level / 2)
+
+
+def tail(z: float, alternative: str = "two-sided") -> float:
+    """Probability of a standard normal beyond ``z``, accurate also far out.
+
+    Example:
+        >>> round(tail(1.959964), 6), round(tail(3.38, "greater"), 6)
+        (0.05, 0.000362)
+    """
+    check_choice("alternative", alternative, ("two-sided", "greater", "less"))
+    if alternative == "two-sided":
+        return math.erfc(abs(z) / math.sqrt(2))
+    return math.erfc((z if alternative == "greater" else -z) / math.sqrt(2)) / 2

@@ -1,0 +1,57 @@
+"""Many tests at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hardsight.errors import OptionError
+from hardsight.stats._inputs import Floats, check_choice, columns
+
+
+def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
+    r"""P-values raised so that testing many hypotheses does not make one of them true.
+
+    With :math:`p_{(1)} \le \dots \le p_{(m)}`:
+
+    - ``"holm"``: :math:`\max_{j \le i} \min(1, (m - j + 1)\,p_{(j)})`; the chance of any false
+      discovery stays under the level, whatever the dependence.
+    - ``"bh"`` (Benjamini-Hochberg): :math:`\min_{j \ge i} \min(1, m\,p_{(j)} / j)`; the expected
+      share of false discoveries does, for independent or positively dependent tests.
+
+    Args:
+        p_values: ``[M]``, in [0, 1].
+        method: ``"holm"`` or ``"bh"``.
+
+    Returns:
+        ``[M]`` in the given order, none smaller than it was.
+
+    Raises:
+        NonFiniteError: a p-value is NaN.
+        OptionError: a p-value is outside [0, 1].
+
+    Example:
+        >>> adjusted_p_values([0.01, 0.04, 0.03, 0.005]).round(4)
+        array([0.03, 0.06, 0.06, 0.02])
+        >>> adjusted_p_values([0.01, 0.04, 0.03, 0.005], method="bh").round(4)
+        array([0.02, 0.04, 0.04, 0.02])
+
+    Reference:
+        Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of
+        Statistics 1979. Benjamini and Hochberg, Controlling the false discovery rate, JRSS-B 1995.
+    """
+    check_choice("method", method, ("holm", "bh"))
+    given = columns(p_values=p_values, least=0)["p_values"]
+    if ((given < 0) | (given > 1)).any():
+        raise OptionError(
+            f"expected p-values in [0, 1], got values from {given.min():g} to {given.max():g}"
+        )
+    order = np.argsort(given, kind="stable")
+    m = len(given)
+    if method == "holm":
+        raised = np.maximum.accumulate(given[order] * np.arange(m, 0, -1))
+    else:
+        raised = np.minimum.accumulate((given[order] * m / np.arange(1, m + 1))[::-1])[::-1]
+    adjusted = np.empty(m)
+    adjusted[order] = np.minimum(raised, 1)
+    return adjusted
