@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hardsight import scores as scores
     from hardsight import selftrain as selftrain
     from hardsight import stats as stats
+    from hardsight import tracking as tracking
     from hardsight.heads import find_head as find_head
     from hardsight.run.score import score as score
     from hardsight.run.train import train as train
@@ -35,6 +36,7 @@ _SUBPACKAGES = (
     "selftrain",
     "stats",
     "table",
+    "tracking",
 )
 _VERBS = {
     "find_head": "hardsight.heads",

@@ -11,7 +11,7 @@ from hardsight.errors import UnknownNameError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=type[Any])
-Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec")
+Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec | SummarySpec")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,31 @@ class LossSpec:
     version: int
 
 
+@dataclass(frozen=True)
+class SummarySpec:
+    """What the toolkit knows about one summary of training dynamics.
+
+    Attributes:
+        name: the column of the table.
+        function: from histories ``[E, N]``, NaN where an example was not seen, to ``[N]``.
+        inputs: names of the recorded measures it reads, in order.
+        low: smallest possible value.
+        high: largest possible value; ``inf`` where there is none.
+        higher_is_harder: the direction, so that ranking code never guesses.
+        version: raised whenever the same input would give another number.
+        meaning: two sentences for a reader of the report.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    low: float
+    high: float
+    higher_is_harder: bool
+    version: int
+    meaning: str
+
+
 class Registry(Mapping[str, Spec], Generic[Spec]):
     """A read-mostly mapping from name to spec whose look-up errors help."""
 
@@ -95,6 +120,7 @@ class Registry(Mapping[str, Spec], Generic[Spec]):
 
 SCORES: Registry[ScoreSpec] = Registry("score")
 LOSSES: Registry[LossSpec] = Registry("loss")
+SUMMARIES: Registry[SummarySpec] = Registry("summary")
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
@@ -166,5 +192,26 @@ def loss(
             LossSpec(name=name, function=function, module=module, inputs=inputs, version=version)
         )
         return module
+
+    return register
+
+
+def summary(
+    name: str,
+    *,
+    inputs: tuple[str, ...],
+    range: tuple[float, float],
+    higher_is_harder: bool,
+    meaning: str,
+    version: int = 1,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a summary of dynamics; see :class:`SummarySpec`."""
+
+    def register(function: Function) -> Function:
+        low, high = range
+        SUMMARIES.add(
+            SummarySpec(name, function, inputs, low, high, higher_is_harder, version, meaning)
+        )
+        return function
 
     return register

@@ -1,0 +1,209 @@
+"""What is recorded of each example when a training step has run it.
+
+Steps are kept as they are for a while and measured many at once, because a step of a small network
+on a GPU takes as long as a few dozen kernel launches. Nothing here reads a value back from the
+device: a step never waits for the tracker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hardsight.geometry import target_angles
+from hardsight.registry import SCORES
+from hardsight.scores import TiledHead, logit_summaries
+
+if TYPE_CHECKING:
+    from hardsight.scores._tiles import AngleSummary
+
+# Recorded under the first name, by the formula of the score of the second.
+_FORMULAS = {
+    "target_angle": "target_angle",
+    "avh": "avh",
+    "confidence": "model_confidence",
+    "norm": "feature_norm",
+    "logit_margin": "logit_margin",
+    "el2n": "el2n",
+}
+MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
+_MEASURED = ("embeddings", "logits", "labels", "class_weights")
+_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
+_BYTES_AT_ONCE = 32 << 20  # steps kept before they are measured
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
+
+    Attributes:
+        index: positions of the examples, ``[n]``.
+        labels: class indices, ``[n]``.
+        prediction: class indices, ``[n]``.
+        values: the measures, ``[n, len(MEASURES)]``, float32.
+        order: when a row was seen among those of all ranks, ``[n]``.
+    """
+
+    index: Tensor
+    labels: Tensor
+    prediction: Tensor
+    values: Tensor
+    order: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def no_rows() -> Rows:
+    """Rows of nothing, on the CPU."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Rows one after another, on the CPU; the one place that waits for the device."""
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    return Rows(
+        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
+    )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    if len({part.device for part in parts}) == 1:
+        return torch.cat(parts).cpu()
+    return torch.cat([part.cpu() for part in parts])
+
+
+@dataclass(frozen=True)
+class Step:
+    """The tensors of one training step, detached."""
+
+    index: Tensor
+    embeddings: Tensor
+    logits: Tensor
+    labels: Tensor
+    class_weights: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that keeping the step takes."""
+        return sum(t.nbytes for t in (self.embeddings, self.logits, self.class_weights))
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Steps of one kind can be stacked."""
+        parts = (self.index, self.embeddings, self.logits, self.labels, self.class_weights)
+        return tuple((part.shape, part.dtype, part.device) for part in parts)
+
+    def copied(self) -> Step:
+        """The step in memory of its own: the next one overwrites weights, and maybe the rest."""
+        return Step(*(getattr(self, field.name).clone() for field in dataclasses.fields(self)))
+
+
+class Stash:
+    """Steps that wait to be measured, and the rows of those that were."""
+
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+        self._steps: list[Step] = []
+        self._nbytes = 0
+
+    def add(self, step: Step) -> None:
+        """Take one step; a large one is measured at once, without a copy."""
+        if self._steps and step.kind != self._steps[0].kind:
+            self.measure()
+        if step.nbytes > _BYTES_AT_ONCE:
+            self.rows += [measured([part]) for part in _row_blocks(step)]
+            return
+        self._steps.append(step.copied())
+        self._nbytes += step.nbytes
+        if self._nbytes > _BYTES_AT_ONCE:
+            self.measure()
+
+    def measure(self) -> None:
+        """Measure the steps that wait."""
+        if self._steps:
+            self.rows.append(measured(self._steps))
+        self._steps, self._nbytes = [], 0
+
+
+def _row_blocks(step: Step) -> list[Step]:
+    """A large step in blocks of rows whose logits take a bounded part of the memory."""
+    per_row = step.logits.shape[1] * 4
+    rows = max(1, _BYTES_AT_ONCE // per_row)
+    return [
+        Step(index, embeddings, logits, labels, step.class_weights)
+        for index, embeddings, logits, labels in zip(
+            step.index.split(rows),
+            step.embeddings.split(rows),
+            step.logits.split(rows),
+            step.labels.split(rows),
+            strict=True,
+        )
+    ]
+
+
+@torch.no_grad()
+def measured(steps: list[Step]) -> Rows:
+    """Rows of steps of one kind."""
+    # vmap gives each step its own class weights, and the scores the forms that never look at a
+    # value on the host
+    stacked = [_stacked([getattr(step, name) for step in steps]) for name in _MEASURED]
+    with torch.autocast(stacked[0].device.type, enabled=False):
+        prediction, values = torch.vmap(_step_measures)(*stacked)
+    return Rows(
+        index=torch.cat([step.index for step in steps]),
+        labels=torch.cat([step.labels for step in steps]),
+        prediction=prediction.flatten(),
+        values=values.flatten(0, 1),
+        order=torch.arange(prediction.numel()),
+    )
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
+
+
+def _step_measures(
+    embeddings: Tensor, logits: Tensor, labels: Tensor, class_weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Predictions ``[B]`` and measures ``[B, len(MEASURES)]`` of one step."""
+    inside = labels.clamp(0, logits.shape[1] - 1)  # a label outside is found when the epoch ends
+    head = TiledHead(class_weights, parts=("norms", "angles")).summaries(embeddings, inside)
+    assert head.angles is not None
+    angles = _with_exact_target(head.angles, target_angles(embeddings, inside, class_weights))
+    outputs, targets = logit_summaries(logits, inside)
+    summaries = {"norms": head.norms, "angles": angles, "targets": targets}
+    found = {
+        name: SCORES[score].formula(summaries[SCORES[score].reads])
+        for name, score in _FORMULAS.items()
+    }
+    found |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
+    return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)
+
+
+def _with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
+    """``angles`` from cosines, with the own angle exact also near 0 and pi.
+
+    Where all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
+    one, so that every class has the same share.
+    """
+    count = angles.num_classes - 1
+    mean = angles.others / count
+    at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
+    alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
+    others = torch.where(alike, target * count, angles.others)
+    return dataclasses.replace(angles, target=target, others=others)
+
+
+def _own_confidence(angles: AngleSummary) -> Tensor:
+    """Angular visual confidence of the labelled class, AVH Eq. 3, from the sum of the angles."""
+    total = angles.num_classes * math.pi - angles.total
+    silent = total <= 0  # opposite to every class at once
+    share = (math.pi - angles.target) / torch.where(silent, 1.0, total)
+    return torch.where(silent, 1 / angles.num_classes, share)

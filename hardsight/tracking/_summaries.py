@@ -1,0 +1,406 @@
+"""Summaries of training dynamics: one number per example from its history over epochs.
+
+A history is ``[E, N]``: a row per epoch, a column per example, NaN where an example was not seen
+in that epoch. Every summary is over the epochs in which the example was seen; an example never
+seen gets NaN. Maths in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardsight.errors import OptionError, ShapeError
+from hardsight.registry import summary
+
+Values = NDArray[np.float64]
+
+
+@summary(
+    "mean_avh",
+    inputs=("avh",),
+    range=(0.0, 1.0),
+    higher_is_harder=True,
+    meaning="Angular visual hardness, averaged over the epochs of training. Steadier than the "
+    "value at the end; with C classes, 1/C means the model could not tell.",
+)
+def mean_avh(avh: ArrayLike) -> Values:
+    r"""Angular visual hardness, averaged over epochs.
+
+    .. math:: \frac{1}{|T_i|} \sum_{t \in T_i} \mathrm{AVH}_t(x_i)
+
+    Args:
+        avh: hardness in every epoch, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; larger is harder. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> mean_avh([[0.25, 0.5], [0.75, float("nan")]])
+        array([0.5, 0.5])
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1), the mean over epochs.
+    """
+    return _mean(_history(avh, "avh"))
+
+
+@summary(
+    "final_avh",
+    inputs=("avh",),
+    range=(0.0, 1.0),
+    higher_is_harder=True,
+    meaning="Angular visual hardness in the last epoch the example was seen in. What was hard "
+    "early and has been learned since is low here.",
+)
+def final_avh(avh: ArrayLike) -> Values:
+    r"""Angular visual hardness in the last epoch the example was seen in.
+
+    .. math:: \mathrm{AVH}_{\max T_i}(x_i)
+
+    Args:
+        avh: hardness in every epoch, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; larger is harder. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> final_avh([[0.25, 0.5], [0.75, float("nan")]])
+        array([0.75, 0.5 ])
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1).
+    """
+    history = _history(avh, "avh")
+    return _last(history)
+
+
+@summary(
+    "aum",
+    inputs=("logit_margin",),
+    range=(-math.inf, math.inf),
+    higher_is_harder=False,
+    meaning="Area under the margin: the logit margin averaged over the epochs of training. Well "
+    "below 0, the model spent its training preferring another class, so the label is suspect.",
+)
+def area_under_margin(logit_margin: ArrayLike) -> Values:
+    r"""Logit margin, averaged over epochs.
+
+    .. math:: \mathrm{AUM}_i = \frac{1}{|T_i|} \sum_{t \in T_i}
+        \Bigl( z_{y_i}^{(t)} - \max_{j \neq y_i} z_j^{(t)} \Bigr)
+
+    Args:
+        logit_margin: margin of the labelled class in every epoch, ``[E, N]``.
+
+    Returns:
+        ``[N]``; smaller is harder, negative points at a wrong label. NaN for an example never
+        seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> area_under_margin([[2.0, -1.0], [4.0, -3.0]])
+        array([ 3., -2.])
+
+    Reference:
+        Pleiss et al., Identifying Mislabeled Data using the Area Under the Margin Ranking,
+        NeurIPS 2020, Eqs. (1) and (2).
+    """
+    return _mean(_history(logit_margin, "logit_margin"))
+
+
+@summary(
+    "forgetting_events",
+    inputs=("correct",),
+    range=(0.0, math.inf),
+    higher_is_harder=True,
+    meaning="How often the example was classified rightly and then wrongly in the next epoch. "
+    "0 is never forgotten; one never learned at all counts every epoch it was seen in.",
+)
+def forgetting_events(correct: ArrayLike) -> Values:
+    r"""How often a right prediction turned wrong from one epoch to the next.
+
+    .. math:: \sum_{t} \mathbb{1}[c_i^{(t)} = 1 \wedge c_i^{(t+1)} = 0]
+
+    where t and t + 1 are consecutive among the epochs the example was seen in.
+
+    Args:
+        correct: 1 where the prediction was right, 0 where wrong, ``[E, N]``.
+
+    Returns:
+        ``[N]``, whole numbers; larger is harder. An example never learned gets the number of
+        epochs it was seen in, more than any learned example can have. NaN if never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> forgetting_events([[1, 0, 1], [0, 0, 1], [1, 0, 1]])
+        array([1., 3., 0.])
+
+    Reference:
+        Toneva et al., An Empirical Study of Example Forgetting during Deep Neural Network
+        Learning, ICLR 2019, Definition 1.
+        Deviation: an example never learned is "infinitely" forgotten there; here its count is
+        finite and still the largest.
+    """
+    history = _history(correct, "correct")
+    seen = _seen(history)
+    before = np.full(history.shape[1], math.nan)
+    events = np.zeros(history.shape[1])
+    for now in history:
+        events += (before == 1) & (now == 0)
+        before = np.where(np.isnan(now), before, now)
+    never_learned = ~(history == 1).any(axis=0)
+    return np.where(seen == 0, math.nan, np.where(never_learned, seen, events))
+
+
+@summary(
+    "early_el2n",
+    inputs=("el2n",),
+    range=(0.0, math.sqrt(2)),
+    higher_is_harder=True,
+    meaning="Distance between the softmax output and the one-hot label, averaged over the first "
+    "epochs. Names, early in training, the examples that matter for the decision boundary.",
+)
+def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
+    r"""EL2N, averaged over the first epochs.
+
+    .. math:: \frac{1}{|T_i^{\le w}|} \sum_{t \in T_i,\, t \le w} \lVert p^{(t)} - e_y \rVert_2
+
+    Args:
+        el2n: distance between softmax output and one-hot label in every epoch, ``[E, N]``.
+        window_epochs: how many epochs are early, ``w``; later ones play no part.
+
+    Returns:
+        ``[N]`` in ``[0, sqrt(2)]``; larger is harder. NaN for an example not seen that early.
+
+    Raises:
+        ShapeError: the history is no matrix.
+        OptionError: the window holds no epoch.
+
+    Example:
+        >>> early_el2n([[1.0, 0.5], [0.5, 0.25], [0.0, 0.0]], window_epochs=2)
+        array([0.75 , 0.375])
+
+    Reference:
+        Paul et al., Deep Learning on a Data Diet, NeurIPS 2021, Definition 2.2.
+        Deviation: the mean over epochs of one run, not over the initialisations of many runs.
+    """
+    if window_epochs < 1:
+        raise OptionError(f"expected window_epochs to be at least 1, got {window_epochs}")
+    return _mean(_history(el2n, "el2n")[:window_epochs])
+
+
+@summary(
+    "map_confidence",
+    inputs=("confidence",),
+    range=(0.0, 1.0),
+    higher_is_harder=False,
+    meaning="Probability of the labelled class, averaged over the epochs of training: the "
+    "vertical axis of a data map. Low is hard to learn, or wrongly labelled.",
+)
+def map_confidence(confidence: ArrayLike) -> Values:
+    r"""Probability of the labelled class, averaged over epochs.
+
+    .. math:: \hat\mu_i = \frac{1}{|T_i|} \sum_{t \in T_i} p_{y_i}^{(t)}
+
+    Args:
+        confidence: probability of the labelled class in every epoch, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; smaller is harder. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> map_confidence([[0.25, 1.0], [0.75, 1.0]])
+        array([0.5, 1. ])
+
+    Reference:
+        Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, confidence.
+    """
+    return _mean(_history(confidence, "confidence"))
+
+
+@summary(
+    "map_variability",
+    inputs=("confidence",),
+    range=(0.0, 0.5),
+    higher_is_harder=True,
+    meaning="Spread over the epochs of the probability of the labelled class: the horizontal axis "
+    "of a data map. High is ambiguous: the model kept changing its mind.",
+)
+def map_variability(confidence: ArrayLike) -> Values:
+    r"""Standard deviation over epochs of the probability of the labelled class.
+
+    .. math:: \hat\sigma_i = \sqrt{\frac{1}{|T_i|} \sum_{t \in T_i}
+        \bigl(p_{y_i}^{(t)} - \hat\mu_i\bigr)^2}
+
+    Args:
+        confidence: probability of the labelled class in every epoch, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 0.5]``; larger is more ambiguous. 0 after one epoch, NaN if never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> map_variability([[0.25, 1.0], [0.75, 1.0]])
+        array([0.25, 0.  ])
+
+    Reference:
+        Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, variability.
+    """
+    history = _history(confidence, "confidence")
+    return np.sqrt(_mean((history - _mean(history)) ** 2))
+
+
+@summary(
+    "map_correctness",
+    inputs=("correct",),
+    range=(0.0, 1.0),
+    higher_is_harder=False,
+    meaning="Share of the epochs in which the prediction was right: the colour of a data map. "
+    "0 was never learned, 1 was right from the start.",
+)
+def map_correctness(correct: ArrayLike) -> Values:
+    r"""Share of the epochs in which the prediction was right.
+
+    .. math:: \frac{1}{|T_i|} \sum_{t \in T_i} c_i^{(t)}
+
+    Args:
+        correct: 1 where the prediction was right, 0 where wrong, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; smaller is harder. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> map_correctness([[1, 0], [0, 0]])
+        array([0.5, 0. ])
+
+    Reference:
+        Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, correctness.
+    """
+    return _mean(_history(correct, "correct"))
+
+
+@summary(
+    "first_learned_epoch",
+    inputs=("correct",),
+    range=(1.0, math.inf),
+    higher_is_harder=True,
+    meaning="The first epoch, counted from 1, in which the prediction was right. One more than "
+    "the number of epochs means that it never was.",
+)
+def first_learned_epoch(correct: ArrayLike) -> Values:
+    r"""The first epoch, counted from 1, in which the prediction was right.
+
+    .. math:: \min \{ t : c_i^{(t)} = 1 \}, \quad \text{or } E + 1 \text{ if there is none}
+
+    Args:
+        correct: 1 where the prediction was right, 0 where wrong, ``[E, N]``.
+
+    Returns:
+        ``[N]`` in ``[1, E + 1]``, whole numbers; larger is harder. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> first_learned_epoch([[0, 1, 0], [1, 0, 0]])
+        array([2., 1., 3.])
+
+    Reference:
+        Toneva et al., An Empirical Study of Example Forgetting during Deep Neural Network
+        Learning, ICLR 2019, Section 3, first learning events, counted in epochs.
+    """
+    history = _history(correct, "correct")
+    right = history == 1
+    first = np.where(right.any(axis=0), right.argmax(axis=0) + 1, len(history) + 1)
+    return np.where(_seen(history) == 0, math.nan, first)
+
+
+@summary(
+    "angle_velocity",
+    inputs=("target_angle",),
+    range=(-math.pi, math.pi),
+    higher_is_harder=True,
+    meaning="How fast, in radians per epoch, the angle between the example and its class grows. "
+    "Below 0 the example turns towards its class; above 0 training turns it away.",
+)
+def angle_velocity(target_angle: ArrayLike) -> Values:
+    r"""Slope over epochs of the angle between an example and its class, by least squares.
+
+    .. math:: \frac{\sum_{t \in T_i} (t - \bar t_i)(\theta_i^{(t)} - \bar\theta_i)}
+        {\sum_{t \in T_i} (t - \bar t_i)^2}
+
+    Args:
+        target_angle: angle to the own class weight in every epoch, ``[E, N]``, radians.
+
+    Returns:
+        ``[N]`` in ``[-pi, pi]``, radians per epoch; larger is harder. NaN for an example seen in
+        fewer than two epochs.
+
+    Raises:
+        ShapeError: the history is no matrix.
+
+    Example:
+        >>> angle_velocity([[1.5, 1.0], [1.0, 1.25], [0.5, 1.5]])
+        array([-0.5 ,  0.25])
+
+    Reference:
+        Ours; the trend that Chen et al., Angular Visual Hardness, ICML 2020, Section 4, draw.
+    """
+    history = _history(target_angle, "target_angle")
+    epochs = np.arange(len(history), dtype=np.float64)[:, None]
+    epochs = np.where(np.isnan(history), math.nan, epochs)
+    time = epochs - _mean(epochs)
+    spread = np.nansum(time**2, axis=0)
+    moved = np.nansum(time * (history - _mean(history)), axis=0)
+    return np.where(spread > 0, moved / np.where(spread > 0, spread, 1.0), math.nan)
+
+
+def _history(values: ArrayLike, name: str) -> Values:
+    """A history as a float64 matrix."""
+    history: Values = np.asarray(values, dtype=np.float64)
+    if history.ndim != 2:
+        raise ShapeError(
+            f"expected {name} to have a row per epoch and a column per example, [E, N], got "
+            f"{list(history.shape)}"
+        )
+    return history
+
+
+def _seen(history: Values) -> Values:
+    """In how many epochs each example was seen, ``[N]``."""
+    seen: Values = (~np.isnan(history)).sum(axis=0).astype(np.float64)
+    return seen
+
+
+def _mean(history: Values) -> Values:
+    """Mean over the epochs seen, ``[N]``; NaN where there is none."""
+    seen = _seen(history)
+    return np.where(seen > 0, np.nansum(history, axis=0) / np.maximum(seen, 1), math.nan)
+
+
+def _last(history: Values) -> Values:
+    """Value of the last epoch seen, ``[N]``; NaN where there is none."""
+    last = np.full(history.shape[1], math.nan)
+    for values in history:
+        last = np.where(np.isnan(values), last, values)
+    return last

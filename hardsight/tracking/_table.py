@@ -1,0 +1,121 @@
+"""Summaries as columns of the one table."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+import hardsight
+from hardsight.errors import RunMismatchError
+from hardsight.registry import SUMMARIES, SummarySpec
+from hardsight.table import ScoreTable, with_metadata
+from hardsight.tracking._store import EpochStore
+
+_KEYS = ("label", "prediction")
+
+
+def summary_table(store: EpochStore, about: Mapping[str, Any], *, el2n_epochs: int) -> ScoreTable:
+    """Every summary of every example, read block by block."""
+    inputs = {name for spec in SUMMARIES.values() for name in spec.inputs} - {"correct"}
+    blocks = [
+        _block_columns(block, el2n_epochs=el2n_epochs)
+        for block in store.blocks([*_KEYS, *sorted(inputs)])
+    ]
+    columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    index = np.arange(len(columns["label"]))
+    keys = {"index": index, "id": pa.array(index).cast(pa.string())}
+    metadata = {
+        "scores": summary_facts(SUMMARIES.values()),
+        "sample": "in-sample" if about["stage"] == "train" else "unknown",
+        "tracking": {**about, "el2n_epochs": el2n_epochs},
+        "versions": _versions(),
+    }
+    return ScoreTable(with_metadata(pa.table({**keys, **columns}), metadata))
+
+
+def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
+    """``scores`` with the columns of ``summaries``, by index."""
+    index = scores.column("index")
+    _check_same_data(index, scores.column("label"), summaries)
+    rows = scores.to_arrow()
+    for name in ("epochs_seen", *summaries.scores):
+        values = pa.array(summaries.column(name)[index])
+        if name in rows.column_names:
+            rows = rows.set_column(rows.column_names.index(name), name, values)
+        else:
+            rows = rows.append_column(name, values)
+    about, ours = scores.metadata, summaries.metadata
+    metadata = {
+        **about,
+        "scores": {**about.get("scores", {}), **ours["scores"]},
+        "tracking": ours["tracking"],
+    }
+    return ScoreTable(with_metadata(rows, metadata))
+
+
+def summary_facts(specs: Iterable[SummarySpec]) -> dict[str, dict[str, Any]]:
+    """What the metadata says about each summary column."""
+    return {
+        spec.name: {
+            "version": spec.version,
+            "low": spec.low if math.isfinite(spec.low) else None,
+            "high": spec.high if math.isfinite(spec.high) else None,
+            "higher_is_harder": spec.higher_is_harder,
+            "meaning": spec.meaning,
+        }
+        for spec in specs
+    }
+
+
+def _block_columns(
+    block: Mapping[str, NDArray[Any]], *, el2n_epochs: int
+) -> dict[str, NDArray[Any]]:
+    """Keys and summaries of some examples from their histories ``[E, n]``."""
+    seen = block["label"] >= 0
+    right = np.where(seen, block["label"] == block["prediction"], math.nan)
+    histories = {**block, "correct": right}
+    label = block["label"].max(axis=0).astype(np.int64)  # -1 where never seen
+    last = seen.shape[0] - 1 - seen[::-1].argmax(axis=0)  # the last epoch seen
+    columns: dict[str, NDArray[Any]] = {
+        "label": label,
+        "prediction": block["prediction"][last, np.arange(len(label))].astype(np.int64),
+        "finite": label >= 0,
+        "epochs_seen": seen.sum(axis=0),
+    }
+    for spec in SUMMARIES.values():
+        options = {"window_epochs": el2n_epochs} if spec.name == "early_el2n" else {}
+        columns[spec.name] = spec.function(*(histories[name] for name in spec.inputs), **options)
+    return columns
+
+
+def _check_same_data(index: NDArray[Any], labels: NDArray[Any], summaries: ScoreTable) -> None:
+    if len(index) and (index.min() < 0 or index.max() >= len(summaries)):
+        raise RunMismatchError(
+            f"the table has the index {index.max()}, but {len(summaries)} examples were tracked; "
+            "track and score the same dataset"
+        )
+    tracked = summaries.column("label")[index]
+    differ = (tracked >= 0) & (tracked != labels)
+    if differ.any():
+        first = int(differ.argmax())
+        raise RunMismatchError(
+            f"{int(differ.sum())} labels of the table differ from those tracked: example "
+            f"{int(index[first])} is {int(labels[first])} there and was {int(tracked[first])} in "
+            "training; track and score the same dataset, in the same order"
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "pyarrow"):
+        with suppress(PackageNotFoundError):  # such as a vendored build without metadata
+            found[package] = version(package)
+    return found

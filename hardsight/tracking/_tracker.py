@@ -1,0 +1,452 @@
+"""The tracker: every example, every epoch, from the forward pass that training runs anyway."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from hardsight._checks import check_matrix, check_rows, check_width
+from hardsight._optional import require
+from hardsight.errors import (
+    DataError,
+    HardsightError,
+    OptionError,
+    OutputError,
+    RunExistsError,
+    RunMismatchError,
+    ShapeError,
+)
+from hardsight.heads import Head, head_layer, live_weight
+from hardsight.registry import unknown_name
+from hardsight.tracking import _ranks
+from hardsight.tracking._epoch import (
+    REPEATS_MEANT,
+    EpochRules,
+    as_index,
+    check_index,
+    check_label_range,
+    epoch_columns,
+)
+from hardsight.tracking._measures import MEASURES, Rows, Stash, Step, joined, no_rows
+from hardsight.tracking._store import EpochStore
+from hardsight.tracking._table import joined_table, summary_table
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+    from transformers import TrainerCallback
+
+    from hardsight.table import ScoreTable
+
+STAGES = ("train", "evaluation")
+HISTORIES = (*MEASURES, "correct", "prediction", "label")
+
+
+class HardnessTracker:
+    """Records what every example looks like to the model, epoch by epoch.
+
+    Recorded by stable index: the angle to the own class weight, AVH, AVC of the labelled class,
+    confidence, norm, logit margin, cross-entropy loss, EL2N and whether the prediction was right.
+    They come from tensors the training step has anyway; nothing is run again. On a GPU no step
+    waits: rows stay on the device until :meth:`end_epoch`, which writes them to disk, so memory
+    does not grow with epochs.
+
+    In distributed training every rank has a tracker and calls the same methods; rank 0 writes.
+
+    Args:
+        num_examples: how many examples the index numbers, from 0.
+        head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
+            read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]`` serves
+            where it shares the memory that training updates. Callbacks find the head themselves
+            where a model leaves no doubt.
+        folder: where epochs are written; ``None`` for a temporary folder, whose content then
+            travels in :meth:`state_dict`.
+        resume: go on after the last epoch in ``folder``.
+        stage: which pass is recorded, ``"train"`` or ``"evaluation"``; the callbacks follow it.
+        repeats: ``"error"`` if an example comes twice in an epoch, or keep only the ``"first"``.
+
+    Raises:
+        OptionError: an option has a value outside its range.
+
+    Example:
+        >>> from torch.nn.functional import cross_entropy
+        >>> body, head = nn.Linear(4, 8), nn.Linear(8, 3)
+        >>> inputs, labels = torch.rand(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> tracker = HardnessTracker(num_examples=6, head=head)
+        >>> for epoch in range(3):
+        ...     for index in torch.arange(6).split(2):
+        ...         embeddings = body(inputs[index])
+        ...         logits = head(embeddings)
+        ...         tracker.update(index, embeddings, logits, labels[index])
+        ...         cross_entropy(logits, labels[index]).backward()
+        ...     tracker.end_epoch()
+        >>> table = tracker.summaries()
+        >>> len(table), "aum" in table.scores
+        (6, True)
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        *,
+        head: nn.Module | Head | Tensor | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        stage: str = "train",
+        repeats: str = "error",
+    ) -> None:
+        if num_examples < 1:
+            raise OptionError(f"expected num_examples to be at least 1, got {num_examples}")
+        if stage not in STAGES:
+            raise OptionError(f"expected stage to be one of {', '.join(STAGES)}, got {stage!r}")
+        if resume and folder is None:
+            raise OptionError("resume=True needs the folder of the run to go on with")
+        EpochRules(num_examples, 1, repeats)  # checks its options
+        self.num_examples, self.stage, self.repeats = num_examples, stage, repeats
+        self.num_classes: int | None = None
+        self._head = head_layer(head) if isinstance(head, nn.Module) else head
+        self._store = EpochStore(folder, {"num_examples": num_examples, "stage": stage})
+        self._goes_on = resume
+        self._epochs = self._store.count() if resume else 0
+        self._stash = Stash()
+        self._pending = no_rows()  # of the unfinished epoch, on the CPU already
+        self._rows = self._first_turn = 0
+        self._largest_batch = 0
+        self._labels: NDArray[np.int32] | None = None  # of earlier epochs, once they are needed
+
+    @property
+    def epochs(self) -> int:
+        """Number of finished epochs."""
+        return self._epochs
+
+    @property
+    def rows_this_epoch(self) -> int:
+        """Number of rows this rank has recorded since the last epoch ended."""
+        return self._rows
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this tracker goes on with a run, or has recorded something itself."""
+        return self._goes_on
+
+    @torch.no_grad()
+    def update(
+        self,
+        index: ArrayLike | Tensor,
+        embeddings: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        """Record one step; call it between the forward pass and the optimizer's step.
+
+        Args:
+            index: positions of the examples in the dataset, ``[B]``.
+            embeddings: what enters the head, ``[B, D]``.
+            logits: what leaves it, ``[B, C]``.
+            labels: class indices in ``[0, C)``, ``[B]``.
+            class_weights: ``[C, D]``, over those of the tracker's head.
+
+        Raises:
+            ShapeError: the tensors do not fit each other.
+            DataError: an index is out of range, or there are more rows than examples. On a GPU
+                values are looked at when the epoch ends.
+            LabelError: a label is out of range.
+            OptionError: the tracker has no head.
+            RunExistsError: the folder holds epochs of another run.
+        """
+        if self._rows == 0:
+            self._check_folder()
+        weights = self._weights() if class_weights is None else class_weights.detach()
+        step = Step(
+            index=as_index(index, "index"),
+            embeddings=embeddings.detach(),
+            logits=logits.detach(),
+            labels=as_index(labels, "labels").to(logits.device, non_blocking=True),
+            class_weights=weights,
+        )
+        self._check(step)
+        self._stash.add(step)
+        self._rows += len(step.labels)
+        self._largest_batch = max(self._largest_batch, len(step.labels))
+        if self._rows > self.num_examples and self.repeats == "error":
+            self.discard_epoch()
+            raise DataError(
+                f"more rows in epoch {self._epochs + 1} than the {self.num_examples} examples "
+                f"there are; call end_epoch() after every epoch, and update() once per step. "
+                f"{REPEATS_MEANT}"
+            )
+
+    def end_epoch(self) -> None:
+        """Write what was recorded since the last call as one epoch; every rank must call it.
+
+        After an error in the data the rows of the epoch are dropped. After a failed write they are
+        kept, so that the call can be repeated.
+
+        Raises:
+            DataError: an index is out of range or repeats, or nothing was recorded.
+            LabelError: a label is out of range, or changed since an earlier epoch.
+            NonFiniteError: a recorded value is NaN or infinite.
+            OutputError: the epoch could not be written, for example because the disk is full.
+        """
+        try:
+            rows = _ranks.gathered(self._recorded())
+            _ranks.on_first_rank(lambda: self._write(rows))
+        except OutputError:
+            raise
+        except HardsightError:
+            self.discard_epoch()
+            raise
+        self.discard_epoch()
+        self._epochs += 1
+
+    def discard_epoch(self) -> None:
+        """Drop what was recorded since the last epoch ended."""
+        self._stash, self._pending, self._rows, self._first_turn = Stash(), no_rows(), 0, 0
+
+    def history(self, measure: str) -> NDArray[Any]:
+        """One measure of every example in every epoch.
+
+        Args:
+            measure: ``target_angle``, ``avh``, ``avc``, ``confidence``, ``norm``,
+                ``logit_margin``, ``loss``, ``el2n`` or ``correct``; also ``prediction`` and
+                ``label``.
+
+        Returns:
+            ``[E, N]``; NaN (-1 for a class) where an example was not seen in that epoch.
+
+        Raises:
+            OptionError: there is no such measure.
+            DataError: no epoch has ended yet.
+        """
+        if measure not in HISTORIES:
+            raise OptionError(unknown_name("measure", measure, list(HISTORIES)))
+        self._check_finished()
+        if measure == "correct":
+            label, prediction = self.history("label"), self.history("prediction")
+            return np.where(label < 0, np.float32("nan"), (label == prediction).astype(np.float32))
+        return np.stack([self._store.column(epoch + 1, measure) for epoch in range(self._epochs)])
+
+    def summaries(self, *, el2n_epochs: int = 10) -> ScoreTable:
+        """One row per example, one column per summary of its training dynamics.
+
+        Args:
+            el2n_epochs: how many epochs count as early for ``early_el2n``.
+
+        Returns:
+            a table in memory; ``table.hardest(10, by="aum")`` is a good start. ``epochs_seen`` is
+            0, and every summary NaN, for an example that never came.
+
+        Raises:
+            DataError: no epoch has ended yet.
+        """
+        self._check_finished()
+        about = {"num_examples": self.num_examples, "stage": self.stage, "epochs": self._epochs}
+        return summary_table(self._store, about, el2n_epochs=el2n_epochs)
+
+    def table(self, scores: ScoreTable, *, el2n_epochs: int = 10) -> ScoreTable:
+        """The rows of a score table, with the summaries as further columns, joined by index.
+
+        Args:
+            scores: a table over the same dataset, such as :func:`hardsight.score` returns.
+            el2n_epochs: how many epochs count as early for ``early_el2n``.
+
+        Returns:
+            a table in memory, with as many rows as ``scores``.
+
+        Raises:
+            RunMismatchError: indices or labels are not those of the tracked dataset.
+            DataError: no epoch has ended yet.
+        """
+        return joined_table(scores, self.summaries(el2n_epochs=el2n_epochs))
+
+    def state_dict(self, *, gather: bool = False) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs to go on, of this epoch and of all before it.
+
+        With a folder the state is small, and the folder is needed too. Without one, the epochs
+        travel inside.
+
+        Args:
+            gather: take the unfinished epoch of all ranks, not only this one's; every rank must
+                then call it. Without it, save between epochs, or a state per rank.
+        """
+        pending = self._recorded()
+        if gather:
+            pending = _ranks.gathered(pending)
+        packed = self._store.packed() if self._store.is_temporary and _ranks.rank() == 0 else []
+        return {
+            "num_examples": self.num_examples,
+            "stage": self.stage,
+            "num_classes": self.num_classes,
+            "epochs": self._epochs,
+            "gathered": gather,
+            "largest_batch": self._largest_batch,
+            "next_order": 1 + int(pending.order.max()) if len(pending) else 0,
+            "packed": packed,
+            "pending": {name: getattr(pending, name) for name in Rows.__dataclass_fields__},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; epochs in the folder that are later than it are removed.
+
+        Raises:
+            RunMismatchError: the state is of another dataset or stage, or its folder is missing.
+        """
+        for name in ("num_examples", "stage"):
+            if state[name] != getattr(self, name):
+                raise RunMismatchError(
+                    f"the state is of a tracker with {name}={state[name]!r}, this one has "
+                    f"{name}={getattr(self, name)!r}"
+                )
+        if _ranks.rank() == 0:
+            self._load_epochs(state)
+        self.discard_epoch()
+        self._goes_on, self._labels = True, None
+        self._epochs, self.num_classes = state["epochs"], state["num_classes"]
+        self._largest_batch = state["largest_batch"]
+        self._first_turn = math.ceil(state["next_order"] / _ranks.world_size())
+        if _ranks.rank() == 0 or not state["gathered"]:
+            self._pending = Rows(**state["pending"])
+            self._rows = len(self._pending)
+
+    def lightning_callback(self, *, head: str | None = None) -> Callback:
+        """A callback for ``lightning.pytorch.Trainer`` that records every step by itself.
+
+        Batches must carry the index, as those of :func:`~hardsight.tracking.with_index` do:
+        ``(index, inputs, labels)`` or a mapping with ``index`` and ``labels`` (or ``label``).
+
+        Args:
+            head: name of the classifier layer, where it is not found by itself.
+
+        Raises:
+            MissingExtraError: Lightning is not installed.
+        """
+        require("lightning.pytorch", extra="train", feature="lightning_callback()")
+        from hardsight.tracking._lightning import TrackingCallback
+
+        return TrackingCallback(self, head=head)
+
+    def transformers_callback(self, *, head: str | None = None) -> TrainerCallback:
+        """A callback for ``transformers.Trainer`` that records every step by itself.
+
+        Batches must carry ``index`` and ``labels``: wrap the dataset in
+        :func:`~hardsight.tracking.with_index` and set ``remove_unused_columns=False``.
+
+        Args:
+            head: name of the classifier layer, where it is not found by itself.
+
+        Raises:
+            MissingExtraError: transformers is not installed.
+        """
+        require("transformers", extra="models", feature="transformers_callback()")
+        from hardsight.tracking._transformers import TrackingCallback
+
+        return TrackingCallback(self, head=head)
+
+    def layer_in(self, model: nn.Module, name: str | None = None) -> nn.Module:
+        """The classifier layer a callback watches: by name, as given to the tracker, or found."""
+        if name is None and isinstance(self._head, nn.Module):
+            return self._head
+        return head_layer(model, name)
+
+    def _weights(self) -> Tensor:
+        """Class weights ``[C, D]`` as they are now, detached."""
+        if self._head is None:
+            raise OptionError(
+                "angles need the class weights; pass head=model.fc to the tracker, or "
+                "class_weights to update()"
+            )
+        if isinstance(self._head, nn.Module):
+            return live_weight(self._head)
+        return self._head.weight if isinstance(self._head, Head) else self._head.detach()
+
+    def _check(self, step: Step) -> None:
+        """Raise unless the tensors of a step fit each other; values only where that is free."""
+        check_matrix(logits=step.logits)
+        check_width(step.embeddings, step.class_weights)
+        check_rows(
+            index=step.index,
+            embeddings=step.embeddings,
+            logits=step.logits,
+            labels=step.labels,
+        )
+        classes = step.logits.shape[1]
+        if classes < 2 or classes != len(step.class_weights):
+            raise ShapeError(
+                "expected logits [B, C] and class_weights [C, D] of the same C, at least 2, got "
+                f"logits {list(step.logits.shape)}, class_weights {list(step.class_weights.shape)}"
+            )
+        if self.num_classes not in (None, classes):
+            raise ShapeError(f"expected {self.num_classes} classes as before, got {classes}")
+        self.num_classes = classes
+        if step.index.device.type == "cpu":
+            check_index(step.index.numpy(), self.num_examples)
+            if step.labels.device.type == "cpu":
+                check_label_range(step.labels.numpy(), classes, step.index.numpy())
+
+    def _check_folder(self) -> None:
+        """Raise before another run's epochs would be overwritten."""
+        if not self._goes_on and _ranks.rank() == 0 and self._store.count():
+            raise RunExistsError(
+                f"{self._store.folder} holds {self._store.count()} epochs already; pass "
+                "resume=True or load a state to go on with them, or choose another folder"
+            )
+        self._goes_on = True
+
+    def _check_finished(self) -> None:
+        if _ranks.rank() != 0 and self._store.is_temporary:
+            raise DataError("the epochs are on rank 0; ask there, or give the tracker a folder")
+        if self._epochs == 0:
+            raise DataError(
+                "no epoch has ended yet; call end_epoch() after the last step of every epoch"
+            )
+
+    def _recorded(self) -> Rows:
+        """Everything of the unfinished epoch on this rank."""
+        self._stash.measure()
+        rows, self._stash = joined(self._stash.rows), Stash()
+        turn = self._first_turn + torch.arange(len(rows))
+        self._first_turn += len(rows)
+        rows = dataclasses.replace(rows, order=turn * _ranks.world_size() + _ranks.rank())
+        self._pending = joined([self._pending, rows])
+        return self._pending
+
+    def _write(self, rows: Rows) -> None:
+        if not len(rows):
+            raise DataError(
+                f"nothing was recorded in epoch {self._epochs + 1}; call update() in every step"
+            )
+        ranks = _ranks.world_size()
+        # rank 0 may have had no rows, and then cannot tell the number of classes
+        classes = self.num_classes or 1 + int(rows.labels.max())
+        padding = ranks * max(self._largest_batch, 1) if ranks > 1 else 0
+        rules = EpochRules(self.num_examples, classes, self.repeats, padding, ranks)
+        known = self._known_labels()
+        columns = epoch_columns(rows, rules, known, self._epochs + 1)
+        self._store.write(self._epochs + 1, columns)
+        self._labels = np.maximum(known, columns["label"])
+
+    def _known_labels(self) -> NDArray[np.int32]:
+        """Labels in earlier epochs, -1 where not seen, ``[N]``."""
+        if self._labels is None:
+            self._labels = np.full(self.num_examples, -1, dtype=np.int32)
+            for epoch in range(self._epochs):
+                self._labels = np.maximum(self._labels, self._store.column(epoch + 1, "label"))
+        return self._labels
+
+    def _load_epochs(self, state: dict[str, Any]) -> None:
+        if self._store.is_temporary:
+            self._store.unpack(state["packed"])
+        if self._store.count() < state["epochs"]:
+            raise RunMismatchError(
+                f"the state has {state['epochs']} epochs, but {self._store.folder} holds "
+                f"{self._store.count()}; give the tracker the folder of the interrupted run"
+            )
+        self._store.keep(state["epochs"])

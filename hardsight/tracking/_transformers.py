@@ -1,0 +1,171 @@
+"""The tracker as a callback of transformers' Trainer; imported when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback
+
+from hardsight.errors import (
+    DataError,
+    HeadMismatchError,
+    OptionError,
+    OutputError,
+    RunMismatchError,
+)
+from hardsight.heads import watch
+from hardsight.tracking._batch import index_and_labels
+from hardsight.tracking._dataset import KEY
+
+if TYPE_CHECKING:
+    from hardsight.tracking._tracker import HardnessTracker
+
+# The index of the batch in each model's forward pass: the first callback takes it out, and a second
+# one (of another stage) finds it here.
+_taken: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+
+
+class TrackingCallback(TrainerCallback):
+    """Records every training step, or every evaluation step, by hooks on the model and its head.
+
+    The hook on the model takes the index out of the batch, so that ``forward`` never sees it. Of
+    several passes through the head in one step the first counts.
+
+    Args:
+        tracker: where rows go; its ``stage`` says which steps are recorded.
+        head: name of the classifier layer, where it is not found by itself.
+    """
+
+    def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
+        self.tracker, self._head = tracker, head
+        self._hooks: list[RemovableHandle] = []
+        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
+        self._epoch: int | None = None  # the trainer's, of the rows recorded last
+        self._now = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Hang the hooks on the model; go on from the checkpoint that training goes on from."""
+        if args.remove_unused_columns:
+            raise OptionError(
+                "the Trainer drops the index before it reaches the model; set "
+                "TrainingArguments(remove_unused_columns=False)"
+            )
+        if args.n_gpu > 1:
+            raise OptionError(
+                "DataParallel splits a batch over threads, which cannot be tracked; start one "
+                "process per GPU with torchrun"
+            )
+        if state.global_step > 0:
+            self._load(args, state)
+        self._release()
+        model: nn.Module = kwargs["model"]
+        self._hooks = [
+            model.register_forward_pre_hook(self._take_index, with_kwargs=True),
+            model.register_forward_hook(self._check_seen),
+            watch(self.tracker.layer_in(model, self._head), self._see),
+        ]
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the hooks away."""
+        self._release()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End an epoch that was complete when its checkpoint was saved."""
+        self._now = int(state.epoch or 0)
+        if self.tracker.stage == "train" and self._epoch not in (None, self._now):
+            self._end_epoch()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the epoch."""
+        if self.tracker.stage == "train":
+            self._end_epoch()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the evaluation pass."""
+        if self.tracker.stage == "evaluation" and self._hooks:
+            self._end_epoch()
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        """Forget a prediction over other data."""
+        if self.tracker.stage == "evaluation" and self._hooks:
+            self.tracker.discard_epoch()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put the tracker's state beside the model's checkpoint; all ranks come here."""
+        content = {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
+        if state.is_world_process_zero:
+            file = self._state_file(_checkpoint(args, state))
+            try:
+                torch.save(content, file)
+            except (OSError, RuntimeError) as err:  # torch reports a full disk as the latter
+                raise OutputError(
+                    f"cannot write the tracker's state to {file}: {err}; free some space"
+                ) from err
+
+    def _load(self, args: Any, state: Any) -> None:
+        places = [args.resume_from_checkpoint, _checkpoint(args, state)]
+        files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
+        file = next((file for file in files if file.exists()), None)
+        if file is not None:
+            content = torch.load(file, weights_only=True)
+            self.tracker.load_state_dict(content["tracker"])
+            self._epoch = content["epoch"]
+        elif not self.tracker.goes_on:
+            raise RunMismatchError(
+                f"training goes on at step {state.global_step}, but there is no tracker state at "
+                f"{files[-1]}; give the tracker one with load_state_dict(), or its folder with "
+                "resume=True"
+            )
+
+    def _state_file(self, folder: Path) -> Path:
+        return folder / f"hardness-{self.tracker.stage}.pt"
+
+    def _take_index(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        rest = {name: value for name, value in kwargs.items() if name != KEY}
+        if KEY in kwargs:
+            _taken[model] = kwargs[KEY]
+        if model.training == (self.tracker.stage == "train"):
+            batch = {KEY: _taken[model], **rest} if model in _taken else rest
+            if KEY in batch and not {"labels", "label"} & set(batch):
+                raise DataError(
+                    "the labels did not reach the model: the Trainer keeps them back for label "
+                    "smoothing or compute_loss_func; use a loss of the model's own"
+                )
+            self._batch, self._epoch = index_and_labels(batch), self._now
+        return args, rest
+
+    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
+        if self._batch is not None:
+            index, labels = self._batch
+            self._batch = None
+            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
+
+    def _check_seen(self, model: nn.Module, *args: Any) -> None:
+        _taken.pop(model, None)
+        if self._batch is not None:
+            self._batch = None
+            raise HeadMismatchError(
+                "the head was not called in this step; pass transformers_callback(head=NAME) with "
+                "the layer that makes the logits"
+            )
+
+    def _end_epoch(self) -> None:
+        self._epoch = None
+        self.tracker.end_epoch()
+
+    def _release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._batch = [], None
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    """The folder of the checkpoint at the present step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"

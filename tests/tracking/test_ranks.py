@@ -1,0 +1,95 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+
+from hardsight.errors import DataError
+from hardsight.tracking._epoch import EpochRules, epoch_columns
+from hardsight.tracking._measures import MEASURES, Rows, joined
+
+N = 11
+WORKER = Path(__file__).with_name("two_ranks.py")
+
+
+def two_ranks(folder, case):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(folder), case],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+
+
+def expected_norms():
+    """Norm of each example in each epoch, of the first time it was seen on any rank."""
+    make = torch.Generator().manual_seed(0)
+    lengths = torch.randn(N, 4, generator=make).norm(dim=1)
+    norms = torch.full((2, N), torch.nan)
+    for epoch in range(2):
+        found = {}
+        for rank in (1, 0):  # rank 0 last: it wins where both come at the same turn
+            sampler = DistributedSampler(range(N), num_replicas=2, rank=rank, shuffle=True, seed=3)
+            sampler.set_epoch(epoch)
+            for turn, example in enumerate(sampler):
+                if example not in found or turn <= found[example][0]:
+                    found[example] = (turn, 1 + epoch + 0.1 * (turn // 2) + 0.01 * rank)
+        for example, (_, scale) in found.items():
+            norms[epoch, example] = lengths[example] * scale
+    return norms
+
+
+def test_two_ranks_lose_no_row_and_double_none_also_over_a_resume(tmp_path):
+    two_ranks(tmp_path, "resumed")
+    result = torch.load(tmp_path / "result", weights_only=True)
+    assert result["seen"].tolist() == [2] * N
+    torch.testing.assert_close(result["norm"], expected_norms())
+
+
+def test_an_error_on_one_rank_is_raised_on_both(tmp_path):
+    two_ranks(tmp_path, "unwritable")
+    for rank in range(2):
+        said = (tmp_path / f"error-{rank}").read_text()
+        assert said.startswith("OutputError: cannot write an epoch to")
+
+
+def rows(*ranks):
+    """Rows of ranks that saw the given examples, in their order."""
+    parts = []
+    for rank, index in enumerate(ranks):
+        zeros = torch.zeros(len(index), dtype=torch.int64)
+        order = torch.arange(len(index)) * len(ranks) + rank
+        values = torch.rand(len(index), len(MEASURES))
+        parts.append(Rows(torch.tensor(index), zeros, zeros, values, order))
+    return joined(parts)
+
+
+def columns(rows):
+    known = torch.full((4,), -1, dtype=torch.int32).numpy()
+    return epoch_columns(rows, EpochRules(4, 1, padding_rows=2, num_ranks=2), known, epoch=1)
+
+
+def test_of_an_example_seen_on_two_ranks_the_earlier_turn_counts():
+    seen = rows([0, 1, 2], [2, 3, 0])
+    expected = seen.values[[0, 1, 3, 4], MEASURES.index("avh")]
+    torch.testing.assert_close(torch.tensor(columns(seen)["avh"]), expected)
+
+
+def test_a_repeat_within_one_rank_is_an_error_though_padding_is_not():
+    with pytest.raises(DataError, match="examples 1 came more than once"):
+        columns(rows([0, 1, 1], [2]))
+
+
+def test_ranks_that_all_see_the_same_data_are_told_to_split_it():
+    with pytest.raises(DataError, match=r"3 examples of epoch 1 came on more than one rank.*Distr"):
+        columns(rows([0, 1, 2], [2, 1, 0]))

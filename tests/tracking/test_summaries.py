@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from hardsight.errors import OptionError, ShapeError
+from hardsight.tracking import (
+    SUMMARIES,
+    angle_velocity,
+    area_under_margin,
+    early_el2n,
+    final_avh,
+    first_learned_epoch,
+    forgetting_events,
+    map_confidence,
+    map_correctness,
+    map_variability,
+    mean_avh,
+)
+
+NAN = math.nan
+
+
+def test_mean_avh_is_the_mean_over_the_epochs_an_example_was_seen_in():
+    got = mean_avh([[0.1, 0.2, NAN], [0.3, NAN, NAN], [0.8, 0.4, NAN]])
+    np.testing.assert_allclose(got, [0.4, 0.3, NAN])
+
+
+def test_final_avh_is_that_of_the_last_epoch_seen():
+    got = final_avh([[0.1, 0.2, NAN], [0.3, NAN, NAN], [0.8, NAN, NAN]])
+    np.testing.assert_array_equal(got, [0.8, 0.2, NAN])
+
+
+def test_aum_is_the_mean_margin():
+    # Pleiss et al., Eq. 1 and 2: margins 3, -1, 1 give 1; a constant margin gives itself
+    got = area_under_margin([[3.0, -2.0], [-1.0, -2.0], [1.0, -2.0]])
+    np.testing.assert_allclose(got, [1.0, -2.0])
+
+
+def test_forgetting_events_count_turns_from_right_to_wrong():
+    # columns: right wrong right wrong (2), learned late and kept (0), forgotten once (1)
+    correct = [[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 1, 0]]
+    np.testing.assert_array_equal(forgetting_events(correct), [2, 0, 1])
+
+
+def test_forgetting_skips_epochs_in_which_the_example_did_not_come():
+    np.testing.assert_array_equal(forgetting_events([[1], [NAN], [0]]), [1])
+
+
+def test_an_example_never_learned_has_more_forgetting_events_than_any_other_can():
+    correct = np.array([[1, 0], [0, 0], [1, 0], [0, 0], [1, 0]])
+    np.testing.assert_array_equal(forgetting_events(correct), [2, 5])
+
+
+def test_early_el2n_ignores_epochs_after_the_window():
+    got = early_el2n([[1.2, NAN, NAN], [0.8, 0.5, NAN], [9.0, 9.0, 9.0]], window_epochs=2)
+    np.testing.assert_allclose(got, [1.0, 0.5, NAN])
+
+
+def test_early_el2n_asks_for_a_window_of_at_least_one_epoch():
+    with pytest.raises(OptionError, match="window_epochs to be at least 1, got 0"):
+        early_el2n([[0.1]], window_epochs=0)
+
+
+def test_map_confidence_is_the_mean_probability_of_the_label():
+    np.testing.assert_allclose(map_confidence([[0.2, 0.9], [0.6, 0.9], [0.7, 0.9]]), [0.5, 0.9])
+
+
+def test_map_variability_is_the_population_standard_deviation():
+    # 0.2, 0.6, 0.7: mean 0.5, squares 0.09 + 0.01 + 0.04, over 3
+    got = map_variability([[0.2, 0.9, 0.3], [0.6, 0.9, NAN], [0.7, 0.9, NAN]])
+    np.testing.assert_allclose(got, [math.sqrt(0.14 / 3), 0.0, 0.0], atol=1e-15)
+
+
+def test_map_correctness_is_the_share_of_right_epochs():
+    got = map_correctness([[1, 0, NAN], [0, 0, 1], [1, 0, 1], [1, 0, NAN]])
+    np.testing.assert_allclose(got, [0.75, 0.0, 1.0])
+
+
+def test_first_learned_epoch_counts_from_one_and_puts_the_never_learned_last():
+    correct = [[1, 0, 0, NAN], [0, 0, 0, NAN], [1, 1, 0, NAN]]
+    np.testing.assert_array_equal(first_learned_epoch(correct), [1, 3, 4, NAN])
+
+
+def test_angle_velocity_is_the_slope_of_a_line_through_the_angles():
+    # 1.0, 0.4, 0.7: slope (0.7 - 1.0) / 2; gaps keep their time: 1.0 at 0 and 0.4 at 2
+    got = angle_velocity([[1.0, 1.0, 0.3], [0.4, NAN, NAN], [0.7, 0.4, NAN]])
+    np.testing.assert_allclose(got, [-0.15, -0.3, NAN])
+
+
+def test_angle_velocity_agrees_with_a_fitted_line():
+    angles = np.random.default_rng(0).uniform(0, math.pi, (7, 5))
+    expected = np.polyfit(np.arange(7), angles, 1)[0]
+    np.testing.assert_allclose(angle_velocity(angles), expected)
+
+
+def test_a_history_must_be_a_matrix():
+    with pytest.raises(ShapeError, match=r"avh to have a row per epoch .*, got \[3\]"):
+        mean_avh([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("name", sorted(SUMMARIES))
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_summary_stays_in_its_range_and_is_nan_only_where_it_must_be(name, data):
+    spec = SUMMARIES[name]
+    size = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 4)))
+    limit = {"target_angle": math.pi, "el2n": math.sqrt(2)}.get(spec.inputs[0], 1.0)
+    whole = spec.inputs == ("correct",)
+    entry = st.sampled_from([0.0, 1.0]) if whole else st.floats(0, limit)
+    history = data.draw(arrays(np.float64, size, elements=st.one_of(entry, st.just(NAN))))
+    got = spec.function(history)
+    assert got.shape == (size[1],)
+    assert got.dtype == np.float64
+    needed = 2 if name == "angle_velocity" else 1
+    np.testing.assert_array_equal(np.isnan(got), (~np.isnan(history)).sum(axis=0) < needed)
+    known = got[~np.isnan(got)]
+    assert ((known >= spec.low - 1e-12) & (known <= spec.high + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", sorted(SUMMARIES))
+def test_every_summary_of_an_example_is_blind_to_the_other_examples(name):
+    spec = SUMMARIES[name]
+    history = np.random.default_rng(1).integers(0, 2, (5, 6)).astype(float)
+    alone = np.concatenate([spec.function(history[:, [place]]) for place in range(6)])
+    np.testing.assert_array_equal(spec.function(history), alone)

@@ -1,0 +1,81 @@
+"""One rank of a distributed run; started twice by test_ranks.py.
+
+Usage: two_ranks.py RANK FOLDER CASE
+"""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from hardsight.errors import HardsightError
+from hardsight.tracking import HardnessTracker, with_index
+
+N, CLASSES, WIDTH = 11, 3, 4  # odd, so that the sampler repeats one example
+
+
+def values() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    make = torch.Generator().manual_seed(0)
+    inputs = torch.randn(N, WIDTH, generator=make)
+    return inputs, torch.arange(N) % CLASSES, torch.randn(CLASSES, WIDTH, generator=make)
+
+
+def record(tracker, loader, weights, epoch, start=0) -> None:
+    for step, (index, inputs, labels) in enumerate(loader, start):
+        # the scale tells epoch, step and rank apart, so that "the first" can be checked
+        scaled = inputs * (1 + epoch + 0.1 * step + 0.01 * dist.get_rank())
+        tracker.update(index, scaled, scaled @ weights.T, labels)
+
+
+def main(rank: int, folder: Path, case: str) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    inputs, labels, weights = values()
+    data = with_index(TensorDataset(inputs, labels))
+    sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=True, seed=3)
+    loader = DataLoader(data, batch_size=2, sampler=sampler)
+    tracker = HardnessTracker(N, head=weights, folder=folder / "dynamics")
+    if case == "unwritable":
+        (folder / "dynamics").write_text("a file where the folder should be")
+    try:
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            if case == "resumed" and epoch == 1:
+                half = [batch for place, batch in enumerate(loader) if place < 1]
+                record(tracker, half, weights, epoch)
+                state = tracker.state_dict(gather=True)
+                shared = [state]
+                dist.broadcast_object_list(shared, src=0)  # only rank 0 saves a checkpoint
+                tracker = HardnessTracker(N, head=weights, folder=folder / "dynamics")
+                tracker.load_state_dict(shared[0])
+                rest = [batch for place, batch in enumerate(loader) if place >= 1]
+                record(tracker, rest, weights, epoch, start=1)
+            else:
+                record(tracker, loader, weights, epoch)
+            tracker.end_epoch()
+        if rank == 0:
+            table = tracker.summaries()
+            torch.save(
+                {
+                    "norm": torch.tensor(tracker.history("norm")),
+                    "seen": torch.tensor(table.column("epochs_seen")),
+                },
+                folder / "result",
+            )
+    except HardsightError as err:
+        (folder / f"error-{rank}").write_text(f"{type(err).__name__}: {err}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
