@@ -75,5 +75,10 @@ def _print_result(result: Any, config: Any) -> None:
             f"({config.data.test_split})",
             soft_wrap=True,
         )
+    if result.dynamics is not None:
+        console.print(
+            f"dynamics of {len(result.dynamics):,} examples -> {result.dynamics.path}",
+            soft_wrap=True,
+        )
     console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

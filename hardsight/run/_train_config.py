@@ -179,6 +179,8 @@ class TrainConfig:
         deterministic: only algorithms that give the same result each time, also on a GPU.
         resident: keep the decoded training images on the device; by default where they fit.
         workers: loader processes, where the images are not resident.
+        track: record every training example's hardness in every epoch; see
+            :class:`hardsight.tracking.HardnessTracker`.
         resume: continue the unfinished run in ``out``.
     """
 
@@ -205,6 +207,7 @@ class TrainConfig:
     deterministic: bool = False
     resident: bool | None = None
     workers: int | None = None
+    track: bool = False
     resume: bool = False
 
     @classmethod

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import signal
 import threading
 import warnings
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from torch import nn
 
@@ -43,9 +45,11 @@ from hardsight.run._train_config import TrainConfig as TrainConfig
 from hardsight.run._train_images import EvaluationBatches, Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
 from hardsight.run._train_setup import Sources, batches_of, opened_sources
+from hardsight.table import ScoreTable, read_table
+from hardsight.tracking import HardnessTracker
 
 _PACKAGES = ("timm:", "torchvision:", "hf:")
-_RECIPE, _RESULT = "recipe.json", "result.json"
+_RECIPE, _RESULT, _DYNAMICS = "recipe.json", "result.json", "dynamics.parquet"
 _PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 # what may change between an interrupted run and its continuation
 _FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
@@ -63,6 +67,8 @@ class TrainResult:
         best_epoch: the epoch, counted from 1, whose weights were selected.
         test: accuracy and loss on the test split, where the recipe names one.
         next_step: the command that scores the model.
+        dynamics: one row per training example with the summaries of its dynamics, where the
+            recipe has ``track = true``; also in ``dynamics.parquet``.
         is_first_process: of several that train together, the one that writes and prints.
     """
 
@@ -72,6 +78,7 @@ class TrainResult:
     best_epoch: int
     test: dict[str, float] | None
     next_step: str
+    dynamics: ScoreTable | None = None
     is_first_process: bool = True
 
 
@@ -137,7 +144,8 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     loaded = _loaded(config, model, sources)
     loss = TotalLoss(config.loss)
     _check_strategy(config, loss)
-    head = _head(config, loaded.model, sources) if loss.needs_embeddings else None
+    needs_head = loss.needs_embeddings or config.track
+    head = _head(config, loaded.model, sources) if needs_head else None
     recipe = _recipe(config, sources)
     is_first = _is_first_process()
     if is_first:
@@ -145,7 +153,7 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded)
     with _quiet(pl), torch.random.fork_rng():
-        recorder, pixels = _fitted(pl, config, sources, loaded, loss, head, device, show)
+        recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
     result = TrainResult(
@@ -155,6 +163,7 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
         recorder.best,
         test,
         _next_step(folder, config, loaded),
+        None if tracker is None else _dynamics(tracker, folder, is_first),
         is_first,
     )
     if is_first:
@@ -204,7 +213,7 @@ def _fitted(
     head: Head | None,
     device: torch.device,
     show: bool | None,
-) -> tuple[Any, Pixels]:
+) -> tuple[Any, Pixels, HardnessTracker | None]:
     from hardsight.run._train_module import TrainModule
     from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
 
@@ -217,14 +226,20 @@ def _fitted(
     )
     recorder = RunRecorder(Path(config.out), config)
     bar = ProgressBar(config, len(train), recorder, show)
+    last = Path(config.out) / LAST
+    start = last if config.resume and last.exists() else None
+    tracker = None
+    if config.track:
+        assert head is not None
+        tracker = _tracker(config, sources, loaded.model.get_submodule(head.name), start)
+        # before the recorder: an epoch's rows are written when its checkpoint says so
+        trainer.callbacks.append(tracker.lightning_callback())
     trainer.callbacks += [recorder, bar]
     loaded.model.train()
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train)
-    last = Path(config.out) / LAST
-    start = last if config.resume and last.exists() else None
     answer = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
@@ -237,7 +252,30 @@ def _fitted(
     finally:
         module.close()
         bar.close()
-    return recorder, pixels
+    return recorder, pixels, tracker
+
+
+def _tracker(
+    config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
+) -> HardnessTracker:
+    """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
+    folder = Path(config.out) / "dynamics"
+    if start is None and _is_first_process():
+        shutil.rmtree(folder, ignore_errors=True)
+    examples = len(sources.train.source)
+    return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
+
+
+def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTable | None:
+    """The summaries of the examples that were trained on, also as a file."""
+    if not is_first:
+        return None
+    table = tracker.summaries()
+    seen = table.where(table.column("epochs_seen") > 0)
+    part = folder / f"{_DYNAMICS}.part"
+    pq.write_table(seen.to_arrow(), part)
+    part.replace(folder / _DYNAMICS)
+    return read_table(folder / _DYNAMICS)
 
 
 def _trainer(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
@@ -354,6 +392,7 @@ def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainRe
         content["best_epoch"],
         content["test"],
         _next_step(folder, config, loaded),
+        read_table(folder / _DYNAMICS) if config.track else None,
         _is_first_process(),
     )
 

@@ -319,6 +319,58 @@ def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
         hs.train(net, images, out=tmp_path / "run", loss=avh, strategy="fsdp", **FAST)
 
 
+def test_tracking_finds_the_planted_label_errors(images, net, tmp_path):
+    stored = np.load(images)
+    labels = stored["labels"].copy()
+    wrong = np.array([3, 40, 77, 101])
+    labels[wrong] = (labels[wrong] + 1) % 3
+    np.savez(images, images=stored["images"], labels=labels)
+    options = {**FAST, "epochs": 6, "track": True, "validation": 0.0}
+    done = hs.train(net, images, out=tmp_path / "run", **options)
+    assert done.dynamics is not None
+    assert len(done.dynamics) == 120
+    assert set(done.dynamics.hardest(4, by="aum")["index"]) == set(wrong)
+    assert set(done.dynamics.column("epochs_seen")) == {6}
+    assert len(hs.read_table(tmp_path / "run" / "dynamics.parquet")) == 120
+    again = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert again.dynamics is not None
+    assert again.dynamics.to_pandas().equals(done.dynamics.to_pandas())
+
+
+def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=2, track=True, **FAST)
+    assert done.dynamics is not None
+    rows, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
+    assert done.dynamics.column("index").tolist() == rows
+    assert len(held) == 12
+
+
+@pytest.mark.parametrize("survived", [0, 3, 4])
+def test_dynamics_of_a_resumed_run_are_those_of_a_whole_one(
+    images, net, tmp_path, monkeypatch, survived
+):
+    options = {**FAST, "epochs": 3, "track": True, "augment": {"flip": True}}
+    whole = hs.train(net, images, out=tmp_path / "whole", **options)
+    original, calls = Path.replace, []
+
+    def replace(self, target):
+        if Path(target).parent.name in ("checkpoints", "run"):
+            if len(calls) == survived:
+                raise Died
+            calls.append(target)
+        return original(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(Died):
+            hs.train(net, images, out=tmp_path / "run", **options)
+    resumed = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert whole.dynamics is not None
+    assert resumed.dynamics is not None
+    assert resumed.dynamics.to_pandas().equals(whole.dynamics.to_pandas())
+    assert set(resumed.dynamics.column("epochs_seen")) == {3}
+
+
 def test_bfloat16_channels_last_and_clipping_train_as_well(images, net, tmp_path):
     done = hs.train(
         net, images, out=tmp_path / "run", epochs=3, precision="bfloat16", channels_last=True,
