@@ -14,8 +14,9 @@ from torch.nn import functional
 from hardsight.errors import NonFiniteError
 from hardsight.heads import Head, capture, logits_of
 from hardsight.run._seeds import seed_of
+from hardsight.run._train_batches import TrainBatches
 from hardsight.run._train_config import TrainConfig
-from hardsight.run._train_images import TrainBatch, TrainBatches
+from hardsight.run._train_images import TrainBatch
 from hardsight.run._train_losses import TotalLoss, linear_layer
 from hardsight.run._train_optim import optimizer_of, scheduler_of
 

@@ -12,16 +12,18 @@ from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._seeds import generator
+from hardsight.run._train_batches import (
+    EvaluationBatches,
+    ResidentBatches,
+    StreamedBatches,
+    TrainBatches,
+)
 from hardsight.run._train_config import DataConfig, TrainConfig
 from hardsight.run._train_images import (
     Decoded,
-    EvaluationBatches,
     Pixels,
-    ResidentBatches,
     Shard,
-    StreamedBatches,
     TrainBatch,
-    TrainBatches,
     decoded_whole,
     fits,
     loaded,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import logging
 import os
 import shutil
 import signal
 import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +21,12 @@ from hardsight.errors import (
     ConfigError,
     NonFiniteError,
     OptionError,
-    OutputError,
-    RunExistsError,
-    RunMismatchError,
 )
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
-from hardsight.run._device import chosen_device, chosen_precision, chosen_workers
-from hardsight.run._provenance import versions
+from hardsight.run._device import chosen_device, chosen_workers
 from hardsight.run._seeds import seed_of
+from hardsight.run._train_batches import EvaluationBatches
 from hardsight.run._train_config import AugmentConfig as AugmentConfig
 from hardsight.run._train_config import DataConfig as DataConfig
 from hardsight.run._train_config import LossConfig as LossConfig
@@ -42,17 +34,16 @@ from hardsight.run._train_config import ModelConfig as ModelConfig
 from hardsight.run._train_config import OptimizerConfig as OptimizerConfig
 from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
 from hardsight.run._train_config import TrainConfig as TrainConfig
-from hardsight.run._train_images import EvaluationBatches, Pixels, Shard
+from hardsight.run._train_engine import own_device, quiet, trainer_of
+from hardsight.run._train_folder import is_first_process, prepare, recipe_of
+from hardsight.run._train_images import Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
 from hardsight.run._train_setup import Sources, batches_of, opened_sources
 from hardsight.table import ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
 _PACKAGES = ("timm:", "torchvision:", "hf:")
-_RECIPE, _RESULT, _DYNAMICS = "recipe.json", "result.json", "dynamics.parquet"
-_PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
-# what may change between an interrupted run and its continuation
-_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
+_RESULT, _DYNAMICS = "result.json", "dynamics.parquet"
 
 
 @dataclass(frozen=True)
@@ -146,13 +137,13 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     _check_strategy(config, loss)
     needs_head = loss.needs_embeddings or config.track
     head = _head(config, loaded.model, sources) if needs_head else None
-    recipe = _recipe(config, sources)
-    is_first = _is_first_process()
+    recipe = recipe_of(config, sources)
+    is_first = is_first_process()
     if is_first:
-        _prepare(folder, recipe, resume=config.resume)
+        prepare(folder, recipe, resume=config.resume)
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded)
-    with _quiet(pl), torch.random.fork_rng():
+    with quiet(pl), torch.random.fork_rng():
         recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
@@ -217,8 +208,8 @@ def _fitted(
     from hardsight.run._train_module import TrainModule
     from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
 
-    trainer = _trainer(pl, config, device, loss)
-    own = _own_device(trainer, device)
+    trainer = trainer_of(pl, config, device, loss)
+    own = own_device(trainer, device)
     shard = Shard(trainer.global_rank, trainer.world_size)
     workers = chosen_workers(config.workers, length=len(sources.train))
     train, validation, pixels = batches_of(
@@ -260,7 +251,7 @@ def _tracker(
 ) -> HardnessTracker:
     """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
     folder = Path(config.out) / "dynamics"
-    if start is None and _is_first_process():
+    if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
     examples = len(sources.train.source)
     return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
@@ -278,42 +269,6 @@ def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTa
     return read_table(folder / _DYNAMICS)
 
 
-def _trainer(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
-    """Lightning's trainer, with its own files, bars and summaries off: we write ours."""
-    precision = chosen_precision(config.precision, device)
-    chosen = config.devices if device.index is None else [device.index]
-    return pl.Trainer(
-        accelerator="gpu" if device.type == "cuda" else device.type,
-        devices=chosen,
-        num_nodes=config.num_nodes,
-        strategy=_strategy(config, loss),
-        precision=_PRECISIONS[precision],
-        max_epochs=config.epochs,
-        gradient_clip_val=config.gradient_clip,
-        deterministic=config.deterministic,
-        benchmark=None if config.deterministic else device.type == "cuda",
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-
-
-def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
-    is_many = config.devices * config.num_nodes > 1
-    if config.strategy == "fsdp" or not is_many:
-        return config.strategy
-    # a loss that reads no logits leaves the head's bias without a gradient
-    return "ddp" if loss.uses_logits else "ddp_find_unused_parameters_true"
-
-
-def _own_device(trainer: Any, device: torch.device) -> torch.device:
-    found: torch.device = trainer.strategy.root_device
-    return found if device.type == "cuda" else device
-
-
 def _advice(last: Path, rows: list[dict[str, float]]) -> str:
     kept = (
         f"the checkpoint of epoch {int(rows[-1]['epoch'])} is kept in {last}"
@@ -321,64 +276,6 @@ def _advice(last: Path, rows: list[dict[str, float]]) -> str:
         else "no epoch was complete, so there is no checkpoint"
     )
     return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"
-
-
-def _is_first_process() -> bool:
-    from lightning.pytorch.utilities import rank_zero_only
-
-    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
-
-
-def _recipe(config: TrainConfig, sources: Sources) -> dict[str, Any]:
-    """Everything that decides the result."""
-    return {
-        "config": dataclasses.asdict(config),
-        "data_fingerprint": sources.fingerprint,
-        "preprocessing": dataclasses.asdict(sources.train.how),
-        "versions": versions("lightning"),
-    }
-
-
-def _prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
-    """Make the folder, or check that the run in it is this one.
-
-    Raises:
-        RunExistsError: something is there and ``resume`` was not asked for.
-        RunMismatchError: the run there has another recipe or other data.
-    """
-    file = folder / _RECIPE
-    if not resume:
-        if folder.exists() and any(folder.iterdir()):
-            held = "a training run" if file.exists() else "files that are no training run"
-            raise RunExistsError(
-                f"{folder} holds {held}; choose another out, or continue it with --resume"
-                if file.exists()
-                else f"{folder} holds {held}; choose another out"
-            )
-    elif file.exists():
-        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-    except OSError as err:
-        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    new = json.loads(json.dumps(new))  # tuples as lists
-    differing = [
-        f"{key} = {old['config'].get(key)!r} instead of {value!r}"
-        for key, value in new["config"].items()
-        if key not in _FREE_TO_CHANGE and old["config"].get(key) != value
-    ]
-    if old["data_fingerprint"] != new["data_fingerprint"]:
-        differing.append("other training data")
-    if differing:
-        raise RunMismatchError(
-            f"the run in {folder} cannot be continued with this recipe: it has "
-            f"{'; '.join(differing)}; use the same recipe, or another out"
-        )
 
 
 def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainResult:
@@ -393,7 +290,7 @@ def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainRe
         content["test"],
         _next_step(folder, config, loaded),
         read_table(folder / _DYNAMICS) if config.track else None,
-        _is_first_process(),
+        is_first_process(),
     )
 
 
@@ -455,20 +352,3 @@ def _keep(
     part = result.folder / f"{_RESULT}.part"
     part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     part.replace(result.folder / _RESULT)
-
-
-@contextmanager
-def _quiet(pl: Any) -> Iterator[None]:
-    """Keep Lightning's hints about itself away; warnings about the user's work pass."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=pl.utilities.warnings.PossibleUserWarning)
-            warnings.filterwarnings("ignore", module=r"lightning\..*", category=FutureWarning)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

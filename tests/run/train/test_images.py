@@ -11,15 +11,13 @@ from hardsight.data import batches, open_source
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run import _train_images as train_images
+from hardsight.run._train_batches import EvaluationBatches, ResidentBatches, StreamedBatches
 from hardsight.run._train_config import AugmentConfig
 from hardsight.run._train_images import (
     Decoded,
     Draws,
-    EvaluationBatches,
     Pixels,
-    ResidentBatches,
     Shard,
-    StreamedBatches,
     cropped,
     decoded_whole,
     fits,

@@ -23,6 +23,7 @@ from hardsight.errors import (
     DataError,
     MissingExtraError,
     NonFiniteError,
+    OptionError,
     RunExistsError,
     RunMismatchError,
 )
@@ -378,6 +379,13 @@ def test_bfloat16_channels_last_and_clipping_train_as_well(images, net, tmp_path
     )  # fmt: skip
     assert done.history[-1]["train_loss"] < done.history[0]["train_loss"]
     assert all(value.dtype != torch.bfloat16 for value in weights(tmp_path / "run").values())
+
+
+def test_float16_on_a_cpu_is_refused(images, net, tmp_path):
+    with pytest.raises(OptionError, match="training in float16 needs a GPU; use precision"):
+        hs.train(net, images, out=tmp_path / "run", precision="float16", **FAST)
+    # nothing was trained, so the corrected recipe may use the folder
+    hs.train(net, images, out=tmp_path / "run", precision="bfloat16", epochs=1, **FAST)
 
 
 def test_a_compiled_model_trains_like_the_plain_one(vectors, tmp_path, monkeypatch):
