@@ -265,6 +265,11 @@ class RunFolder:
             self.clean()
         return read_table(self.folder)
 
+    def replace_table(self, table: ScoreTable) -> ScoreTable:
+        """Write another table in the place of the finished one, such as one with more columns."""
+        self.write_side_file(TABLE, table.to_arrow())
+        return read_table(self.folder)
+
     def clean(self) -> None:
         """Remove the shards of a finished run."""
         shutil.rmtree(self._shards, ignore_errors=True)

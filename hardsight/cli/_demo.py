@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     from hardsight.run.demo import DemoResult
 
 
+_JUDGES = {
+    "avh": "AVH after training",
+    "aum": "AUM, the margin averaged over training",
+    "mean_avh": "AVH averaged over training",
+}
+
+
 @click.command()
 @click.option(
     "--out",
@@ -21,8 +28,9 @@ if TYPE_CHECKING:
 def demo(out: Path, seed: int) -> None:
     """See the whole story on embedded data, offline, in about a minute.
 
-    Plants a few label errors in scikit-learn's digits, trains a small CNN, scores the training and
-    the held-out part, writes a report of each, and says how many planted errors it found.
+    Plants a few label errors in scikit-learn's digits, trains a small CNN while tracking every
+    example, scores the training and the held-out part, writes a report of each, and says how many
+    planted errors it found.
     """
     from hardsight.report import write_report
     from hardsight.run.demo import run_demo
@@ -52,10 +60,10 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     console.print(table)
     right = (result.heldout.column("label") == result.heldout.column("prediction")).mean()
     console.print(f"\nheld-out accuracy: {right:.1%} of {len(result.heldout)} digits")
-    console.print(
-        f"planted label errors: {len(result.planted)}; "
-        f"among the {len(result.suspects)} hardest by AVH: [bold]{result.found}[/]"
-    )
+    count = len(result.planted)
+    console.print(f"planted label errors: {count}; found among the {count} hardest")
+    for score, title in _JUDGES.items():
+        console.print(f"  by {title}: [bold]{result.found(score)}[/]")
     console.print("\nlook at:")
     for page in pages:
         console.print(f"  {page}", soft_wrap=True)

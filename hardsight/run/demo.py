@@ -1,4 +1,4 @@
-"""The whole story on embedded data: train, score, report, in about a minute."""
+"""The whole story on embedded data: train, track, score, report, in about a minute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._progress import progress
 from hardsight.run.score import score
-from hardsight.table import ScoreTable
+from hardsight.table import RunFolder, ScoreTable
+from hardsight.tracking import HardnessTracker
 
 _MARK = ".hardsight-demo"  # the demo clears a folder only if the demo made it
 _ERROR_SHARE = 0.04
@@ -42,19 +43,17 @@ class DemoResult:
         train: table of the training part, planted label errors included.
         heldout: table of the part the model never saw.
         planted: source positions of the planted label errors.
-        suspects: the hardest training examples, as many as there are planted errors.
     """
 
     folder: Path
     train: ScoreTable
     heldout: ScoreTable
     planted: NDArray[np.int64]
-    suspects: NDArray[np.int64]
 
-    @property
-    def found(self) -> int:
-        """Planted errors among the suspects."""
-        return int(np.isin(self.suspects, self.planted).sum())
+    def found(self, by: str) -> int:
+        """Planted errors among as many hardest training examples, by one score."""
+        suspects = self.train.hardest(len(self.planted), by)["index"].to_numpy()
+        return int(np.isin(suspects, self.planted).sum())
 
 
 def run_demo(
@@ -78,13 +77,13 @@ def run_demo(
     folder = _fresh(Path(out))
     train_file, planted = _write_data(folder, "train", seed, errors=_ERROR_SHARE)
     heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
-    model = _trained(train_file, epochs=epochs, seed=seed, show=show)
+    model, tracker = _trained(train_file, epochs=epochs, seed=seed, show=show)
     save_file(model.state_dict(), folder / "model.safetensors")
     options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
     train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
+    train = RunFolder(folder / "train").replace_table(tracker.table(train))
     heldout = score(model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options)
-    suspects = train.hardest(len(planted))["index"].to_numpy()
-    return DemoResult(folder, train, heldout, planted, suspects)
+    return DemoResult(folder, train, heldout, planted)
 
 
 def _fresh(folder: Path) -> Path:
@@ -115,7 +114,9 @@ def _write_data(
     return file, np.flatnonzero(wrong)
 
 
-def _trained(file: Path, *, epochs: int, seed: int, show: bool | None) -> nn.Module:
+def _trained(
+    file: Path, *, epochs: int, seed: int, show: bool | None
+) -> tuple[nn.Module, HardnessTracker]:
     """A small CNN, trained by plain steps: the demo needs nothing but the core installation."""
     data = list(batches(_examples(file), Preprocessing(), batch_size=64))
     inputs = torch.cat([batch.inputs for batch in data])
@@ -125,16 +126,21 @@ def _trained(file: Path, *, epochs: int, seed: int, show: bool | None) -> nn.Mod
     steps = epochs * len(data)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=steps)
     order = torch.Generator().manual_seed(seed)
+    tracker = HardnessTracker(num_examples=len(labels), head=model.head)
     with progress("training a small CNN", total=epochs * len(labels), show=show) as advance:
         for _ in range(epochs):
             for rows in torch.randperm(len(labels), generator=order).split(64):
-                loss = functional.cross_entropy(model(inputs[rows]), labels[rows])
+                embeddings = model.features(inputs[rows])
+                logits = model.head(embeddings)
+                tracker.update(rows, embeddings, logits, labels[rows])
+                loss = functional.cross_entropy(logits, labels[rows])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 schedule.step()
                 advance(len(rows))
-    return model.eval()
+            tracker.end_epoch()
+    return model.eval(), tracker
 
 
 def _examples(data: str | Path, *, split: str | None = None) -> ExampleSource:

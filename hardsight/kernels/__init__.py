@@ -1,0 +1,13 @@
+"""Fused twins of the plain scores and losses, for heads too wide to build an ``[N, C]`` matrix.
+
+The plain PyTorch versions are the truth; these compute the same values in one or two passes over
+the class weights, in memory that does not grow with ``N * C``. Triton loads when one is called.
+"""
+
+from hardsight.kernels._head import HeadStatistics as HeadStatistics
+from hardsight.kernels._head import head_statistics as head_statistics
+from hardsight.kernels._log_odds import angular_log_odds as angular_log_odds
+from hardsight.kernels._log_odds import linear_log_odds as linear_log_odds
+from hardsight.kernels._losses import avh_loss as avh_loss
+from hardsight.kernels._losses import linear_encouraging_loss as linear_encouraging_loss
+from hardsight.kernels._support import is_supported as is_supported

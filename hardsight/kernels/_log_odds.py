@@ -1,0 +1,352 @@
+"""Log-odds of an example's own class, fused forward and backward.
+
+Every loss of ``softmax(logits)[label]`` is a curve over the log-odds
+``z_y - log sum_{c != y} e^z_c``: cross-entropy is ``softplus(-log_odds)``, the encouraging loss
+with a full bonus ``-log_odds``. So one fused function, with its gradient, serves them all;
+``1 - p`` never cancels.
+
+The backward pass recomputes the products for a chunk of classes at a time and writes their slopes
+once, in the dtype of the inputs; both gradients are then plain matrix products of that chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_labels
+from hardsight.errors import OptionError
+from hardsight.kernels._support import CHUNK_BYTES, check_inputs
+
+
+def linear_log_odds(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+) -> Tensor:
+    r"""Log-odds of the own class under the softmax of a linear head.
+
+    .. math:: z_y - \log \sum_{c \ne y} e^{z_c}, \qquad z = W x + b
+
+    Args:
+        embeddings: ``[N, D]`` in float32, bfloat16 or float16.
+        labels: class indices in ``[0, C)`` or ``ignore_index``, ``[N]``.
+        class_weights: ``[C, D]``, of the dtype of ``embeddings``.
+        bias: ``[C]`` or None.
+        ignore_index: label of examples that take no part: value 0, gradient 0.
+
+    Returns:
+        ``[N]`` float32; larger is easier, ``inf`` with a single class. Gradients for
+        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required.
+
+    Raises:
+        ShapeError: the tensors do not fit each other.
+        OptionError: the dtypes or the device are not the kernels'.
+        MissingExtraError: Triton is not installed.
+    """
+    check_inputs(embeddings, labels, class_weights, bias)
+    ignored = labels == ignore_index
+    check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
+    labels = torch.where(ignored, -1, labels.to(torch.int64)).contiguous()
+    bias = None if bias is None else bias.contiguous()
+    log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
+    return torch.where(ignored, 0.0, log_odds)
+
+
+def angular_log_odds(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, scale: float
+) -> Tensor:
+    r"""Log-odds of the own class under a softmax of angles.
+
+    .. math:: -s\,\theta_y - \log \sum_{c \ne y} e^{-s\,\theta_c}, \qquad \theta_c = \angle(x, w_c)
+
+    Args:
+        embeddings: ``[N, D]`` in float32, bfloat16 or float16; norms and products with a class
+            weight must fit float32.
+        labels: class indices in ``[0, C)``, ``[N]``.
+        class_weights: ``[C, D]``, of the dtype of ``embeddings``.
+        scale: :math:`s > 0`, per radian.
+
+    Returns:
+        ``[N]`` float32; larger is easier. Gradients for ``embeddings`` and ``class_weights``; 0 at
+        zero vectors and exactly aligned pairs, bounded everywhere.
+
+    Raises:
+        ShapeError: the tensors do not fit each other.
+        OptionError: ``scale`` is not positive, or the dtypes or the device are not the kernels'.
+        MissingExtraError: Triton is not installed.
+    """
+    if not scale > 0:
+        raise OptionError(f"expected scale to be positive, got {scale}")
+    check_inputs(embeddings, labels, class_weights)
+    check_labels(labels, class_weights.shape[0])
+    labels = labels.to(torch.int64).contiguous()
+    log_odds: Tensor = torch.ops.hardsight.angular_log_odds(
+        embeddings, labels, class_weights, float(scale)
+    )[0]
+    return log_odds
+
+
+@torch.library.custom_op("hardsight::linear_log_odds", mutates_args=())
+def _linear(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    from hardsight.kernels import _launch
+
+    _, _, target = _launch.target_pairs(
+        embeddings, labels, class_weights, bias, logits=True, ignore=True
+    )
+    partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, mode="linear")
+    return _launch.merge_log_odds(partial, target, angular_scale=None)
+
+
+@_linear.register_fake
+def _(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    row = embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
+    return row, torch.empty_like(row)
+
+
+@torch.library.custom_op("hardsight::linear_log_odds_backward", mutates_args=())
+def _linear_backward(
+    grad: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    others: Tensor,
+    needs: list[bool],
+) -> list[Tensor]:
+    from hardsight.kernels import _launch
+
+    grad = torch.where(labels < 0, 0.0, grad.float())
+    unit = _unit_of(grad, embeddings.dtype)
+    factors = grad if unit is None else grad / unit
+    needs_x, needs_w, needs_b = needs
+    classes = class_weights.shape[0]
+    d_x = torch.zeros_like(embeddings, dtype=torch.float32) if needs_x else None
+    d_w = (
+        torch.empty_like(class_weights, memory_format=torch.contiguous_format) if needs_w else None
+    )
+    d_b = torch.empty(classes, dtype=torch.float32, device=grad.device) if needs_b else None
+    buffer = _chunk_buffer(embeddings, classes)
+    for first, last in _chunks(classes, buffer):
+        part = class_weights[first:last]
+        chunk = buffer[:, : last - first]
+        _launch.slopes(
+            embeddings, labels, part, None if bias is None else bias[first:last], chunk,
+            first_class=first, flags=None,
+            factors=factors, reference=others, scale=None, x_inverse=None, w_inverse=None,
+        )  # fmt: skip
+        if d_x is not None:
+            _add_product(d_x, chunk, part)
+        if d_w is not None:
+            torch.mm(chunk.T, embeddings, out=d_w[first:last])
+        if d_b is not None:
+            torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
+    return [
+        _scaled(d_x, unit).to(embeddings.dtype) if d_x is not None else grad.new_empty(0),
+        _scaled(d_w, unit) if d_w is not None else grad.new_empty(0),
+        _scaled(d_b, unit).to(bias.dtype)
+        if d_b is not None and bias is not None
+        else grad.new_empty(0),
+    ]
+
+
+@_linear_backward.register_fake
+def _(
+    grad: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    others: Tensor,
+    needs: list[bool],
+) -> list[Tensor]:
+    inputs = (embeddings, class_weights, bias)
+    return [
+        tensor.new_empty(tensor.shape) if tensor is not None and need else grad.new_empty(0)
+        for tensor, need in zip(inputs, needs, strict=True)
+    ]
+
+
+def _linear_setup(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def _linear_gradients(ctx, grad, _unused):
+    embeddings, labels, class_weights, bias, others = ctx.saved_tensors
+    needs = [ctx.needs_input_grad[place] for place in (0, 2, 3)]
+    grads = torch.ops.hardsight.linear_log_odds_backward(
+        grad, embeddings, labels, class_weights, bias, others, needs
+    )
+    d_x, d_w, d_b = (one if need else None for one, need in zip(grads, needs, strict=True))
+    return d_x, None, d_w, d_b
+
+
+_linear.register_autograd(_linear_gradients, setup_context=_linear_setup)
+
+
+@torch.library.custom_op("hardsight::angular_log_odds", mutates_args=())
+def _angular(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from hardsight.kernels import _launch
+
+    x_inverse, angle, _ = _launch.target_pairs(
+        embeddings, labels, class_weights, None, logits=False
+    )
+    w_inverse = _launch.inverse_norms(class_weights)
+    partial, _ = _launch.over_classes(
+        embeddings, labels, class_weights, None,
+        mode="angular", scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
+    )  # fmt: skip
+    log_odds, others = _launch.merge_log_odds(partial, angle, angular_scale=scale)
+    return log_odds, others, x_inverse, w_inverse
+
+
+@_angular.register_fake
+def _(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    row = embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
+    column = class_weights.new_empty(class_weights.shape[0], dtype=torch.float32)
+    return row, torch.empty_like(row), torch.empty_like(row), column
+
+
+@torch.library.custom_op("hardsight::angular_log_odds_backward", mutates_args=())
+def _angular_backward(
+    grad: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    others: Tensor,
+    x_inverse: Tensor,
+    w_inverse: Tensor,
+    scale: float,
+    needs: list[bool],
+) -> list[Tensor]:
+    from hardsight.kernels import _launch
+
+    needs_x, needs_w = needs
+    classes = class_weights.shape[0]
+    pull = scale * grad.float()  # slope of the log-odds in -angle of the own class
+    factors = pull * x_inverse
+    unit = _unit_of(factors, embeddings.dtype)
+    factors = factors if unit is None else factors / unit
+    d_x = torch.zeros_like(embeddings, dtype=torch.float32, memory_format=torch.contiguous_format)
+    d_w = (
+        torch.empty_like(class_weights, memory_format=torch.contiguous_format) if needs_w else None
+    )
+    flags = _launch.slope_flags(embeddings, labels, class_weights)
+    buffer = _chunk_buffer(embeddings, classes)
+    for first, last in _chunks(classes, buffer):
+        part = class_weights[first:last]
+        chunk = buffer[:, : last - first]
+        _launch.slopes(
+            embeddings, labels, part, None, chunk,
+            first_class=first, flags=flags,
+            factors=factors, reference=others, scale=scale,
+            x_inverse=x_inverse, w_inverse=w_inverse[first:last],
+        )  # fmt: skip
+        if needs_x:
+            _add_product(d_x, chunk, part)
+        if d_w is not None:
+            gathered = _scaled(_wide_product(chunk.T, embeddings), unit)
+            _launch.finish_weights(gathered, part, w_inverse[first:last], d_w[first:last])
+            del gathered  # or the next one is made beside it
+    if d_w is not None:
+        _launch.add_targets(embeddings, labels, class_weights, pull, d_w)
+    return [
+        _launch.finish_embeddings(_scaled(d_x, unit), embeddings, labels, class_weights, pull)
+        if needs_x
+        else grad.new_empty(0),
+        d_w if d_w is not None else grad.new_empty(0),
+    ]
+
+
+@_angular_backward.register_fake
+def _(
+    grad: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    others: Tensor,
+    x_inverse: Tensor,
+    w_inverse: Tensor,
+    scale: float,
+    needs: list[bool],
+) -> list[Tensor]:
+    return [
+        tensor.new_empty(tensor.shape) if need else grad.new_empty(0)
+        for tensor, need in zip((embeddings, class_weights), needs, strict=True)
+    ]
+
+
+def _angular_setup(ctx, inputs, output) -> None:
+    embeddings, labels, class_weights, scale = inputs
+    ctx.save_for_backward(embeddings, labels, class_weights, *output[1:])
+    ctx.scale = scale
+
+
+def _angular_gradients(ctx, grad, *_unused):
+    needs = [ctx.needs_input_grad[place] for place in (0, 2)]
+    grads = torch.ops.hardsight.angular_log_odds_backward(
+        grad, *ctx.saved_tensors, ctx.scale, needs
+    )
+    d_x, d_w = (one if need else None for one, need in zip(grads, needs, strict=True))
+    return d_x, None, d_w, None
+
+
+_angular.register_autograd(_angular_gradients, setup_context=_angular_setup)
+
+
+def _unit_of(factors: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Size of the largest factor, for float16 only: slopes relative to it stay in its range."""
+    if dtype != torch.float16:
+        return None
+    return factors.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def _scaled(tensor: Tensor, unit: Tensor | None) -> Tensor:
+    return tensor if unit is None else tensor.mul_(unit)
+
+
+def _chunk_buffer(embeddings: Tensor, classes: int) -> Tensor:
+    """Room for the slopes of as many classes as fit ``CHUNK_BYTES``, in whole tiles of 128."""
+    rows, width = embeddings.shape
+    per_class = rows * embeddings.element_size() + width * 4
+    tiles = max(1, min(CHUNK_BYTES // (128 * per_class), -(-classes // 128)))
+    return torch.empty(rows, 128 * tiles, dtype=embeddings.dtype, device=embeddings.device)
+
+
+def _chunks(classes: int, buffer: Tensor) -> list[tuple[int, int]]:
+    width = buffer.shape[1]
+    return [(first, min(first + width, classes)) for first in range(0, classes, width)]
+
+
+def _wide_product(first: Tensor, second: Tensor) -> Tensor:
+    """Matrix product kept in float32, where this torch can."""
+    if _keeps_float32(first):
+        return torch.mm(first, second, out_dtype=torch.float32)
+    return torch.mm(first, second).float()
+
+
+def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
+    """``total += first @ second``, summed in float32."""
+    if _keeps_float32(first):
+        torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
+    elif first.dtype == torch.float32:
+        total.addmm_(first, second)
+    else:
+        total.add_(torch.mm(first, second))
+
+
+def _keeps_float32(matrix: Tensor) -> bool:
+    """Whether products of half precision can be asked for in float32: on a GPU, since torch 2.8."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return matrix.is_cuda and matrix.dtype != torch.float32 and release >= (2, 8)

@@ -1,0 +1,420 @@
+"""Triton kernels for any GPU Triton knows, and for its interpreter: plain tiles, pointer loads.
+
+Every program owns a block of rows and walks over a share of the classes, so that the products of
+one tile live in registers only. A share writes one partial result per row; no atomics.
+"""
+
+import triton
+import triton.language as tl
+
+from hardsight.kernels._math import LOG2E, PI, arc_slope, elevation
+
+# What a pass over the classes collects for every row, always over the classes other than its own.
+ANGLES = tl.constexpr(0)  # sum of elevations, largest cosine
+HEAD = tl.constexpr(1)  # the same, and the moments of the logits' softmax
+ANGULAR = tl.constexpr(2)  # log-sum-exp of -scale * angle
+LINEAR = tl.constexpr(3)  # log-sum-exp of the logits
+
+NONE = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def inverse_norms(
+    vectors, out, rows, width, row_stride, col_stride, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """``out[r] = 1 / norm`` of every row, 0 for a zero row."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
+    values = tl.load(vectors + offsets, mask=inside, other=0.0).to(tl.float32)
+    _, inverse = _unit(values)
+    tl.store(out + row, inverse, mask=row < rows)
+
+
+@triton.jit
+def _unit(values):
+    """Rows at norm 1, and the factor that takes them there; squares never overflow."""
+    largest = tl.max(tl.abs(values), axis=1)
+    rescale = tl.where(largest > 0, 1.0 / tl.where(largest > 0, largest, 1.0), 0.0)
+    scaled = values * rescale[:, None]
+    squares = tl.sum(scaled * scaled, axis=1)
+    inverse = tl.where(squares > 0, 1.0 / tl.sqrt_rn(tl.where(squares > 0, squares, 1.0)), 0.0)
+    return scaled * inverse[:, None], inverse * rescale
+
+
+@triton.jit
+def target_pairs(
+    embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
+    rows, classes, width, x_row, x_col, w_row, w_col,
+    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Every row against the weight of its own class: 1 / norm, exact angle, logit.
+
+    A label that is no class gives NaN, since nothing checks labels on a device; with ``IGNORE`` a
+    label under 0 gives the angle pi / 2 and the logit 0 instead.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    label = tl.load(labels + row, mask=row < rows, other=0)
+    wrong = label >= classes
+    if not IGNORE:
+        wrong = wrong | (label < 0)
+    label = tl.where(label < classes, label, -1)
+    x, w = _pair_rows(
+        embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
+    )
+    x_unit, inverse = _unit(x)
+    w_unit, _ = _unit(w)
+    angle = tl.where(wrong, float("nan"), _chord_angle(x_unit, w_unit))
+    tl.store(inverse_out + row, inverse, mask=row < rows)
+    tl.store(angle_out + row, angle, mask=row < rows)
+    if LOGITS:
+        logit = tl.sum(x * w, axis=1)
+        if HAS_BIAS:
+            logit += tl.load(bias + label, mask=label >= 0, other=0.0).to(tl.float32)
+        tl.store(logit_out + row, tl.where(wrong, float("nan"), logit), mask=row < rows)
+
+
+@triton.jit
+def _pair_rows(
+    embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
+):
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    column = column.to(tl.int64)
+    x_at = embeddings + row.to(tl.int64)[:, None] * x_row + column[None, :] * x_col
+    x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+    w_at = class_weights + label.to(tl.int64)[:, None] * w_row + column[None, :] * w_col
+    w = tl.load(w_at, mask=inside & (label >= 0)[:, None], other=0.0).to(tl.float32)
+    return x, w
+
+
+@triton.jit
+def _chord_angle(first, second):
+    """``2 atan2(|u - v|, |u + v|)`` of unit rows, without an arc tangent of its own.
+
+    The shorter chord over 2 is the sine of at most pi / 4, where arcsine is a short polynomial.
+    """
+    apart = tl.sum((first - second) * (first - second), axis=1)  # 4 sin^2(angle / 2)
+    together = tl.sum((first + second) * (first + second), axis=1)  # 4 cos^2(angle / 2)
+    square = tl.minimum(apart, together) / (
+        apart + together + tl.where(apart + together > 0, 0.0, 1.0)
+    )
+    poly = 0.1120595633983612 * square - 0.09391636401414871
+    poly = poly * square + 0.07785825431346893
+    poly = poly * square + 0.016091343015432358
+    poly = poly * square + 0.046552956104278564
+    poly = poly * square + 0.07488086819648743
+    poly = poly * square + 0.16666916012763977
+    half = tl.sqrt_rn(square) * (1.0 + square * poly)
+    angle = tl.where(apart <= together, 2.0 * half, PI - 2.0 * half)
+    return tl.where(apart == together, PI / 2, angle)
+
+
+@triton.jit
+def over_classes(
+    embeddings, class_weights, bias, labels, x_inverse, w_inverse, partial, partial_index,
+    rows, classes, width, x_row, x_col, w_row, w_col, scale, tiles_per_share,
+    MODE: tl.constexpr, HAS_BIAS: tl.constexpr, ONLINE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One pass of a block of rows over a share of the classes; see the modes above.
+
+    ``partial`` is ``[k, shares, rows]``: ANGLES 2, HEAD 6, ANGULAR and LINEAR 2 (largest, sum).
+    """
+    share = tl.program_id(1)
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    label = tl.load(labels + row, mask=row < rows, other=-1)
+    angular: tl.constexpr = MODE != LINEAR
+    if angular:
+        x_scale = tl.load(x_inverse + row, mask=row < rows, other=0.0)
+    angle_sum = tl.zeros([BLOCK_N], tl.float32)
+    nearest = tl.full([BLOCK_N], NONE, tl.float32)
+    largest = tl.full([BLOCK_N], NONE, tl.float32)
+    which = tl.zeros([BLOCK_N], tl.int32)
+    total = tl.zeros([BLOCK_N], tl.float32)
+    squares = tl.zeros([BLOCK_N], tl.float32)
+    moment = tl.zeros([BLOCK_N], tl.float32)
+    first_tile = share * tiles_per_share
+    last_tile = tl.minimum(first_tile + tiles_per_share, tl.cdiv(classes, BLOCK_C))
+    for tile in range(first_tile, last_tile):
+        column = tile * BLOCK_C + tl.arange(0, BLOCK_C)
+        products = _tile(
+            embeddings, class_weights, row, column, rows, classes, width,
+            x_row, x_col, w_row, w_col, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
+        )  # fmt: skip
+        other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
+        if angular:
+            w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
+            cosines = products * x_scale[:, None] * w_scale[None, :]
+            rise = tl.where(other, elevation(cosines), 0.0)
+        if MODE == ANGLES or MODE == HEAD:
+            angle_sum += tl.sum(rise, axis=1)
+            nearest = tl.maximum(nearest, tl.max(tl.where(other, cosines, NONE), axis=1))
+        if MODE == ANGULAR:
+            logits = tl.where(other, rise * scale, NONE)
+        if MODE == HEAD or MODE == LINEAR:
+            if HAS_BIAS:
+                offset = tl.load(bias + column, mask=column < classes, other=0.0).to(tl.float32)
+                products += offset[None, :]
+            logits = tl.where(other, products, NONE)
+        if MODE == HEAD:
+            tile_largest, tile_which = tl.max(logits, axis=1, return_indices=True)
+            which = tl.where(tile_largest > largest, tile_which + tile * BLOCK_C, which)
+        elif MODE != ANGLES and ONLINE:
+            tile_largest = tl.max(logits, axis=1)
+        if MODE != ANGLES:
+            if ONLINE:
+                new = tl.maximum(largest, tile_largest)
+                reference = tl.where(new == NONE, 0.0, new)
+                fade = tl.exp2(tl.where(largest == NONE, 0.0, largest - reference) * LOG2E)
+                powers = tl.exp2((logits - reference[:, None]) * LOG2E)
+                if MODE == HEAD:
+                    drop = tl.where(largest == NONE, 0.0, largest - reference)
+                    gaps = tl.where(other, logits - reference[:, None], 0.0)
+                    moment = fade * (moment + drop * total) + tl.sum(powers * gaps, axis=1)
+                    squares = fade * fade * squares + tl.sum(powers * powers, axis=1)
+                total = fade * total + tl.sum(powers, axis=1)
+                largest = new
+            else:
+                total += tl.sum(tl.exp2(logits * LOG2E), axis=1)
+    at = share * rows + row
+    step = tl.num_programs(1) * rows
+    inside = row < rows
+    if MODE == ANGLES:
+        tl.store(partial + at, angle_sum, mask=inside)
+        tl.store(partial + step + at, nearest, mask=inside)
+    elif MODE == HEAD:
+        tl.store(partial + at, angle_sum, mask=inside)
+        tl.store(partial + step + at, nearest, mask=inside)
+        tl.store(partial + 2 * step + at, largest, mask=inside)
+        tl.store(partial + 3 * step + at, total, mask=inside)
+        tl.store(partial + 4 * step + at, squares, mask=inside)
+        tl.store(partial + 5 * step + at, moment, mask=inside)
+        tl.store(partial_index + at, which, mask=inside)
+    else:
+        if not ONLINE:
+            largest = tl.zeros([BLOCK_N], tl.float32)
+        tl.store(partial + at, largest, mask=inside)
+        tl.store(partial + step + at, total, mask=inside)
+
+
+@triton.jit
+def _tile(
+    embeddings, class_weights, row, column, rows, classes, width, x_row, x_col, w_row, w_col,
+    PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Products of a block of rows with a block of classes, float32."""
+    step = tl.arange(0, BLOCK_D)
+    x_at = embeddings + row.to(tl.int64)[:, None] * x_row
+    w_at = class_weights + column.to(tl.int64)[None, :] * w_row
+    products = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
+    for start in range(0, width, BLOCK_D):
+        depth = (start + step).to(tl.int64)
+        inside = depth < width
+        x = tl.load(
+            x_at + depth[None, :] * x_col, mask=(row < rows)[:, None] & inside[None, :], other=0.0
+        )
+        w = tl.load(
+            w_at + depth[:, None] * w_col,
+            mask=inside[:, None] & (column < classes)[None, :],
+            other=0.0,
+        )
+        if PRECISION == "exact":  # the interpreter, whose products of bfloat16 are not
+            products = tl.dot(x.to(tl.float32), w.to(tl.float32), products, input_precision="ieee")
+        else:
+            products = tl.dot(x, w, products, input_precision=PRECISION)
+    return products
+
+
+@triton.jit
+def slopes(
+    embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
+    rows, first_class, classes, width, x_row, x_col, w_row, w_col, out_row, scale,
+    ANGLE: tl.constexpr, HAS_BIAS: tl.constexpr, COARSE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Slope of the weighted log-odds in every product ``x . w``, for a chunk of classes.
+
+    Linear: ``-factor * exp(logit - reference)``, and ``+factor`` at the row's own class.
+    Angular: ``-factor * exp(-scale * angle - reference) / sin(angle) / |w|``, and 0 at its own.
+    """
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = row < rows
+    label = tl.load(labels + row, mask=inside, other=-1)
+    factor = tl.load(factors + row, mask=inside, other=0.0)
+    level = tl.load(reference + row, mask=inside, other=0.0)
+    products = _tile(
+        embeddings, class_weights, row, column, rows, classes, width, x_row, x_col, w_row, w_col,
+        PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
+    )  # fmt: skip
+    own = (first_class + column)[None, :] == label[:, None]
+    if ANGLE:
+        x_scale = tl.load(x_inverse + row, mask=inside, other=0.0)
+        w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
+        rise, slope = arc_slope(products * x_scale[:, None] * w_scale[None, :], COARSE)
+        power = tl.exp2((rise * scale - level[:, None]) * LOG2E)
+        result = -power * slope * w_scale[None, :] * factor[:, None]
+        result = tl.where(own, 0.0, result)
+    else:
+        if HAS_BIAS:
+            offset = tl.load(bias + column, mask=column < classes, other=0.0).to(tl.float32)
+            products += offset[None, :]
+        power = tl.exp2((products - level[:, None]) * LOG2E)
+        result = tl.where(own, factor[:, None], -power * factor[:, None])
+    at = out + row.to(tl.int64)[:, None] * out_row + column[None, :]
+    tl.store(
+        at, result.to(out.dtype.element_ty), mask=inside[:, None] & (column < classes)[None, :]
+    )
+
+
+@triton.jit
+def mark_tiles(
+    labels, flags, rows, tiles, classes,
+    BLOCK_R: tl.constexpr, GROUP: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Mark in ``flags [rows / GROUP, tiles]`` every tile of classes that holds a row's label.
+
+    Programs past the rows mark the last tile where it runs over the last class.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    label = tl.load(labels + row, mask=row < rows, other=-1)
+    at = (row // GROUP).to(tl.int64) * tiles
+    one = tl.full([BLOCK_R], 1, tl.uint8)
+    tl.store(flags + at + label // BLOCK_C, one, mask=(label >= 0) & (label < classes))
+    if classes % BLOCK_C != 0:
+        tl.store(flags + at + tiles - 1, one, mask=row < rows)
+
+
+@triton.jit
+def finish_embeddings(
+    gathered, embeddings, class_weights, labels, factors, out,
+    rows, classes, width, x_row, x_col, w_row, w_col,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the embeddings: the sum over other classes made tangent, plus the own class.
+
+    ``gathered`` is ``[N, D]`` float32, contiguous; ``factors`` is ``scale * grad``.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    label = tl.load(labels + row, mask=row < rows, other=-1)
+    label = tl.where(label < classes, label, -1)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    x, w = _pair_rows(
+        embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
+    )
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    sums = tl.load(gathered + at, mask=inside, other=0.0)
+    x_unit, x_inverse = _unit(x)
+    w_unit, _ = _unit(w)
+    factor = tl.load(factors + row, mask=row < rows, other=0.0)
+    sums -= tl.sum(sums * x_unit, axis=1)[:, None] * x_unit
+    sums += (factor * x_inverse)[:, None] * _tangent(x_unit, w_unit)
+    tl.store(out + at, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _tangent(first, second):
+    """Unit direction from ``first`` towards ``second`` on the sphere; 0 where there is none."""
+    apart = second - first
+    apart -= tl.sum(apart * first, axis=1)[:, None] * first
+    # a second time: the rounding of the first is what is left of a nearly aligned pair
+    apart -= tl.sum(apart * first, axis=1)[:, None] * first
+    length = tl.sqrt_rn(tl.sum(apart * apart, axis=1))
+    exists = (length > 0) & (tl.sum(second * second, axis=1) > 0)
+    return apart * tl.where(exists, 1.0 / tl.where(exists, length, 1.0), 0.0)[:, None]
+
+
+@triton.jit
+def finish_weights(
+    gathered, class_weights, w_inverse, out, rows, width, w_row, w_col,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradient of class weights from the examples of other classes: the sum, made tangent."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    sums = tl.load(gathered + at, mask=inside, other=0.0).to(tl.float32)
+    w_at = row.to(tl.int64)[:, None] * w_row + column.to(tl.int64)[None, :] * w_col
+    w = tl.load(class_weights + w_at, mask=inside, other=0.0).to(tl.float32)
+    w *= tl.load(w_inverse + row, mask=row < rows, other=0.0)[:, None]
+    sums -= tl.sum(sums * w, axis=1)[:, None] * w
+    tl.store(out + at, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_targets(
+    embeddings, class_weights, ordered, order, factors, out,
+    rows, classes, width, x_row, x_col, w_row, w_col,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Add to every class weight's gradient what its own examples give, in a fixed order.
+
+    ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
+    example of a class sums that class; the others end at once.
+    """
+    place = tl.program_id(0)
+    label = tl.load(ordered + place)
+    before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
+    if (before != label) & (label >= 0) & (label < classes):
+        column = tl.arange(0, BLOCK_D)
+        inside = column < width
+        w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
+        w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        w_unit, w_inverse = _unit(w)
+        at = out + label.to(tl.int64) * width + column
+        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        current = label
+        while current == label:
+            example = tl.load(order + place)
+            x_at = embeddings + example.to(tl.int64) * x_row + column.to(tl.int64) * x_col
+            x_unit, _ = _unit(tl.load(x_at, mask=inside, other=0.0).to(tl.float32)[None, :])
+            factor = tl.load(factors + example)
+            sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
+            place += 1
+            current = tl.load(ordered + place, mask=place < rows, other=-1)
+        tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def merge_angles(partial, total_out, nearest_out, rows, classes, shares, BLOCK_R: tl.constexpr):
+    """Sum of the angles and smallest angle from partial elevations and cosines."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < rows
+    total = tl.zeros([BLOCK_R], tl.float32)
+    nearest = tl.full([BLOCK_R], NONE, tl.float32)
+    for share in range(shares):
+        at = partial + share * rows + row
+        total += tl.load(at, mask=inside, other=0.0)
+        nearest = tl.maximum(nearest, tl.load(at + shares * rows, mask=inside, other=0.0))
+    angle = PI / 2 - elevation(tl.minimum(tl.maximum(nearest, -1.0), 1.0))
+    angle = tl.where(nearest == NONE, float("inf"), angle)
+    tl.store(total_out + row, (classes - 1) * (PI / 2) - total, mask=inside)
+    tl.store(nearest_out + row, angle, mask=inside)
+
+
+@triton.jit
+def merge_log_odds(
+    partial, target, log_odds_out, others_out, rows, shares, slope, start, BLOCK_R: tl.constexpr
+):
+    """Log-sum-exp of partial (largest, sum) pairs, and ``start + slope * target`` less it."""
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < rows
+    largest = tl.full([BLOCK_R], NONE, tl.float32)
+    for share in range(shares):
+        part = tl.load(partial + share * rows + row, mask=inside, other=0.0)
+        largest = tl.maximum(largest, part)
+    reference = tl.where(largest == NONE, 0.0, largest)
+    total = tl.zeros([BLOCK_R], tl.float32)
+    for share in range(shares):
+        at = partial + share * rows + row
+        part = tl.load(at, mask=inside, other=0.0)
+        total += tl.exp(part - reference) * tl.load(at + shares * rows, mask=inside, other=0.0)
+    others = reference + tl.log(total)
+    own = start + slope * tl.load(target + row, mask=inside, other=0.0)
+    tl.store(others_out + row, others, mask=inside)
+    tl.store(log_odds_out + row, own - others, mask=inside)

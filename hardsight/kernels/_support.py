@@ -1,0 +1,146 @@
+"""Which inputs the kernels take, and how work is laid out for them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hardsight._checks import check_rows, check_width
+from hardsight._optional import require
+from hardsight.errors import OptionError, ShapeError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CHUNK_BYTES = 50 << 20  # of slopes, and of the products made of them, at once in a backward pass
+
+
+def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
+    """Whether the fused kernels can take these tensors here.
+
+    They need Triton, a GPU (or Triton's interpreter, ``TRITON_INTERPRET=1``), and both tensors in
+    the same one of float32, bfloat16 and float16.
+
+    Args:
+        embeddings: ``[N, D]``.
+        class_weights: ``[C, D]``.
+
+    Example:
+        >>> is_supported(torch.ones(2, 3).double(), torch.ones(4, 3).double())
+        False
+    """
+    return (
+        embeddings.dtype == class_weights.dtype
+        and embeddings.dtype in DTYPES
+        and embeddings.device == class_weights.device
+        and (embeddings.is_cuda or _interpreted())
+        and embeddings.numel() > 0
+        and class_weights.numel() > 0
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def check_inputs(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None = None
+) -> None:
+    """Raise unless the tensors fit each other and the kernels."""
+    check_width(embeddings, class_weights)
+    check_rows(embeddings=embeddings, labels=labels)
+    if labels.ndim != 1:
+        raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
+    if bias is not None and bias.shape != class_weights.shape[:1]:
+        raise ShapeError(
+            "expected one bias per class, got "
+            f"bias {list(bias.shape)}, class_weights {list(class_weights.shape)}"
+        )
+    if embeddings.numel() == 0 or class_weights.numel() == 0:
+        raise ShapeError(
+            "expected at least one example, one class and one feature, got "
+            f"embeddings {list(embeddings.shape)}, class_weights {list(class_weights.shape)}"
+        )
+    if embeddings.dtype not in DTYPES or class_weights.dtype != embeddings.dtype:
+        raise OptionError(
+            "expected embeddings and class_weights both in float32, bfloat16 or float16, got "
+            f"{embeddings.dtype} and {class_weights.dtype}; cast them or pass impl='torch'"
+        )
+    if not (embeddings.is_cuda or _interpreted()):
+        raise OptionError(
+            f"expected tensors on a CUDA device, got {embeddings.device}; pass impl='torch'"
+        )
+    if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
+        require("triton", extra="kernels", feature="a fused kernel")
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on")
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Block sizes of one launch."""
+
+    rows: int
+    classes: int
+    depth: int
+    num_warps: int
+    num_stages: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """As keyword arguments of the tiled kernels."""
+        return {
+            "BLOCK_N": self.rows,
+            "BLOCK_C": self.classes,
+            "BLOCK_D": self.depth,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+
+def tiles_for(tensor: Tensor) -> Tiles:
+    """Block sizes of the portable kernels for the dtype and device of ``tensor``."""
+    if not tensor.is_cuda:
+        return Tiles(32, 32, 16, 4, 1)  # the interpreter; small, so that tests cross the edges
+    if tensor.dtype == torch.float32:
+        return Tiles(64, 64, 32, 4, 3)
+    return Tiles(128, 128, 64, 8, 3)
+
+
+def cdiv(value: int, step: int) -> int:
+    """Quotient rounded up; Triton's own is slow outside a kernel."""
+    return -(-value // step)
+
+
+def row_blocks(width: int) -> dict[str, int]:
+    """Launch options of the kernels that hold whole rows: about 1,024 values in every warp."""
+    padded = max(16, 1 << (width - 1).bit_length())
+    return {
+        "BLOCK_R": max(1, 1024 // padded),
+        "BLOCK_D": padded,
+        "num_warps": min(max(1, padded // 2048), 16),
+    }
+
+
+def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[int, int]:
+    """Split of the classes so that few rows still fill the device: (tiles per share, shares)."""
+    blocks = -(-rows // tiles.rows)
+    tiles_in_all = -(-classes // tiles.classes)
+    wanted = max(1, min(tiles_in_all, -(-4 * processors(tensor.device) // blocks)))
+    per_share = -(-tiles_in_all // wanted)
+    return per_share, -(-tiles_in_all // per_share)
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of the device; a few for the interpreter."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def precision_of(tensor: Tensor) -> str:
+    """How float32 products are formed: three tf32 products on a GPU, about float32's accuracy."""
+    return "tf32x3" if tensor.is_cuda else "exact"

@@ -1,0 +1,62 @@
+"""The interpreter does not know Gluon; that the Hopper kernels compile shows without a GPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMPILE = """
+import sys
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+
+class Hopper:
+    class utils:
+        get_device_properties = staticmethod(lambda device: {"max_shared_mem": 232448})
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=0):
+        return 0
+
+
+driver.set_active(Hopper())
+from hardsight.kernels import _hopper, _hopper_launch
+
+kind, width = sys.argv[1], int(sys.argv[2])
+x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
+values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
+flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
+ring = getattr(_hopper_launch, f"{kind}_ring")(width)
+common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
+common |= {"grid": (1,), "num_warps": 4}
+x, w = (_hopper_launch._descriptor(t, (n, 64)) for t, n in ((x, 128), (w, ring.classes)))
+if kind == "over_classes":
+    rest = (values, values, labels, flags, values, 256, 512, 2, 1, 2, 1.0)
+    common["MODE"] = 0
+else:
+    rest = (values, values, labels, flags, values, values, slopes, 512)
+    rest += (256, 0, 512, 2, 2, 0, 4, 1.0)
+compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
+assert compiled.metadata.shared <= 232448, compiled.metadata.shared
+assert "wgmma.mma_async" in compiled.asm["ptx"]
+assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
+print("compiled", kind)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "width"), [("over_classes", 512), ("over_classes", 1024), ("slopes", 512)]
+)
+def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(kind, width, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    command = [sys.executable, "-c", COMPILE, kind, str(width)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
