@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hardsight import tracking as tracking
     from hardsight.heads import find_head as find_head
     from hardsight.run.score import score as score
+    from hardsight.run.train import train as train
     from hardsight.table import read_table as read_table
 
 _SUBPACKAGES = (
@@ -43,6 +44,7 @@ _VERBS = {
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
+    "train": "hardsight.run.train",
 }
 
 __all__ = ["__version__", *_SUBPACKAGES, *_VERBS]

@@ -28,7 +28,8 @@ def load_config(
     Args:
         kind: a frozen dataclass; its fields are the valid keys.
         file: TOML with those keys at top level; ``None`` for overrides alone.
-        overrides: values in TOML syntax; a bare word is a string.
+        overrides: values in TOML syntax; a bare word is a string. ``optimizer.lr=0.1`` reaches
+            into the table ``optimizer``.
         given: values as Python has them, such as those of flags.
 
     Raises:
@@ -48,13 +49,16 @@ def load_config(
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {override!r}")
-        values[key.strip()] = _toml_value(text.strip())
+        _put(values, key.strip(), toml_value(text.strip()), override)
     values.update(given or {})
     return config_from(kind, values, where=str(file) if file else "the settings")
 
 
 def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) -> Config:
     """A ``kind`` from plain values, each checked against its field.
+
+    A field whose type is a dataclass takes a table. Where that dataclass states ``SHORTHAND``, the
+    name of one of its fields, a plain value stands for a table with this field alone.
 
     Raises:
         ConfigError: a key is unknown, missing or has a value of the wrong type.
@@ -87,11 +91,31 @@ def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) ->
     return typing.cast(Config, kind(**checked))
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value in TOML syntax; a bare word is a string.
+
+    Example:
+        >>> toml_value("0.5"), toml_value("[1, 2]"), toml_value("cosine")
+        (0.5, [1, 2], 'cosine')
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
+    """Set ``a.b.c`` in nested tables, making those that are missing."""
+    *above, last = key.split(".")
+    for name in above:
+        inner = values.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                f"cannot apply {override!r}: {name} is {inner!r}, no table; write it as a table "
+                "first"
+            )
+        values = inner
+    values[last] = value
 
 
 def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
@@ -103,8 +127,12 @@ def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
     )
     for option in options:
         origin = typing.get_origin(option) or option
+        if dataclasses.is_dataclass(origin):
+            return _fitted_table(value, origin, key, where)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
+        if origin is tuple and _is_table(typing.get_args(option)[0]):
+            return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
@@ -112,6 +140,22 @@ def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
     names = [getattr(option, "__name__", str(option)) for option in options]
     wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
     raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
+
+
+def _is_table(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _fitted_table(value: Any, kind: Any, key: str, where: str) -> Any:
+    """A nested table, or the plain value that may stand for it."""
+    if isinstance(value, kind):
+        return value
+    shorthand = getattr(kind, "SHORTHAND", None)
+    if not isinstance(value, Mapping):
+        if shorthand is None:
+            raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
+        value = {shorthand: value}
+    return config_from(kind, value, where=f"{where}, [{key}]")
 
 
 def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -123,6 +123,12 @@ LOSSES: Registry[LossSpec] = Registry("loss")
 SUMMARIES: Registry[SummarySpec] = Registry("summary")
 
 
+def nearest_name(name: str, known: Sequence[str]) -> str | None:
+    """The known name that looks most like ``name``, or else begins with it, if one does."""
+    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
+    return next(iter(difflib.get_close_matches(name, known, n=1) or longer), None)
+
+
 def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> str:
     """Message for a name that does not exist, with the nearest one that does.
 
@@ -130,8 +136,8 @@ def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> 
         >>> unknown_name("score", "avhh", ["avh", "entropy"])
         "unknown score 'avhh'. Did you mean 'avh'? Known: avh, entropy"
     """
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    nearest = nearest_name(name, list(known))
+    hint = f" Did you mean {nearest!r}?" if nearest else ""
     return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}"
 
 

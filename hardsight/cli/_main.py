@@ -21,6 +21,7 @@ _USAGE = (ConfigError, MissingDataError, OptionError, UnknownNameError)
 _COMMANDS = {
     "demo": ("hardsight.cli._demo", "train, score and report on embedded data, offline"),
     "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
+    "train": ("hardsight.cli._train", "a recipe (TOML) -> a trained model that can be scored"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }

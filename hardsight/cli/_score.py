@@ -50,15 +50,17 @@ def _names(
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
-              "hub:OWNER/NAME or builtin:digits.")  # fmt: skip
-@click.option("--model", help="package.module:factory, file.py:factory, timm:NAME, "
-              "torchvision:NAME or hf:NAME. None for stored embeddings.")  # fmt: skip
+              "hub:OWNER/NAME, builtin:digits, or a name such as cifar10.")  # fmt: skip
+@click.option("--model", help="Folder of a trained model, a name such as resnet18, "
+              "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME. "
+              "None for stored embeddings.")  # fmt: skip
 @click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
 @click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
 @click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
               help="Scores to compute; all by default.")  # fmt: skip
 @click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
 @click.option("--split", help="Split of data that has several, such as train or test.")
+@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--labels", help="Stored embeddings: file with their labels.")
 @click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
 @click.option("--bias", help="Stored embeddings: file with the head's bias.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardsight.data._arrays import ArraySource, digits
+from hardsight.data._catalogue import DATASETS
 from hardsight.data._datasets import DatasetSource, Loading, StreamSource
 from hardsight.data._embeddings import EmbeddingSource
 from hardsight.data._files import check_listable, existing, is_pattern, matching
@@ -19,6 +20,7 @@ from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from
 from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
 from hardsight.data._labels import class_indices
 from hardsight.data._mapped import MemoryArray
+from hardsight.data._named import named_source
 from hardsight.data._parquet import (
     EMBEDDING_COLUMNS,
     IMAGE_COLUMNS,
@@ -31,8 +33,8 @@ from hardsight.data._parquet import (
     stored_class_names,
 )
 from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
-from hardsight.errors import DataError, OptionError, UnknownNameError
-from hardsight.registry import unknown_name
+from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
+from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
     from hardsight.data._example import ExampleSource
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
-    "a folder of class folders, a .parquet file, idx files, hub:OWNER/NAME, builtin:digits, or "
-    ".npy/.npz/.safetensors arrays"
+    "a folder of class folders, a .parquet file, idx files, hub:OWNER/NAME, builtin:digits, a name "
+    f"({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
 )
 
 
@@ -50,6 +52,7 @@ class _Options:
 
     def __init__(self, **values: Any) -> None:
         self.split: str | None = values.pop("split")
+        self.data_root: str | os.PathLike[str] | None = values.pop("data_root")
         self.classes: Sequence[str] | None = values.pop("classes")
         self.labels, self.class_weights, self.bias = (
             values.pop(name) for name in ("labels", "class_weights", "bias")
@@ -70,6 +73,7 @@ def open_source(
     class_weights: Any = None,
     bias: Any = None,
     classes: Sequence[str] | None = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> ExampleSource | EmbeddingSource:
     """Labelled data, in any of the forms a user may name.
 
@@ -80,6 +84,9 @@ def open_source(
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
+    ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
+                                    cifar10, cifar100, cifar100-coarse, svhn, pacs, imagenet;
+                                    from ``data_root``, else from the hub
     ``images.npz``                  arrays ``images`` and ``labels``, or ``x`` and ``y``
     ``embeddings.npz``              ``embeddings``, ``labels``, and maybe ``class_weights``,
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
@@ -91,12 +98,14 @@ def open_source(
 
     Args:
         data: a name as above, or an object.
-        split: of data that has several.
+        split: of data that has several; of a dataset by name also several, ``"photo+sketch"``.
         labels: for arrays without: values, or a file that holds them.
         class_weights: head of stored embeddings, ``[C, D]``: values, a file (also a state dict, in
             which the head is found by its width), or ``FILE:NAME``.
         bias: of the head, ``[C]``, likewise.
         classes: names of the classes, position = label.
+        data_root: folder with a folder per named dataset; by default the environment's
+            ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
 
     Returns:
         An :class:`EmbeddingSource` for stored embeddings, else an :class:`ExampleSource`.
@@ -115,7 +124,12 @@ def open_source(
         (449, ('0', '1', '2'), (8, 8))
     """
     options = _Options(
-        split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
+        split=split,
+        labels=labels,
+        class_weights=class_weights,
+        bias=bias,
+        classes=classes,
+        data_root=data_root,
     )
     if isinstance(data, str | os.PathLike):
         return _named(os.fspath(data), options)
@@ -125,16 +139,31 @@ def open_source(
 def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
     if text.startswith("builtin:"):
         return _builtin(text, options)
+    if text in DATASETS:
+        _images_only(options)
+        options.refuse("classes", because=f"{text} has names of its own")
+        return named_source(text, options.split, options.data_root)
+    options.refuse("data_root", because=f"{text} is no dataset's name ({', '.join(DATASETS)})")
     if text.startswith("hub:"):
         _images_only(options)
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
     if is_pattern(text):
         return _parquet(matching(text), text, options)
-    path = existing(text)
+    path = _existing(text)
     if path.is_dir():
         return _folder(path, text, options)
     return _file(path, text, options)
+
+
+def _existing(text: str) -> Path:
+    try:
+        return existing(text)
+    except MissingDataError as err:
+        near = nearest_name(text, list(DATASETS))
+        if near is None:
+            raise
+        raise MissingDataError(f"{err}; did you mean the dataset {near!r}?") from None
 
 
 def _builtin(text: str, options: _Options) -> ExampleSource:

@@ -123,18 +123,24 @@ class ParquetSource:
         files: in order.
         spec: as the user named it.
         classes: names, position = label.
+        label_columns: names the label's column may have.
 
     Raises:
         DataError: a column is missing, or the files differ.
     """
 
     def __init__(
-        self, files: Sequence[Path], *, spec: str, classes: Sequence[str] | None = None
+        self,
+        files: Sequence[Path],
+        *,
+        spec: str,
+        classes: Sequence[str] | None = None,
+        label_columns: Sequence[str] = LABEL_COLUMNS,
     ) -> None:
         self.spec, self._files = spec, list(files)
         schema = common_schema(self._files)
         self._column = one_column(schema, IMAGE_COLUMNS, spec)
-        label = one_column(schema, LABEL_COLUMNS, spec)
+        label = one_column(schema, label_columns, spec)
         self._in_struct = pa.types.is_struct(schema.field(self._column).type)
         self._check_type(schema.field(self._column).type)
         self._reader = RowReader(self._files, [self._column])
@@ -174,6 +180,12 @@ class ParquetSource:
         for file in self._files:
             mark.add_file(file)
         return mark.hexdigest()
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the files, such as ``human_counts``; ``None`` where there is none."""
+        if name not in common_schema(self._files).names:
+            return None
+        return column_values(self._files, name)
 
     def _check_type(self, kind: pa.DataType) -> None:
         fields = {kind.field(n).name for n in range(kind.num_fields)} if self._in_struct else set()

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -14,11 +14,14 @@ from typing import Any
 from torch import nn
 
 from hardsight.errors import HardsightError, MissingDataError, ModelError
+from hardsight.models._registry import check_options
 from hardsight.registry import unknown_name
 
 
-def model_from_factory(place: str, name: str, *, num_classes: int | None) -> nn.Module:
-    """What the factory ``name`` in a module or ``.py`` file returns.
+def model_from_factory(
+    place: str, name: str, *, options: Mapping[str, Any], if_taken: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """What the factory ``name`` in a module or ``.py`` file returns, and what it was given.
 
     The file's folder (for a module: the working directory) can be imported from while the file is
     imported and the factory runs, and not afterwards.
@@ -33,9 +36,9 @@ def model_from_factory(place: str, name: str, *, num_classes: int | None) -> nn.
         module = _imported_file(file) if file else _imported_module(place)
         factory = _factory(module, name, place)
         spec = f"{place}:{name}"
-        keywords = {}
-        if num_classes is not None and _takes(factory, "num_classes"):
-            keywords["num_classes"] = num_classes
+        check_options(factory, options, spec)
+        also = {key: value for key, value in if_taken.items() if _takes(factory, key)}
+        keywords = {**also, **options}
         try:
             model = factory(**keywords)
         except HardsightError:
@@ -44,7 +47,7 @@ def model_from_factory(place: str, name: str, *, num_classes: int | None) -> nn.
             raise ModelError(f"{spec} failed with {type(err).__name__}: {err}") from err
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected {spec} to return an nn.Module, got {type(model).__name__}")
-    return model
+    return model, keywords
 
 
 def _imported_module(place: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 import difflib
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,33 @@ from hardsight.registry import unknown_name
 Named = tuple[nn.Module, Preprocessing | None]
 
 
-def timm_model(name: str, *, pretrained: str | None, num_classes: int | None) -> Named:
+def timm_model(
+    name: str,
+    *,
+    pretrained: str | None,
+    num_classes: int | None,
+    options: Mapping[str, Any] | None = None,
+) -> Named:
     """A timm model with its data configuration."""
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
         raise ModelError(_unknown("timm", name, timm.list_models()))
-    options = {} if num_classes is None else {"num_classes": num_classes}
+    given = {} if num_classes is None else {"num_classes": num_classes}
+    given |= options or {}
     model = _built(
-        f"timm:{name}", timm.create_model, name, pretrained=pretrained is not None, **options
+        f"timm:{name}", timm.create_model, name, pretrained=pretrained is not None, **given
     )
     config = timm.data.resolve_model_data_config(model)
     return model, from_timm(config, origin=f"timm data config of {name}")
 
 
-def torchvision_model(name: str, *, pretrained: str | None, num_classes: int | None) -> Named:
+def torchvision_model(
+    name: str,
+    *,
+    pretrained: str | None,
+    num_classes: int | None,
+    options: Mapping[str, Any] | None = None,
+) -> Named:
     """A torchvision classifier with the preset of the chosen, or else the default, weights."""
     models = require("torchvision.models", extra="models", feature=f"model torchvision:{name}")
     known = models.list_models(module=models)
@@ -42,9 +56,9 @@ def torchvision_model(name: str, *, pretrained: str | None, num_classes: int | N
             members = list(enum.__members__)
             raise ModelError(unknown_name(f"weights of {name}", str(pretrained), members))
         chosen = enum[pretrained]
-    options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
-    options["weights"] = None if pretrained is None else chosen
-    model = _built(f"torchvision:{name}", models.get_model, name, **options)
+    given: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    given |= {"weights": None if pretrained is None else chosen, **(options or {})}
+    model = _built(f"torchvision:{name}", models.get_model, name, **given)
     origin = f"torchvision preset {enum.__name__}.{chosen.name}"
     return model, from_torchvision(chosen.transforms(), origin=origin)
 

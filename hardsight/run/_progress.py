@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -28,10 +29,17 @@ class _RateColumn(ProgressColumn):
         return Text(f"{speed:,.0f}/s" if speed else "", style="cyan")
 
 
+class Advance(Protocol):
+    """Moves a bar forward."""
+
+    def __call__(self, units: int, *, title: str | None = None) -> None:
+        """``units`` were just done; ``title`` replaces the bar's, where given."""
+
+
 @contextmanager
 def progress(
     title: str, *, total: int | None, done: int = 0, show: bool | None = None
-) -> Iterator[Callable[[int], None]]:
+) -> Iterator[Advance]:
     """Show progress on stderr while the block runs.
 
     Args:
@@ -45,7 +53,7 @@ def progress(
     """
     console = Console(stderr=True)
     if not (console.is_terminal if show is None else show):
-        yield lambda units: None
+        yield lambda units, *, title=None: None
         return
     bar = Progress(
         SpinnerColumn(),
@@ -59,4 +67,4 @@ def progress(
     )
     with bar:
         task = bar.add_task(title, total=total, completed=done)
-        yield lambda units: bar.update(task, advance=units)
+        yield lambda units, *, title=None: bar.update(task, advance=units, description=title)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import hardsight
 
 
-def versions() -> dict[str, str]:
-    """Versions of everything that can change a score."""
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
     found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "pyarrow", "pillow"):
+    for package in ("torch", "numpy", "pyarrow", "pillow", *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:  # such as a vendored build without metadata

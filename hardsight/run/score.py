@@ -42,6 +42,7 @@ class ScoreConfig:
         out: folder of the run.
         resume: continue the unfinished run in ``out``.
         split: of data that has several.
+        data_root: folder above those of named datasets.
         labels: file with labels of stored embeddings.
         class_weights: file with the head of stored embeddings.
         bias: file with its bias.
@@ -69,6 +70,7 @@ class ScoreConfig:
     out: str | None = None
     resume: bool = False
     split: str | None = None
+    data_root: str | None = None
     labels: str | None = None
     class_weights: str | None = None
     bias: str | None = None
@@ -113,6 +115,7 @@ def score(
     resume: bool = False,
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -146,6 +149,7 @@ def score(
         resume: continue the unfinished run in ``out``; the table is the same as without a break.
         weights: file with the model's weights, safetensors or torch (loaded without running code).
         split: of data that has several.
+        data_root: folder above those of named datasets, such as ``cifar10``.
         labels: labels of stored embeddings, values or a file.
         class_weights: head of stored embeddings, values or a file.
         bias: its bias, likewise.
@@ -183,7 +187,13 @@ def score(
     if folder is not None:
         check_free(folder, resume=resume)
     source = open_source(
-        data, split=split, labels=labels, bias=bias, classes=classes, class_weights=class_weights
+        data,
+        split=split,
+        labels=labels,
+        bias=bias,
+        classes=classes,
+        class_weights=class_weights,
+        data_root=data_root,
     )
     plan, place = ScorePlan(scores), chosen_device(str(device))
     about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}

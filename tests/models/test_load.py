@@ -148,7 +148,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_cause():
         load_model("no_such_package.nets:net")
 
 
-@pytest.mark.parametrize("spec", ["resnet50", "", "package.module:", ":factory", "file.py"])
+@pytest.mark.parametrize("spec", ["resnet52", "", "package.module:", ":factory", "file.py"])
 def test_an_unknown_form_is_answered_with_the_known_ones(spec):
     with pytest.raises(
         ModelError, match=r"cannot tell what model .*file\.py:factory, timm:NAME, torchvision:NAME"

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+_EPILOG = """\b
+A recipe:
+  model = "resnet18"
+  out = "runs/cifar10"
+  epochs = 30
+  loss = ["cross_entropy", {name = "amc", weight = 0.1, ramp = "gaussian", ramp_epochs = 10}]
+  augment = {crop_padding = 4, flip = true}
+  [data]
+  name = "cifar10"
+  split = "train"
+  test_split = "test"
+
+\b
+Examples:
+  hardsight train recipe.toml
+  hardsight train recipe.toml --set optimizer.lr=0.05 --set epochs=5 --out runs/short
+  hardsight train recipe.toml --resume
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--out", help="Folder of the run, over the recipe's.")
+@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
+@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Passes over the training split.")
+@click.option("--seed", type=int, help="Of everything random.")
+@click.option("--resume", is_flag=True, default=None, help="Continue the unfinished run in --out.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+              help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
+def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
+    """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
+    from hardsight.run.train import TrainConfig, run_train  # torch loads only when this runs
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if data_root is not None:
+        overrides = (*overrides, f"data.root={json.dumps(data_root)}")
+    config = TrainConfig.load(recipe, overrides, **given)
+    try:
+        result = run_train(config)
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            f"interrupted; continue with: hardsight train {recipe} --resume --out {config.out}"
+        ) from None
+    _print_result(result, config)
+
+
+def _print_result(result: Any, config: Any) -> None:
+    from rich.console import Console
+
+    if not result.is_first_process:
+        return
+    console = Console(highlight=False)
+    best = result.history[result.best_epoch - 1]
+    said = ", ".join(
+        f"{name.replace('_', ' ')} {best[name]:.4f}"
+        for name in ("train_loss", "val_loss", "val_accuracy")
+        if name in best
+    )
+    console.print(
+        f"[bold]epoch {result.best_epoch} of {len(result.history)}[/] selected: {said}",
+        soft_wrap=True,
+    )
+    if result.test is not None:
+        console.print(
+            f"test accuracy {result.test['accuracy']:.2%} of {result.test['examples']:,} examples "
+            f"({config.data.test_split})",
+            soft_wrap=True,
+        )
+    if result.dynamics is not None:
+        console.print(
+            f"dynamics of {len(result.dynamics):,} examples -> {result.dynamics.path}",
+            soft_wrap=True,
+        )
+    console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True)
+    console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

@@ -1,0 +1,180 @@
+"""Batches of an epoch: augmented for training, plain for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hardsight.run._train_config import AugmentConfig
+from hardsight.run._train_images import (
+    Decoded,
+    Draws,
+    Pixels,
+    Shard,
+    TrainBatch,
+    cropped,
+    loaded,
+    padded,
+)
+
+
+class TrainBatches:
+    """Augmented batches of one epoch after the other; what Lightning iterates over.
+
+    Not named as a sampler: what Lightning itself would tell a sampler after a resume is not the
+    epoch. The module tells it.
+
+    Args:
+        pixels: normalisation and layout.
+        augment: random crop and flip.
+        length: number of training examples.
+        batch_size: over all processes.
+        seed: of order and augmentation.
+        shard: this process's part.
+    """
+
+    def __init__(
+        self,
+        pixels: Pixels,
+        augment: AugmentConfig,
+        *,
+        length: int,
+        batch_size: int,
+        seed: int,
+        shard: Shard,
+    ) -> None:
+        self.pixels, self.augment, self.length, self.seed = pixels, augment, length, seed
+        self.batch_size, self.shard, self.device = batch_size, shard, pixels.device
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch whose draws the next iteration uses."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        full, rest = divmod(self.length, self.batch_size)
+        return full + (rest >= self.shard.count)  # a rest that not every process shares is left
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        # a generator: on a resume Lightning makes the iterator before the epoch is known
+        draws = Draws.of_epoch(self.length, self.augment, seed=self.seed, epoch=self.epoch)
+        yield from self.drawn(draws)
+
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+        """The batches of an epoch with these draws."""
+        raise NotImplementedError
+
+    def parts(self, order: Tensor) -> list[Tensor]:
+        """This process's rows of each batch."""
+        return [self.shard.of(rows) for rows in order.split(self.batch_size)[: len(self)]]
+
+
+class ResidentBatches(TrainBatches):
+    """Batches from images that lie decoded on the device.
+
+    Args:
+        whole: all training examples, raw.
+        options: of :class:`TrainBatches`.
+    """
+
+    def __init__(self, whole: TrainBatch, *args: Any, **options: Any) -> None:
+        super().__init__(*args, length=len(whole.labels), **options)
+        self._index, self._labels = whole.index.to(self.device), whole.labels.to(self.device)
+        self._are_images = whole.inputs.ndim == 4
+        images = whole.inputs.to(self.device)
+        padding = self.augment.crop_padding
+        self._frames = padded(images, padding) if self._are_images else images
+
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+        """The batches, gathered on the device."""
+        draws = draws.to(self.device)
+        for rows in self.parts(draws.order):
+            inputs = self.pixels.normalised(self._raw(rows, draws))
+            yield TrainBatch(self._index[rows], inputs, self._labels[rows])
+
+    def _raw(self, rows: Tensor, draws: Draws) -> Tensor:
+        if not self._are_images:
+            return self._frames[rows]
+        padding = self.augment.crop_padding
+        return cropped(self._frames, rows, draws.offsets[rows], draws.flips[rows], padding)
+
+
+class StreamedBatches(TrainBatches):
+    """The same batches from loader processes, for images that do not fit on the device.
+
+    Args:
+        data: the training examples.
+        workers: loader processes.
+        options: of :class:`TrainBatches`.
+    """
+
+    def __init__(self, data: Decoded, *args: Any, workers: int, **options: Any) -> None:
+        super().__init__(*args, length=len(data), **options)
+        self._data, self._workers = data, workers
+
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+        """The batches, read and decoded by the loader processes."""
+        parts = self.parts(draws.order)
+        size = max(map(len, parts), default=1)
+        batches = loaded(self._data, torch.cat(parts), batch_size=size, workers=self._workers)
+        for rows, (index, images, labels) in zip(parts, batches, strict=True):
+            images = images.to(self.device, non_blocking=True)
+            if images.ndim == 4:
+                padding = self.augment.crop_padding
+                at = torch.arange(len(rows), device=self.device)
+                offsets, flips = (
+                    draw[rows].to(self.device) for draw in (draws.offsets, draws.flips)
+                )
+                images = cropped(padded(images, padding), at, offsets, flips, padding)
+            yield TrainBatch(
+                index.to(self.device),
+                self.pixels.normalised(images),
+                labels.to(self.device, non_blocking=True),
+            )
+
+
+class EvaluationBatches:
+    """Batches in source order, without augmentation.
+
+    Args:
+        data: the examples.
+        pixels: normalisation and layout.
+        batch_size: per process.
+        shard: this process's part of the examples.
+        workers: loader processes.
+        whole: the same examples decoded already; ``None`` reads them each time.
+    """
+
+    def __init__(
+        self,
+        data: Decoded,
+        pixels: Pixels,
+        *,
+        batch_size: int,
+        shard: Shard,
+        workers: int,
+        whole: TrainBatch | None = None,
+    ) -> None:
+        self._data, self._pixels, self._batch_size = data, pixels, batch_size
+        self._workers, self._whole = workers, None if whole is None else whole.to(pixels.device)
+        # unlike in training nobody is left out: a process may take one example more than others
+        self._rows = torch.arange(shard.rank, len(data), shard.count)
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self._batch_size)
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        for index, images, labels in self._raw():
+            inputs = self._pixels.normalised(images)
+            yield TrainBatch(index.to(inputs.device), inputs, labels.to(inputs.device))
+
+    def _raw(self) -> Iterator[Sequence[Tensor]]:
+        size, whole = self._batch_size, self._whole
+        if whole is None:
+            yield from loaded(self._data, self._rows, batch_size=size, workers=self._workers)
+            return
+        for rows in self._rows.to(whole.labels.device).split(size):
+            yield whole.index[rows], whole.inputs[rows], whole.labels[rows]

@@ -1,0 +1,254 @@
+"""The recipe of a training run, as frozen dataclasses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hardsight.config import load_config
+from hardsight.errors import ConfigError
+from hardsight.registry import unknown_name
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "step", "cosine", "one_cycle", "gaussian_ramps")
+RAMPS = ("none", "gaussian", "linear")
+SELECTIONS = ("accuracy", "loss", "last")
+STRATEGIES = ("auto", "ddp", "fsdp")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Table ``[model]``; a plain string is its name.
+
+    Attributes:
+        name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
+        weights: file to start from.
+        options: given to the model's factory.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str
+    weights: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Table ``[data]``; a plain string is its name.
+
+    Attributes:
+        name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
+        split: to train on.
+        root: folder above those of named datasets.
+        validation: share of the training split that is held out to select the model; 0 for none.
+        validation_split: a split of its own for that, instead of a share.
+        test_split: evaluated once, after the model was selected.
+        classes: names of the classes, position = label.
+        size: height and width that images are brought to; needed where they differ.
+        channels: 1 or 3; those of the images by default.
+        mean: per channel on the pixel scale [0, 1]; that of the training images by default.
+        std: likewise.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str
+    split: str | None = None
+    root: str | None = None
+    validation: float = 0.1
+    validation_split: str | None = None
+    test_split: str | None = None
+    classes: tuple[str, ...] | None = None
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Table ``[[loss]]``; a plain string is its name. The losses of a recipe are added up.
+
+    Attributes:
+        name: ``cross_entropy`` or a name of ``hardsight.registry.LOSSES``.
+        weight: factor, the largest one where it is ramped.
+        ramp: ``none``, ``gaussian`` (exp(-5 (1 - t / T)^2), AMC-Loss) or ``linear``.
+        ramp_epochs: T, epochs until the weight is reached.
+        start_epoch: the loss plays no part before this epoch; the ramp starts there. From 0.
+        options: keywords of the loss, such as ``margin_rad``.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str
+    weight: float = 1.0
+    ramp: str = "none"
+    ramp_epochs: float = 0.0
+    start_epoch: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Table ``[optimizer]``; a plain string is its name.
+
+    Attributes:
+        name: ``sgd``, ``adam`` or ``adamw``.
+        lr: largest learning rate; 0.1 for sgd, 0.001 for the others by default.
+        weight_decay: 5e-4 for sgd, 0 for adam, 0.01 for adamw by default.
+        momentum: of sgd.
+        nesterov: of sgd.
+        betas: of adam and adamw.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str = "sgd"
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Table ``[schedule]``; a plain string is its name.
+
+    Attributes:
+        name: ``constant``, ``step``, ``cosine``, ``one_cycle`` or ``gaussian_ramps`` (AMC-Loss).
+        step_epochs: of ``step``: epochs between drops; the AVH paper's 30.
+        gamma: of ``step``: factor of a drop.
+        warmup_epochs: of ``constant``, ``step`` and ``cosine``: linear rise at the start; of
+            ``one_cycle``: the rise, 0.3 of all epochs by default; of ``gaussian_ramps``: the
+            ramp-up, 80 of 300 in the paper.
+        final: of ``cosine``: share of the learning rate that is left at the end.
+        ramp_down_epochs: of ``gaussian_ramps``; 50 of 300 in the paper.
+        final_beta1: of ``gaussian_ramps`` with adam: where beta1 falls to, 0.5 in the paper.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str = "cosine"
+    step_epochs: int = 30
+    gamma: float = 0.1
+    warmup_epochs: float | None = None
+    final: float = 0.0
+    ramp_down_epochs: float = 50
+    final_beta1: float | None = None
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Table ``[augment]``: what training images go through; validation images never do.
+
+    Attributes:
+        crop_padding: pixels of black added on each side before a random crop; 4 for CIFAR.
+        flip: mirror half of the images.
+    """
+
+    crop_padding: int = 0
+    flip: bool = False
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A recipe: the keys of its TOML file, and the keywords of :func:`hardsight.train`.
+
+    Attributes:
+        model: what to train.
+        data: what to train on.
+        out: folder of the run.
+        epochs: passes over the training split.
+        batch_size: examples per step, over all devices.
+        seed: of weights, split, order, augmentation and dropout.
+        loss: one or several, added up.
+        optimizer: see :class:`OptimizerConfig`.
+        schedule: of the learning rate.
+        augment: of training images.
+        select: which epoch's weights are kept: the best validation ``accuracy`` or ``loss``, or
+            the ``last``. The test split never decides.
+        gradient_clip: largest norm of the gradient.
+        head: name of the classifier layer, where a loss needs it and it is not found by itself.
+        device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+        devices: how many of them.
+        num_nodes: machines, each with as many devices.
+        strategy: ``auto``, ``ddp`` or ``fsdp``, run by Lightning.
+        precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
+            ``float16``; the last two are mixed precision.
+        channels_last: memory layout of images; on a GPU by default.
+        compile: run the model through ``torch.compile``.
+        deterministic: only algorithms that give the same result each time, also on a GPU.
+        resident: keep the decoded training images on the device; by default where they fit.
+        workers: loader processes, where the images are not resident.
+        track: record every training example's hardness in every epoch; see
+            :class:`hardsight.tracking.HardnessTracker`.
+        resume: continue the unfinished run in ``out``.
+    """
+
+    model: ModelConfig
+    data: DataConfig
+    out: str
+    epochs: int = 30
+    batch_size: int = 128
+    seed: int = 0
+    loss: tuple[LossConfig, ...] = (LossConfig("cross_entropy"),)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    augment: AugmentConfig = AugmentConfig()
+    select: str = "accuracy"
+    gradient_clip: float | None = None
+    head: str | None = None
+    device: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "auto"
+    channels_last: bool | None = None
+    compile: bool = False
+    deterministic: bool = False
+    resident: bool | None = None
+    workers: int | None = None
+    track: bool = False
+    resume: bool = False
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> TrainConfig:
+        """A recipe from TOML, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
+
+    def __post_init__(self) -> None:
+        _check_choices(
+            ("optimizer", self.optimizer.name, OPTIMIZERS),
+            ("schedule", self.schedule.name, SCHEDULES),
+            ("selection (select)", self.select, SELECTIONS),
+            ("strategy", self.strategy, STRATEGIES),
+            *(("ramp", loss.ramp, RAMPS) for loss in self.loss),
+        )
+        _check_at_least(
+            ("epochs", self.epochs, 1),
+            ("batch_size", self.batch_size, 1),
+            ("devices", self.devices, 1),
+            ("num_nodes", self.num_nodes, 1),
+            ("augment.crop_padding", self.augment.crop_padding, 0),
+            ("schedule.step_epochs", self.schedule.step_epochs, 1),
+        )
+        if not self.loss:
+            raise ConfigError("expected at least one loss, got none, e.g. loss = 'cross_entropy'")
+        if not 0 <= self.data.validation < 1:
+            raise ConfigError(
+                f"expected data.validation in [0, 1), a share of the training split, got "
+                f"{self.data.validation}"
+            )
+
+
+def _check_choices(*choices: tuple[str, str, Sequence[str]]) -> None:
+    for kind, name, known in choices:
+        if name not in known:
+            raise ConfigError(unknown_name(kind, name, list(known)))
+
+
+def _check_at_least(*numbers: tuple[str, int, int]) -> None:
+    for key, value, least in numbers:
+        if value < least:
+            raise ConfigError(f"expected {key} to be at least {least}, got {value}")

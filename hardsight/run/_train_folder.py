@@ -1,0 +1,81 @@
+"""The folder of a training run: whose it is, and whether a run may go on in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from hardsight.run._provenance import versions
+from hardsight.run._train_config import TrainConfig
+from hardsight.run._train_setup import Sources
+
+_RECIPE = "recipe.json"
+# what may change between an interrupted run and its continuation
+_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
+
+
+def is_first_process() -> bool:
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
+def recipe_of(config: TrainConfig, sources: Sources) -> dict[str, Any]:
+    """Everything that decides the result."""
+    return {
+        "config": dataclasses.asdict(config),
+        "data_fingerprint": sources.fingerprint,
+        "preprocessing": dataclasses.asdict(sources.train.how),
+        "versions": versions("lightning"),
+    }
+
+
+def prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
+    """Make the folder, or check that the run in it is this one.
+
+    Raises:
+        RunExistsError: something is there and ``resume`` was not asked for.
+        RunMismatchError: the run there has another recipe or other data.
+    """
+    file = folder / _RECIPE
+    if not resume:
+        _check_free(folder)
+    elif file.exists():
+        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
+
+
+def _check_free(folder: Path) -> None:
+    """Raise where something would be lost; a run that ended before its first epoch is nothing."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / _RECIPE).exists():
+        raise RunExistsError(f"{folder} holds files that are no training run; choose another out")
+    if (folder / "checkpoints").exists():
+        raise RunExistsError(
+            f"{folder} holds a training run; choose another out, or continue it with --resume"
+        )
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+    new = json.loads(json.dumps(new))  # tuples as lists
+    differing = [
+        f"{key} = {old['config'].get(key)!r} instead of {value!r}"
+        for key, value in new["config"].items()
+        if key not in _FREE_TO_CHANGE and old["config"].get(key) != value
+    ]
+    if old["data_fingerprint"] != new["data_fingerprint"]:
+        differing.append("other training data")
+    if differing:
+        raise RunMismatchError(
+            f"the run in {folder} cannot be continued with this recipe: it has "
+            f"{'; '.join(differing)}; use the same recipe, or another out"
+        )

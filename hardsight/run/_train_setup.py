@@ -1,0 +1,218 @@
+"""From a recipe to what is trained on: splits, normalisation, batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.errors import DataError
+from hardsight.preprocessing import Preprocessing
+from hardsight.run._seeds import generator
+from hardsight.run._train_batches import (
+    EvaluationBatches,
+    ResidentBatches,
+    StreamedBatches,
+    TrainBatches,
+)
+from hardsight.run._train_config import DataConfig, TrainConfig
+from hardsight.run._train_images import (
+    Decoded,
+    Pixels,
+    Shard,
+    TrainBatch,
+    decoded_whole,
+    fits,
+    loaded,
+)
+
+_STATISTICS_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data of a run.
+
+    Attributes:
+        train: examples to learn from.
+        validation: held out to select the model; ``None`` where the recipe wants none.
+        test: evaluated once at the end; ``None`` where the recipe names none.
+        classes: names, position = label.
+        fingerprint: of the training split.
+    """
+
+    train: Decoded
+    validation: Decoded | None
+    test: Decoded | None
+    classes: tuple[str, ...]
+    fingerprint: str
+
+
+def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
+    """Open the splits, hold out the validation part, and measure the normalisation.
+
+    Args:
+        config: the recipe's table.
+        data: what to open; the recipe's name, or a user's object.
+        seed: of the validation part.
+
+    Raises:
+        DataError: the data holds embeddings, too few examples, or other classes in another split.
+    """
+    train = _examples(data, config, config.split)
+    how = Preprocessing(size=config.size, channels=config.channels)
+    rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
+                                seed=seed)  # fmt: skip
+    others = {
+        name: None if split is None else _examples(data, config, split)
+        for name, split in (("validation", config.validation_split), ("test", config.test_split))
+    }
+    for source in others.values():
+        _check_classes(train, source)
+    measured = _measured(Decoded(train, how, rows), config, how)
+    validation, held = others["validation"], None
+    if validation is not None:
+        held = Decoded(validation, measured, range(len(validation)))
+    elif held_out:
+        held = Decoded(train, measured, held_out)
+    test = others["test"]
+    return Sources(
+        train=Decoded(train, measured, rows),
+        validation=held,
+        test=None if test is None else Decoded(test, measured, range(len(test))),
+        classes=_class_names(train),
+        fingerprint=train.fingerprint(),
+    )
+
+
+def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
+    """Rows to train on and rows held out, the same share of every class.
+
+    Raises:
+        DataError: nothing would be left to train on.
+    """
+    labels = np.array([source.label_of(index) for index in range(len(source))])
+    order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
+    held: list[int] = []
+    for label in np.unique(labels):
+        rows = order[labels[order] == label]
+        held += rows[: round(share * len(rows))].tolist()
+    out = set(held)
+    rows = [index for index in range(len(labels)) if index not in out]
+    if not rows or (share and not held):
+        raise DataError(
+            f"{source.spec} has {len(labels)} examples, too few for validation = {share}; pass "
+            "another share, or 0 and select = 'last'"
+        )
+    return rows, sorted(held)
+
+
+def batches_of(
+    sources: Sources,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    shard: Shard,
+    workers: int,
+    show: bool | None,
+) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
+    """Training and validation batches, resident on the device where they fit."""
+    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    pixels = Pixels(sources.train.how, channels_last=layout, device=device)
+    resident = config.resident
+    if resident is None:
+        resident = fits(sources.train, device, config.augment.crop_padding)
+
+    def whole(data: Decoded) -> TrainBatch | None:
+        return decoded_whole(data, workers=workers, show=show) if resident else None
+
+    common: dict[str, Any] = {
+        "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
+    }  # fmt: skip
+    train: TrainBatches
+    decoded = whole(sources.train)
+    if decoded is not None:
+        train = ResidentBatches(decoded, pixels, config.augment, **common)
+    else:
+        train = StreamedBatches(sources.train, pixels, config.augment, workers=workers, **common)
+    if not len(train):
+        raise DataError(
+            f"{len(sources.train)} examples are too few for {shard.count} devices; use fewer"
+        )
+    held = sources.validation
+    if held is None:
+        return train, None, pixels
+    validation = EvaluationBatches(
+        held,
+        pixels,
+        batch_size=max(256, config.batch_size),
+        shard=shard,
+        workers=workers,
+        whole=whole(held),
+    )
+    return train, validation, pixels
+
+
+def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
+    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+    if isinstance(source, EmbeddingSource):
+        raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
+    if hasattr(source, "samples"):  # read in its own order, from the start
+        raise DataError(f"{source.spec} is a stream; training needs examples by position")
+    return source
+
+
+def _check_classes(train: ExampleSource, other: ExampleSource | None) -> None:
+    if other is not None and len(other.classes) > len(train.classes):
+        raise DataError(
+            f"expected the {len(train.classes)} classes of the training split, got "
+            f"{len(other.classes)} in another split of {other.spec}; pass data.classes"
+        )
+
+
+def _class_names(source: ExampleSource) -> tuple[str, ...]:
+    if source.classes:
+        return source.classes
+    highest = max(source.label_of(index) for index in range(len(source)))
+    return tuple(str(label) for label in range(highest + 1))
+
+
+def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
+    """Mean and deviation of the training images, unless the recipe states them.
+
+    From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
+    """
+    given = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in given.items() if value is not None}
+    origin = "stated by the recipe"
+    if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
+        picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)
+        mean, std = _statistics(data, torch.from_numpy(np.unique(picked)))
+        stated = {"mean": mean, "std": std, **stated}
+        origin = "measured on the training images"
+    size = config.size or _size(data)
+    channels = how.channels or (len(stated["mean"]) if "mean" in stated and data.are_ours else None)
+    return replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+
+
+def _size(data: Decoded) -> tuple[int, int] | None:
+    image = data.row(0)[1]
+    return (image.shape[1], image.shape[2]) if image.ndim == 3 and data.are_ours else None
+
+
+def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    total = squares = torch.zeros(1, dtype=torch.float64)
+    count = 0
+    for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
+        values = images.double() / (255 if images.dtype == torch.uint8 else 1)
+        total = total + values.sum(dim=(0, 2, 3))
+        squares = squares + (values**2).sum(dim=(0, 2, 3))
+        count += values.numel() // values.shape[1]
+    mean = total / count
+    std = (squares / count - mean**2).clamp_min(1e-12).sqrt()
+    # rounded: they are printed, stored and typed again
+    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    return tuple(centre), tuple(max(value, 1e-4) for value in spread)

@@ -1,0 +1,354 @@
+"""Training by recipe: a checkpoint that can be scored, on Lightning."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+
+from hardsight._optional import require
+from hardsight.config import config_from
+from hardsight.errors import (
+    ConfigError,
+    NonFiniteError,
+    OptionError,
+)
+from hardsight.heads import Head, find_head, logits_of
+from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._seeds import seed_of
+from hardsight.run._train_batches import EvaluationBatches
+from hardsight.run._train_config import AugmentConfig as AugmentConfig
+from hardsight.run._train_config import DataConfig as DataConfig
+from hardsight.run._train_config import LossConfig as LossConfig
+from hardsight.run._train_config import ModelConfig as ModelConfig
+from hardsight.run._train_config import OptimizerConfig as OptimizerConfig
+from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
+from hardsight.run._train_config import TrainConfig as TrainConfig
+from hardsight.run._train_engine import own_device, quiet, trainer_of
+from hardsight.run._train_folder import is_first_process, prepare, recipe_of
+from hardsight.run._train_images import Pixels, Shard
+from hardsight.run._train_losses import TotalLoss
+from hardsight.run._train_setup import Sources, batches_of, opened_sources
+from hardsight.table import ScoreTable, read_table
+from hardsight.tracking import HardnessTracker
+
+_PACKAGES = ("timm:", "torchvision:", "hf:")
+_RESULT, _DYNAMICS = "result.json", "dynamics.parquet"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gives back.
+
+    Attributes:
+        folder: holds ``model.safetensors``, ``model.json``, ``metrics.csv``, ``recipe.json``,
+            ``result.json`` and ``checkpoints/``.
+        model: with the selected weights, in eval mode, on the CPU.
+        history: metrics by epoch.
+        best_epoch: the epoch, counted from 1, whose weights were selected.
+        test: accuracy and loss on the test split, where the recipe names one.
+        next_step: the command that scores the model.
+        dynamics: one row per training example with the summaries of its dynamics, where the
+            recipe has ``track = true``; also in ``dynamics.parquet``.
+        is_first_process: of several that train together, the one that writes and prints.
+    """
+
+    folder: Path
+    model: nn.Module
+    history: list[dict[str, float]]
+    best_epoch: int
+    test: dict[str, float] | None
+    next_step: str
+    dynamics: ScoreTable | None = None
+    is_first_process: bool = True
+
+
+def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
+    """:func:`train` by settings, as the command line does it."""
+    return _run(config, config.model.name, config.data.name, show_progress)
+
+
+def train(
+    model: str | nn.Module,
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Train a classifier on labelled data, select it on a validation split, and keep it.
+
+    Args:
+        model: a name (see :func:`hardsight.models.load_model`) or a module, whose weights are
+            trained in place.
+        data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
+            ``{"name": "cifar10", "test_split": "test"}``.
+        out: folder of the run.
+        show_progress: force the progress bar on or off; by default it is shown on a terminal.
+        settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
+            ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
+            ``validation``, ``validation_split`` and ``test_split`` go to its table ``data``.
+
+    Returns:
+        the selected model and its history.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs, tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = hs.train(
+        ...         "small_cnn", "builtin:digits", split="train", out=f"{out}/run", epochs=1,
+        ...         device="cpu",
+        ...     )
+        >>> done.history[0]["epoch"], done.best_epoch
+        (1, 1)
+    """
+    table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
+    for key in ("split", "root", "validation", "validation_split", "test_split"):
+        if key in settings:
+            table[key] = settings.pop(key)
+    data = table["name"]
+    if not isinstance(data, str):
+        table["name"] = os.fspath(data) if isinstance(data, os.PathLike) else type(data).__name__
+    name = model if isinstance(model, str) else type(model).__name__
+    given = {"model": name, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, given, where="the settings of train")
+    return _run(config, model, data, show_progress)
+
+
+def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None) -> TrainResult:
+    pl = require("lightning.pytorch", extra="train", feature="training")
+    folder, device = Path(config.out), chosen_device(config.device)
+    sources = opened_sources(config.data, data, seed=config.seed)
+    loaded = _loaded(config, model, sources)
+    loss = TotalLoss(config.loss)
+    _check_strategy(config, loss)
+    needs_head = loss.needs_embeddings or config.track
+    head = _head(config, loaded.model, sources) if needs_head else None
+    recipe = recipe_of(config, sources)
+    is_first = is_first_process()
+    if is_first:
+        prepare(folder, recipe, resume=config.resume)
+    if config.resume and (folder / _RESULT).exists():
+        return _finished(folder, config, loaded)
+    with quiet(pl), torch.random.fork_rng():
+        recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
+    _load_best(loaded.model, folder)
+    test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
+    result = TrainResult(
+        folder,
+        loaded.model.cpu().eval(),
+        recorder.rows,
+        recorder.best,
+        test,
+        _next_step(folder, config, loaded),
+        None if tracker is None else _dynamics(tracker, folder, is_first),
+        is_first,
+    )
+    if is_first:
+        _keep(result, loaded, sources, recipe)
+    return result
+
+
+def _loaded(config: TrainConfig, model: str | nn.Module, sources: Sources) -> LoadedModel:
+    """The model with random weights of the recipe's seed, fitting the data."""
+    _, image, _ = sources.train.row(0)
+    shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
+    seed = seed_of(config.seed, "weights") % 2**31
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return load_model(
+            model,
+            weights=config.model.weights,
+            num_classes=len(sources.classes),
+            options=config.model.options,
+            if_taken={**shape, "seed": seed},
+        )
+
+
+def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
+    """The classifier head, verified on two training images."""
+    pixels = Pixels(sources.train.how, channels_last=False, device=torch.device("cpu"))
+    rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
+    return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
+
+
+def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
+    if config.strategy == "fsdp" and loss.needs_class_weights:
+        raise ConfigError(
+            "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
+            "use strategy = 'ddp'"
+        )
+    if config.strategy != "auto" and config.device == "mps":
+        raise OptionError("mps is a single device; leave strategy out")
+
+
+def _fitted(
+    pl: Any,
+    config: TrainConfig,
+    sources: Sources,
+    loaded: LoadedModel,
+    loss: TotalLoss,
+    head: Head | None,
+    device: torch.device,
+    show: bool | None,
+) -> tuple[Any, Pixels, HardnessTracker | None]:
+    from hardsight.run._train_module import TrainModule
+    from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
+
+    trainer = trainer_of(pl, config, device, loss)
+    own = own_device(trainer, device)
+    shard = Shard(trainer.global_rank, trainer.world_size)
+    workers = chosen_workers(config.workers, length=len(sources.train))
+    train, validation, pixels = batches_of(
+        sources, config, device=own, shard=shard, workers=workers, show=show
+    )
+    recorder = RunRecorder(Path(config.out), config)
+    bar = ProgressBar(config, len(train), recorder, show)
+    last = Path(config.out) / LAST
+    start = last if config.resume and last.exists() else None
+    tracker = None
+    if config.track:
+        assert head is not None
+        tracker = _tracker(config, sources, loaded.model.get_submodule(head.name), start)
+        # before the recorder: an epoch's rows are written when its checkpoint says so
+        trainer.callbacks.append(tracker.lightning_callback())
+    trainer.callbacks += [recorder, bar]
+    loaded.model.train()
+    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    if layout:
+        loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = TrainModule(loaded.model, config, loss, head=head, batches=train)
+    answer = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
+    except NonFiniteError as err:
+        raise NonFiniteError(f"{err}; {_advice(last, recorder.rows)}") from err
+    except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, answer)
+        raise KeyboardInterrupt from err
+    finally:
+        module.close()
+        bar.close()
+    return recorder, pixels, tracker
+
+
+def _tracker(
+    config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
+) -> HardnessTracker:
+    """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
+    folder = Path(config.out) / "dynamics"
+    if start is None and is_first_process():
+        shutil.rmtree(folder, ignore_errors=True)
+    examples = len(sources.train.source)
+    return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
+
+
+def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTable | None:
+    """The summaries of the examples that were trained on, also as a file."""
+    if not is_first:
+        return None
+    table = tracker.summaries()
+    seen = table.where(table.column("epochs_seen") > 0)
+    part = folder / f"{_DYNAMICS}.part"
+    pq.write_table(seen.to_arrow(), part)
+    part.replace(folder / _DYNAMICS)
+    return read_table(folder / _DYNAMICS)
+
+
+def _advice(last: Path, rows: list[dict[str, float]]) -> str:
+    kept = (
+        f"the checkpoint of epoch {int(rows[-1]['epoch'])} is kept in {last}"
+        if rows
+        else "no epoch was complete, so there is no checkpoint"
+    )
+    return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"
+
+
+def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainResult:
+    """The result of a run that was completed before."""
+    content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+    _load_best(loaded.model, folder)
+    return TrainResult(
+        folder,
+        loaded.model.eval(),
+        content["history"],
+        content["best_epoch"],
+        content["test"],
+        _next_step(folder, config, loaded),
+        read_table(folder / _DYNAMICS) if config.track else None,
+        is_first_process(),
+    )
+
+
+def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
+    """The command that scores the model: on the test split, or on the training data."""
+    data, split = config.data, config.data.test_split or config.data.split
+    model = str(folder)
+    if loaded.spec not in MODELS and ":" in loaded.spec and not loaded.spec.startswith(_PACKAGES):
+        model = f"{loaded.spec} --weights {folder / 'model.safetensors'}"
+    parts = [f"hardsight score --model {model} --data {data.name}"]
+    parts += [f"--split {split}"] if split else []
+    parts += [f"--data-root {data.root}"] if data.root else []
+    sample = "out-of-sample" if data.test_split else "in-sample"
+    return " ".join([*parts, f"--sample {sample} --out {folder}-scores"])
+
+
+def _load_best(model: nn.Module, folder: Path) -> None:
+    from hardsight.run._train_records import BEST
+
+    load_weights(model, folder / BEST)
+
+
+@torch.inference_mode()
+def _tested(
+    model: nn.Module, sources: Sources, pixels: Pixels, config: TrainConfig
+) -> dict[str, float]:
+    """Accuracy and cross-entropy on the test split, by the selected model."""
+    from hardsight.run._train_module import Tally
+
+    assert sources.test is not None
+    model = model.to(pixels.device).eval()
+    tally = Tally(pixels.device)
+    workers = chosen_workers(config.workers, length=len(sources.test))
+    for batch in EvaluationBatches(
+        sources.test, pixels, batch_size=max(256, config.batch_size), shard=Shard(), workers=workers
+    ):
+        logits = logits_of(model(batch.inputs)).float()
+        tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
+    loss, accuracy = tally.means()
+    return {"accuracy": accuracy, "loss": loss, "examples": len(sources.test)}
+
+
+def _keep(
+    result: TrainResult, loaded: LoadedModel, sources: Sources, recipe: dict[str, Any]
+) -> None:
+    """Write the model as a folder that ``hardsight score`` takes, and the result beside it."""
+    from hardsight.run._train_records import plain_state
+
+    stored = StoredModel(loaded.spec, dict(loaded.options), sources.train.how, sources.classes)
+    stored.write(result.folder, plain_state(result.model.state_dict()))
+    content = {
+        "best_epoch": result.best_epoch,
+        "test": result.test,
+        "train_examples": len(sources.train),
+        "validation_examples": 0 if sources.validation is None else len(sources.validation),
+        "history": result.history,
+        **recipe,
+    }
+    part = result.folder / f"{_RESULT}.part"
+    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    part.replace(result.folder / _RESULT)

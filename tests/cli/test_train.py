@@ -1,0 +1,103 @@
+"""``hardsight train`` as a stranger meets it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from click.testing import CliRunner
+
+from hardsight.cli import main
+
+RECIPE = """
+model = "small_cnn"
+out = "{out}"
+epochs = 2
+batch_size = 256
+device = "cpu"
+[data]
+name = "builtin:digits"
+split = "train"
+test_split = "test"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(out=tmp_path / "run"))
+    return tmp_path / "recipe.toml"
+
+
+def run(*args: object):
+    return CliRunner().invoke(main, ["train", *[str(arg) for arg in args]])
+
+
+def test_a_recipe_ends_with_the_model_and_the_next_command(recipe, tmp_path):
+    done = run(recipe)
+    assert done.exit_code == 0, done.output
+    assert "of 2 selected: train loss" in done.output
+    assert "test accuracy" in done.output
+    assert "of 449 examples (test)" in done.output
+    assert f"model -> {tmp_path / 'run' / 'model.safetensors'}" in done.output
+    step = next(line for line in done.output.splitlines() if line.startswith("next: "))
+    words = step.removeprefix("next: hardsight ").split()
+    scored = CliRunner().invoke(main, [*words, "--device", "cpu"])
+    assert scored.exit_code == 0, scored.output
+    assert "449 rows" in scored.output
+
+
+def test_flags_and_overrides_go_over_the_recipe(recipe, tmp_path):
+    changes = ["--set", "optimizer.lr=0.01", "--epochs", 1, "--out", tmp_path / "other"]
+    done = run(recipe, *changes, "--seed", 3)
+    assert done.exit_code == 0, done.output
+    stored = (tmp_path / "other" / "recipe.json").read_text()
+    assert '"lr": 0.01' in stored
+    assert '"seed": 3' in stored
+    again = run(recipe, *changes)
+    assert again.exit_code == 1
+    assert "holds a training run" in again.output
+
+
+def test_the_data_root_is_a_flag(recipe, tmp_path):
+    done = run(recipe, "--set", "data.name=svhn", "--data-root", tmp_path / "no'where")
+    assert done.exit_code == 2
+    assert "no'where; the data root is the one above" in done.output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("epohcs=3", "unknown key 'epohcs'. Did you mean 'epochs'?"),
+        ("model=resnet19", "Did you mean 'resnet18'?"),
+        ("device=warp", "device 'warp' cannot be used here"),
+    ],
+)
+def test_a_mistake_is_one_line(recipe, change, message):
+    done = run(recipe, "--set", change)
+    assert done.exit_code in (1, 2)
+    assert message in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_missing_recipe_is_named(tmp_path):
+    done = run(tmp_path / "none.toml")
+    assert done.exit_code == 2
+    assert "no config file at" in done.output
+
+
+def test_an_interrupt_says_how_to_continue(recipe, tmp_path, monkeypatch):
+    from hardsight.run._train_module import TrainModule
+
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(self, batch, batch_idx):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainModule, "training_step", interrupted)
+    done = run(recipe)
+    assert done.exit_code == 1
+    assert f"interrupted; continue with: hardsight train {recipe} --resume" in done.output
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    resumed = run(recipe, "--resume")
+    assert resumed.exit_code == 0, resumed.output

@@ -1,0 +1,79 @@
+"""Training on a GPU: precisions, compilation, resident images, the guard against NaN."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hardsight as hs
+from hardsight.errors import NonFiniteError
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+DIGITS = {
+    "split": "train", "test_split": "test", "epochs": 5, "batch_size": 64, "device": "cuda",
+    "optimizer": {"name": "adamw", "lr": 0.005}, "schedule": "one_cycle",
+    "augment": {"crop_padding": 1}, "show_progress": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_every_precision_learns_the_digits(tmp_path, precision, channels_last):
+    done = hs.train(
+        "small_cnn", "builtin:digits", out=tmp_path / "run", precision=precision,
+        channels_last=channels_last, **DIGITS,
+    )  # fmt: skip
+    assert done.test is not None
+    assert done.test["accuracy"] > 0.9
+    assert next(done.model.parameters()).device.type == "cpu"
+
+
+def test_a_compiled_model_learns_and_is_tracked(tmp_path):
+    both = ["cross_entropy", {"name": "amc", "weight": 0.1}]
+    done = hs.train(
+        "small_cnn", "builtin:digits", out=tmp_path / "run", compile=True, track=True, loss=both,
+        **DIGITS,
+    )  # fmt: skip
+    assert done.test is not None
+    assert done.test["accuracy"] > 0.9
+    assert done.dynamics is not None
+    assert set(done.dynamics.column("epochs_seen")) == {5}
+
+
+def test_resident_and_streamed_images_train_alike(tmp_path):
+    losses = []
+    for resident in (True, False):
+        done = hs.train(
+            "small_cnn", "builtin:digits", out=tmp_path / str(resident), resident=resident,
+            precision="float32", deterministic=True, **{**DIGITS, "epochs": 1},
+        )  # fmt: skip
+        losses.append(done.history[0]["train_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+class Breaks(nn.Module):
+    """Gives NaN for one example, after some steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        marked = (inputs[:, 3] == 99) & (self.calls > 3)
+        return torch.where(marked[:, None], torch.nan, self.layer(inputs))
+
+
+def test_the_first_bad_step_is_named_though_it_is_looked_for_later(tmp_path):
+    inputs = torch.randn(64, 4)
+    inputs[9, 3] = 99
+    data = torch.utils.data.TensorDataset(inputs, torch.arange(64) % 3)
+    with pytest.raises(NonFiniteError, match=r"nan at step 3; .* not finite: 9 \(1 of 64\)"):
+        hs.train(
+            Breaks(), data, out=tmp_path / "run", epochs=8, batch_size=64, validation=0.0,
+            device="cuda", precision="float32", optimizer={"lr": 1e-5}, show_progress=False,
+        )  # fmt: skip

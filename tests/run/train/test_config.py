@@ -1,0 +1,69 @@
+import pytest
+
+from hardsight.errors import ConfigError
+from hardsight.run.train import (
+    AugmentConfig,
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+
+RECIPE = """
+model = "resnet18"
+out = "runs/x"
+loss = ["cross_entropy", {name = "amc", weight = 0.1, ramp = "gaussian", ramp_epochs = 80}]
+optimizer = {name = "adam", lr = 3e-3}
+
+[data]
+name = "cifar10"
+split = "train"
+
+[augment]
+crop_padding = 4
+flip = true
+"""
+
+
+def test_a_recipe_is_read_into_its_tables(tmp_path):
+    (tmp_path / "r.toml").write_text(RECIPE)
+    config = TrainConfig.load(tmp_path / "r.toml", ["data.root=/data", "epochs=3"], seed=4)
+    assert config == TrainConfig(
+        model=ModelConfig("resnet18"),
+        data=DataConfig("cifar10", split="train", root="/data"),
+        out="runs/x",
+        epochs=3,
+        seed=4,
+        loss=(
+            LossConfig("cross_entropy"),
+            LossConfig("amc", weight=0.1, ramp="gaussian", ramp_epochs=80.0),
+        ),
+        optimizer=OptimizerConfig("adam", lr=3e-3),
+        augment=AugmentConfig(4, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("epoch=3", r"unknown key 'epoch'. Did you mean 'epochs'\?"),
+        ("optimizer.learning_rate=1", r"\[optimizer\]: unknown key 'learning_rate'"),
+        ("augment.crop=4", r"\[augment\]: unknown key 'crop'. Did you mean 'crop_padding'\?"),
+        ("epochs=many", "expected epochs to be int, got 'many'"),
+        ("optimizer.lr=fast", r"\[optimizer\]: expected lr to be float, got 'fast'"),
+        ("optimizer.name=adamv", "unknown optimizer 'adamv'. Did you mean 'adam"),
+        ("schedule=cosin", r"unknown schedule 'cosin'. Did you mean 'cosine'\?"),
+        ("loss={name = 'amc', ramp = 'gauss'}", r"unknown ramp 'gauss'. Did you mean 'gaussian'\?"),
+        ("select=test", "unknown selection .* Known: accuracy, last, loss"),
+        ("strategy=dp", "unknown strategy 'dp'. Did you mean 'ddp'"),
+        ("epochs=0", "expected epochs to be at least 1, got 0"),
+        ("augment.crop_padding=-1", "expected augment.crop_padding to be at least 0"),
+        ("loss=[]", "expected at least one loss"),
+        ("data.validation=1.0", r"expected data.validation in \[0, 1\)"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_named(tmp_path, change, message):
+    (tmp_path / "r.toml").write_text(RECIPE)
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig.load(tmp_path / "r.toml", [change])

@@ -1,0 +1,202 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from hardsight.data import batches, open_source
+from hardsight.errors import DataError
+from hardsight.preprocessing import Preprocessing
+from hardsight.run import _train_images as train_images
+from hardsight.run._train_batches import EvaluationBatches, ResidentBatches, StreamedBatches
+from hardsight.run._train_config import AugmentConfig
+from hardsight.run._train_images import (
+    Decoded,
+    Draws,
+    Pixels,
+    Shard,
+    cropped,
+    decoded_whole,
+    fits,
+    loaded,
+    padded,
+)
+
+CPU = torch.device("cpu")
+HOW = Preprocessing(mean=(0.3,), std=(0.2,), channels=1)
+AUGMENT = AugmentConfig(crop_padding=2, flip=True)
+
+
+@pytest.fixture
+def data(images):
+    return Decoded(open_source(images), HOW, range(5, 60))
+
+
+def made(data, kind=ResidentBatches, *, shard=None, batch_size=16, seed=3, augment=AUGMENT):
+    pixels = Pixels(HOW, channels_last=False, device=CPU)
+    options = {"batch_size": batch_size, "seed": seed, "shard": shard or Shard()}
+    if kind is StreamedBatches:
+        return kind(data, pixels, augment, workers=0, **options)
+    return kind(decoded_whole(data, workers=0, show=False), pixels, augment, **options)
+
+
+def epoch(loader, number):
+    loader.set_epoch(number)
+    return list(loader)
+
+
+@given(st.data())
+def test_a_crop_is_the_window_of_the_padded_image_mirrored_where_asked(chosen):
+    padding = chosen.draw(st.integers(0, 3))
+    height, width = chosen.draw(st.integers(2, 6)), chosen.draw(st.integers(2, 6))
+    images = torch.arange(3 * 2 * height * width).reshape(3, 2, height, width)
+    corner = st.integers(0, 2 * padding)
+    offsets = [[chosen.draw(corner), chosen.draw(corner)] for _ in range(4)]
+    flips = [chosen.draw(st.booleans()) for _ in range(4)]
+    rows = [chosen.draw(st.integers(0, 2)) for _ in range(4)]
+    got = cropped(
+        padded(images, padding), torch.tensor(rows), torch.tensor(offsets), torch.tensor(flips),
+        padding,
+    )  # fmt: skip
+    frames = np.pad(images.numpy(), ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    for at, (row, (top, left), flip) in enumerate(zip(rows, offsets, flips, strict=True)):
+        window = frames[row, :, top : top + height, left : left + width]
+        np.testing.assert_array_equal(got[at], window[:, :, ::-1] if flip else window)
+
+
+def test_seed_and_epoch_decide_all_draws():
+    first = Draws.of_epoch(50, AUGMENT, seed=1, epoch=2)
+    again = Draws.of_epoch(50, AUGMENT, seed=1, epoch=2)
+    for other in (Draws.of_epoch(50, AUGMENT, seed=1, epoch=3),
+                  Draws.of_epoch(50, AUGMENT, seed=2, epoch=2)):  # fmt: skip
+        for name in ("order", "offsets", "flips"):
+            assert torch.equal(getattr(first, name), getattr(again, name))
+            assert not torch.equal(getattr(first, name), getattr(other, name))
+    assert sorted(first.order.tolist()) == list(range(50))
+    assert set(first.offsets.flatten().tolist()) == set(range(5))
+    assert 10 < int(first.flips.sum()) < 40
+
+
+def test_turning_flips_off_does_not_shift_the_crops():
+    with_flips = Draws.of_epoch(50, AUGMENT, seed=1, epoch=0)
+    without = Draws.of_epoch(50, AugmentConfig(2, False), seed=1, epoch=0)
+    assert torch.equal(with_flips.offsets, without.offsets)
+    assert not without.flips.any()
+
+
+def test_resident_and_streamed_batches_are_the_same(data):
+    resident, streamed = made(data), made(data, StreamedBatches)
+    for number in (0, 1):
+        pairs = list(zip(epoch(resident, number), epoch(streamed, number), strict=True))
+        assert len(pairs) == len(resident) == 4  # 55 examples by 16
+        for one, two in pairs:
+            assert torch.equal(one.index, two.index)
+            assert torch.equal(one.labels, two.labels)
+            torch.testing.assert_close(one.inputs, two.inputs, rtol=0, atol=0)
+
+
+def test_an_epoch_shows_every_example_once_with_its_own_position_and_label(data, images):
+    source = open_source(images)
+    seen = epoch(made(data), 4)
+    index = torch.cat([batch.index for batch in seen])
+    assert sorted(index.tolist()) == list(range(5, 60))
+    labels = torch.cat([batch.labels for batch in seen])
+    assert labels.tolist() == [source.label_of(int(i)) for i in index]
+
+
+def test_without_augmentation_inputs_are_those_of_scoring(data, images):
+    (batch, *_) = epoch(made(data, augment=AugmentConfig(), batch_size=55), 0)
+    scored = next(batches(open_source(images), HOW, start=5, stop=60, batch_size=55))
+    order = batch.index.argsort()
+    torch.testing.assert_close(batch.inputs[order], scored.inputs, rtol=1e-6, atol=1e-6)
+
+
+def test_processes_share_each_batch_equally_and_leave_no_uneven_rest(data):
+    whole = epoch(made(data, batch_size=16), 0)
+    parts = [epoch(made(data, batch_size=16, shard=Shard(rank, 3)), 0) for rank in range(3)]
+    assert [len(part) for part in parts] == [4, 4, 4]
+    for at, batch in enumerate(whole):
+        shares = [set(part[at].index.tolist()) for part in parts]
+        assert len({len(share) for share in shares}) == 1
+        joined = set().union(*shares)
+        assert len(joined) == len(batch.index) // 3 * 3
+        assert joined <= set(batch.index.tolist())
+
+
+def test_a_rest_smaller_than_the_processes_is_left_out(data):
+    # 55 = 2 * 27 + 1: one example is left for two processes
+    loader = made(data, batch_size=27, shard=Shard(1, 2))
+    assert len(loader) == len(epoch(loader, 0)) == 2
+
+
+def test_evaluation_leaves_nobody_out_whatever_the_number_of_processes(data):
+    pixels = Pixels(HOW, channels_last=True, device=CPU)
+    for whole in (None, decoded_whole(data, workers=0, show=False)):
+        seen = []
+        for rank in range(3):
+            evaluation = EvaluationBatches(
+                data, pixels, batch_size=7, shard=Shard(rank, 3), workers=0, whole=whole
+            )
+            found = list(evaluation)
+            assert len(found) == len(evaluation)
+            seen += [int(i) for batch in found for i in batch.index]
+        assert sorted(seen) == list(range(5, 60))
+
+
+def test_channels_last_is_a_layout_and_changes_no_value():
+    images = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8)
+    how = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    first, last = (
+        Pixels(how, channels_last=layout, device=CPU).normalised(images) for layout in (0, 1)
+    )
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(first, last, rtol=0, atol=0)
+    mean, std = torch.tensor(how.mean).view(3, 1, 1), torch.tensor(how.std).view(3, 1, 1)
+    torch.testing.assert_close(first, (images / 255 - mean) / std)
+
+
+def test_vectors_of_a_users_dataset_are_used_as_they_are(vectors):
+    data = Decoded(open_source(vectors), Preprocessing(), range(len(vectors)))
+    assert not data.are_ours
+    (batch,) = epoch(made(data, batch_size=60), 0)
+    torch.testing.assert_close(batch.inputs, vectors.inputs[batch.index], rtol=0, atol=0)
+
+
+def test_an_unreadable_image_stops_the_run_with_its_name(tmp_path):
+    for name in ("a/1.png", "b/1.png"):
+        (tmp_path / name).parent.mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / name)
+    (tmp_path / "b/2.png").write_bytes(b"no image")
+    data = Decoded(open_source(tmp_path), HOW, range(3))
+    for workers in (0, 1):
+        with pytest.raises(DataError, match=r"example 2 \(b/2.png\) cannot be read"):
+            list(loaded(data, torch.arange(3), batch_size=3, workers=workers))
+
+
+def test_images_of_different_sizes_need_a_size(tmp_path):
+    for name, side in (("a/1.png", 4), ("b/1.png", 5)):
+        (tmp_path / name).parent.mkdir()
+        Image.new("L", (side, side)).save(tmp_path / name)
+    data = Decoded(open_source(tmp_path), HOW, range(2))
+    with pytest.raises(DataError, match=r"\[1, 4, 4\] and \[1, 5, 5\] .*set data.size ="):
+        list(loaded(data, torch.arange(2), batch_size=2, workers=0))
+    sized = Decoded(open_source(tmp_path), Preprocessing(size=(3, 3), channels=1), range(2))
+    (batch,) = loaded(sized, torch.arange(2), batch_size=2, workers=0)
+    assert batch[1].shape == (2, 1, 3, 3)
+
+
+def test_images_are_resident_where_they_take_a_quarter_of_the_memory(data, monkeypatch):
+    needed = 55 * 12 * 12  # 8x8 with a frame of 2, one byte each
+    monkeypatch.setattr(train_images, "_free_bytes", lambda device: 4 * needed)
+    assert fits(data, CPU, padding=2)
+    monkeypatch.setattr(train_images, "_free_bytes", lambda device: 4 * needed - 4)
+    assert not fits(data, CPU, padding=2)
+
+
+def test_free_memory_of_a_gpu_is_asked_of_the_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (123, 456))
+    assert train_images._free_bytes(SimpleNamespace(type="cuda")) == 123
+    assert train_images._free_bytes(CPU) > 2**20

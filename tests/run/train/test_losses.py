@@ -1,0 +1,129 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from hardsight.errors import ConfigError, HeadError
+from hardsight.run._train_config import LossConfig
+from hardsight.run._train_losses import Term, TotalLoss, linear_layer
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
+LABELS = torch.tensor([0, 2])
+
+
+def total(*configs, epoch=0.0, **given):
+    given = {"embeddings": None, "layer": None, **given}
+    return TotalLoss(configs)(LOGITS, LABELS, epoch=epoch, **given)
+
+
+def test_losses_are_weighted_and_added():
+    log_p = LOGITS.double() - LOGITS.double().exp().sum(1, keepdim=True).log()
+    plain = -log_p[[0, 1], LABELS].mean()
+    smooth = 0.9 * plain - 0.1 * log_p.mean()
+    got = total(
+        LossConfig("cross_entropy"),
+        LossConfig("cross_entropy", weight=0.5, options={"label_smoothing": 0.1}),
+    )
+    torch.testing.assert_close(got.double(), plain + 0.5 * smooth, atol=1e-6, rtol=1e-6)
+
+
+def test_class_weights_may_be_a_list():
+    got = total(LossConfig("cross_entropy", options={"weight": [1.0, 1.0, 3.0]}))
+    each = -LOGITS.log_softmax(1)[[0, 1], LABELS]
+    torch.testing.assert_close(got, (each[0] + 3 * each[1]) / 4)
+
+
+@pytest.mark.parametrize(
+    ("ramp", "epoch", "weight"),
+    [
+        ("none", 0, 2.0),
+        ("linear", 0, 0.0),
+        ("linear", 20, 0.5),
+        ("linear", 200, 2.0),
+        ("gaussian", 0, 2 * math.exp(-5)),
+        ("gaussian", 40, 2 * math.exp(-5 / 4)),
+        ("gaussian", 80, 2.0),
+    ],
+)
+def test_a_ramp_raises_the_weight_to_its_full_value(ramp, epoch, weight):
+    term = Term(LossConfig("cross_entropy", weight=2.0, ramp=ramp, ramp_epochs=80))
+    assert term.weight_at(epoch) == pytest.approx(weight)
+
+
+def test_a_loss_plays_no_part_before_its_epoch_and_its_ramp_starts_there():
+    late = LossConfig("cross_entropy", start_epoch=10, ramp="linear", ramp_epochs=4)
+    weights = [Term(late).weight_at(epoch) for epoch in (9, 10, 11, 14, 20)]
+    assert weights == [0.0, 0.0, 0.25, 1.0, 1.0]
+    torch.testing.assert_close(total(late, epoch=3.0), torch.tensor(0.0))
+
+
+def test_before_any_loss_starts_a_backward_pass_still_works():
+    logits = LOGITS.clone().requires_grad_()
+    loss = TotalLoss([LossConfig("cross_entropy", start_epoch=5)])
+    loss(logits, LABELS, embeddings=None, layer=None, epoch=0).backward()
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def test_mixed_precision_reaches_the_loss_as_float32():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = TotalLoss([LossConfig("cross_entropy")])(
+            LOGITS.bfloat16(), LABELS, embeddings=None, layer=None, epoch=0
+        )
+    assert got.dtype == torch.float32
+    wanted = nn.functional.cross_entropy(LOGITS.bfloat16().float(), LABELS)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            LossConfig("cross_entropy", options={"label_smooth": 0.1}),
+            r"option of loss cross_entropy 'label_smooth'. Did you mean 'label_smoothing'\?",
+        ),
+        (
+            LossConfig("cross_entropy", options={"reduction": "sum"}),
+            "unknown option of loss cross_entropy 'reduction'",
+        ),
+        (LossConfig("cross_entrpy"), r"unknown loss 'cross_entrpy'. Did you mean 'cross_entropy'"),
+        (LossConfig("avh"), r"loss avh needs the option 'scale'; add options = \{scale = ...\}"),
+        (
+            LossConfig("amc", options={"margin": 0.5}),
+            r"option of loss amc 'margin'. Did you mean 'margin_rad'\?",
+        ),
+    ],
+)
+def test_a_loss_that_cannot_be_made_is_explained(config, message):
+    with pytest.raises(ConfigError, match=message):
+        Term(config)
+
+
+def test_an_option_out_of_its_range_is_named_with_its_loss():
+    with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
+        total(LossConfig("amc", options={"margin_rad": 9.0}), embeddings=torch.randn(2, 4))
+
+
+def test_a_loss_of_class_weights_trains_the_head_itself():
+    layer = nn.Linear(4, 3)
+    embeddings = torch.randn(2, 4, requires_grad=True)
+    loss = TotalLoss([LossConfig("avh", options={"scale": 4.0})])
+    assert loss.needs_class_weights
+    assert not loss.uses_logits
+    logits = layer(embeddings)
+    loss(logits, LABELS, embeddings=embeddings, layer=layer, epoch=0).backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.abs().sum() > 0
+    # the angles of Eq. 5 by arccos in double precision
+    x, w = embeddings.detach().double(), layer.weight.detach().double()
+    cosines = nn.functional.normalize(x) @ nn.functional.normalize(w).T
+    wanted = nn.functional.cross_entropy(4 * (math.pi - torch.acos(cosines)), LABELS)
+    got = loss(logits, LABELS, embeddings=embeddings, layer=layer, epoch=0)
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loss_of_class_weights_needs_a_plain_linear_head():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
+    with pytest.raises(HeadError, match=r"needs a plain nn.Linear head, got ParametrizedLinear"):
+        linear_layer(model, "0")

@@ -1,0 +1,498 @@
+"""Whole training runs, small enough for two cores."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import hardsight as hs
+from hardsight.errors import (
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    NonFiniteError,
+    OptionError,
+    RunExistsError,
+    RunMismatchError,
+)
+from hardsight.run import _train_records
+from hardsight.run._train_setup import split_rows
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
+FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
+
+
+def weights(folder, file="model.safetensors"):
+    return load_file(Path(folder) / file)
+
+
+def metrics(folder):
+    return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+
+
+def assert_same(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=0, atol=0, msg=name)
+
+
+def test_a_recipe_learns_the_digits_and_its_folder_can_be_scored(tmp_path):
+    out = tmp_path / "run"
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", test_split="test", out=out, epochs=4,
+        optimizer={"name": "adamw", "lr": 0.005}, schedule="one_cycle", augment={"crop_padding": 1},
+        device="cpu", batch_size=64,
+    )  # fmt: skip
+    assert done.test is not None
+    assert done.test["accuracy"] > 0.9
+    table = hs.score(str(out), "builtin:digits", split="test", device="cpu")
+    scored = (table.column("label") == table.column("prediction")).mean()
+    assert scored == pytest.approx(done.test["accuracy"])
+    assert "measured on the training images" in table.metadata["preprocessing"]["origin"]
+    assert done.next_step == (
+        f"hardsight score --model {out} --data builtin:digits --split test --sample out-of-sample "
+        f"--out {out}-scores"
+    )
+
+
+def test_the_folder_holds_model_metrics_recipe_result_and_checkpoints(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=2, **FAST)
+    rows = metrics(tmp_path / "run")
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert float(rows[1]["val_accuracy"]) == done.history[1]["val_accuracy"]
+    assert int(rows[1]["step"]) == 2 * 7  # 108 of 120 examples by 16
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["config"]["epochs"] == 2
+    assert result["versions"]["lightning"]
+    assert (result["train_examples"], result["validation_examples"]) == (108, 12)
+    state = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert {"epoch", "state_dict", "optimizer_states", "lr_schedulers"} <= state.keys()
+    assert_same(weights(tmp_path / "run"), done.model.state_dict())
+
+
+def test_the_epoch_with_the_best_validation_is_selected(images, net, tmp_path):
+    options = {**FAST, "epochs": 4, "optimizer": {"lr": 0.5}}  # jumps about
+    for select, best in (("accuracy", np.argmax), ("loss", np.argmin)):
+        done = hs.train(net, images, out=tmp_path / select, select=select, **options)
+        values = [row[f"val_{select}"] for row in done.history]
+        assert done.best_epoch == best(values) + 1
+    last = hs.train(net, images, out=tmp_path / "last", select="last", **options)
+    assert last.best_epoch == 4
+    state = torch.load(tmp_path / "last" / "checkpoints" / "last.ckpt", weights_only=True)
+    plain = {name.removeprefix("model."): v for name, v in state["state_dict"].items()}
+    assert_same(weights(tmp_path / "last"), plain)
+
+
+def test_without_validation_the_last_epoch_is_selected(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=2, validation=0.0, **FAST)
+    assert done.best_epoch == 2
+    assert "val_accuracy" not in done.history[0]
+
+
+def test_validation_examples_are_never_trained_on(images, net, tmp_path, monkeypatch):
+    seen = {"train": set(), "validation": set()}
+    from hardsight.run._train_module import TrainModule
+
+    for part, name in (("train", "training_step"), ("validation", "validation_step")):
+        original = getattr(TrainModule, name)
+
+        def watched(self, batch, at, original=original, part=part):
+            seen[part] |= set(batch.index.tolist())
+            return original(self, batch, at)
+
+        monkeypatch.setattr(TrainModule, name, watched)
+    hs.train(net, images, out=tmp_path / "run", epochs=2, validation=0.25, **FAST)
+    assert len(seen["validation"]) == 30
+    assert seen["train"].isdisjoint(seen["validation"])
+    assert seen["train"] | seen["validation"] == set(range(120))
+
+
+def test_the_held_out_part_has_the_same_share_of_every_class(images):
+    source = hs.data.open_source(images)
+    rows, held = split_rows(source, 0.25, seed=0)
+    assert sorted(rows + held) == list(range(120))
+    assert np.bincount([source.label_of(i) for i in held]).tolist() == [10, 10, 10]
+    assert split_rows(source, 0.25, seed=0) == (rows, held)
+    assert split_rows(source, 0.25, seed=1) != (rows, held)
+    with pytest.raises(DataError, match=r"120 examples, too few for validation = 0.001"):
+        split_rows(source, 0.001, seed=0)
+
+
+def test_the_seed_alone_decides_the_result(images, net, tmp_path):
+    options = {**FAST, "epochs": 2, "augment": {"crop_padding": 1, "flip": True}}
+    torch.manual_seed(1)
+    hs.train(net, images, out=tmp_path / "a", seed=5, **options)
+    before = torch.random.get_rng_state()
+    torch.manual_seed(2)
+    hs.train(net, images, out=tmp_path / "b", seed=5, **options)
+    hs.train(net, images, out=tmp_path / "c", seed=6, **options)
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not torch.equal(weights(tmp_path / "a")["0.weight"], weights(tmp_path / "c")["0.weight"])
+    torch.manual_seed(1)
+    assert torch.equal(before, torch.random.get_rng_state()), "the user's random state is hers"
+
+
+def test_streaming_trains_the_same_model_as_resident_images(images, net, tmp_path):
+    options = {**FAST, "epochs": 2, "augment": {"crop_padding": 1, "flip": True}}
+    hs.train(net, images, out=tmp_path / "a", resident=True, **options)
+    hs.train(net, images, out=tmp_path / "b", resident=False, **options)
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+class Died(BaseException):
+    """Stands for a kill: no handler of an ordinary error may catch it."""
+
+
+def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weights(
+    images, net, tmp_path, monkeypatch
+):
+    options = {
+        **FAST, "epochs": 2, "augment": {"flip": True}, "schedule": "one_cycle", "select": "last",
+        "optimizer": {"name": "adamw"}, "loss": {"name": "cross_entropy", "ramp": "linear",
+                                                 "ramp_epochs": 3},
+    }  # fmt: skip
+    hs.train(net, images, out=tmp_path / "whole", **options)
+    original, renames = Path.replace, []
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *a: renames.append(a[1].name) or original(*a))
+        hs.train(net, images, out=tmp_path / "counted", **options)
+    assert renames == [
+        *["best.safetensors", "metrics.csv", "last.ckpt"] * 2,
+        "model.safetensors", "model.json", "result.json",
+    ]  # fmt: skip
+    for survived in range(len(renames)):
+        out, calls = tmp_path / f"run-{survived}", []
+
+        def replace(self, target, calls=calls, survived=survived):
+            if len(calls) == survived:
+                raise Died
+            calls.append(target)
+            return original(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", replace)
+            with pytest.raises(Died):
+                hs.train(net, images, out=out, **options)
+        done = hs.train(net, images, out=out, resume=True, **options)
+        assert_same(weights(out), weights(tmp_path / "whole"))
+        assert [row["epoch"] for row in done.history] == [1, 2]
+
+
+def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'model = "{net}"\nepochs = 25\nbatch_size = 16\ndevice = "cpu"\nworkers = 0\n'
+        f'data = "{images}"\naugment = {{crop_padding = 1, flip = true}}\nselect = "last"\n'
+    )
+    command = [sys.executable, "-W", "error", "-m", "hardsight", "train", str(recipe)]
+    out = tmp_path / "killed"
+    process = subprocess.Popen([*command, "--out", str(out)], env=ONE_THREAD)
+    last = out / "checkpoints" / "last.ckpt"
+    while not last.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "result.json").exists()
+    from hardsight.run.train import TrainConfig, run_train
+
+    def run(**given):
+        return run_train(TrainConfig.load(recipe, **given), show_progress=False)
+
+    epochs_done = torch.load(last, weights_only=True)["epoch"] + 1
+    assert 1 <= epochs_done < 25
+    resumed = run(out=str(out), resume=True)
+    assert len(resumed.history) == 25
+    run(out=str(tmp_path / "whole"))
+    assert_same(weights(out), weights(tmp_path / "whole"))
+    assert_same(weights(out, "checkpoints/best.safetensors"),
+                weights(tmp_path / "whole", "checkpoints/best.safetensors"))  # fmt: skip
+
+
+def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
+    options = {**FAST, "epochs": 1}
+    done = hs.train(net, images, out=tmp_path / "run", **options)
+    written = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
+    again = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert again.history == done.history
+    assert_same(again.model.state_dict(), done.model.state_dict())
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_folder_that_is_taken_is_not_overwritten(images, net, tmp_path):
+    hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    with pytest.raises(RunExistsError, match=r"run holds a training run; .* with --resume"):
+        hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.jpg").touch()
+    with pytest.raises(RunExistsError, match=r"photos holds files that are no training run"):
+        hs.train(net, images, out=tmp_path / "photos", epochs=1, **FAST)
+
+
+def test_another_recipe_cannot_continue_a_run(images, net, tmp_path):
+    hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    with pytest.raises(RunMismatchError, match=r"it has epochs = 1 instead of 2; use the same"):
+        hs.train(net, images, out=tmp_path / "run", epochs=2, resume=True, **FAST)
+    stored = np.load(images)
+    np.savez(images, images=stored["images"], labels=(stored["labels"] + 1) % 3)
+    with pytest.raises(RunMismatchError, match="other training data"):
+        hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
+
+
+class Breaks(nn.Module):
+    """Gives NaN for inputs that are marked, from the given call on."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.layer, self.calls, self.after = nn.Linear(5, 3), 0, after
+
+    def forward(self, inputs):
+        self.calls += self.training
+        marked = (inputs[:, 4] == 99) & (self.calls > self.after) & self.training
+        return self.layer(inputs) / (~marked).float()[:, None] * (~marked).float()[:, None]
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_examples_and_the_last_good_checkpoint(
+    vectors, tmp_path
+):
+    vectors.inputs[[7, 31], 4] = 99
+    options = {**FAST, "epochs": 3, "validation": 0.0, "batch_size": 60, "optimizer": {"lr": 1e-4}}
+    with pytest.raises(NonFiniteError) as caught:
+        hs.train(Breaks(after=1), vectors, out=tmp_path / "run", **options)
+    said = str(caught.value)
+    assert "the loss is nan at step 1;" in said
+    assert "examples with logits that are not finite:" in said
+    assert {"7", "31"} == set(said.partition("finite: ")[2].partition(" (")[0].split(", "))
+    assert "(2 of 60)" in said
+    assert f"the checkpoint of epoch 1 is kept in {tmp_path / 'run/checkpoints/last.ckpt'}" in said
+    state = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert all(value.isfinite().all() for value in state["state_dict"].values())
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_loss_that_is_never_finite_says_that_there_is_no_checkpoint(vectors, tmp_path):
+    vectors.inputs[7, 4] = 99
+    with pytest.raises(NonFiniteError, match=r"at step \d; .*: 7 \(1 of .*no epoch was"):
+        hs.train(Breaks(after=0), vectors, out=tmp_path / "run", epochs=1, validation=0.0, **FAST)
+
+
+def test_a_users_own_module_and_dataset_are_trained_in_place(vectors, linear, tmp_path):
+    before = linear[0].weight.clone()
+    done = hs.train(linear, vectors, out=tmp_path / "run", epochs=5, **FAST)
+    assert done.model is linear
+    assert not torch.equal(before, linear[0].weight)
+    assert not linear.training
+    assert done.history[-1]["val_accuracy"] > 0.8
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())["config"]
+    assert (recipe["model"]["name"], recipe["data"]["name"]) == ("Sequential", "Bright")
+
+
+def test_losses_of_angles_train_with_the_head_that_is_found(images, net, tmp_path):
+    both = ["cross_entropy", {"name": "amc", "weight": 0.1, "ramp": "gaussian", "ramp_epochs": 2}]
+    for name, loss in (("amc", both), ("avh", {"name": "avh", "options": {"scale": 8.0}})):
+        done = hs.train(net, images, out=tmp_path / name, loss=loss, epochs=6, **FAST)
+        assert done.history[-1]["train_loss"] < done.history[0]["train_loss"]
+        assert max(row["val_accuracy"] for row in done.history) > 0.8
+    assert not done.model[6]._forward_pre_hooks, "the model is given back as it was"
+
+
+def test_a_loss_option_out_of_its_range_stops_before_an_epoch_is_over(images, net, tmp_path):
+    wrong = {"name": "amc", "options": {"margin_rad": 7.0}}
+    with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
+        hs.train(net, images, out=tmp_path / "run", loss=wrong, **FAST)
+
+
+def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
+    avh = {"name": "avh", "options": {"scale": 8.0}}
+    with pytest.raises(ConfigError, match=r"'fsdp' splits .* use strategy = 'ddp'"):
+        hs.train(net, images, out=tmp_path / "run", loss=avh, strategy="fsdp", **FAST)
+
+
+def test_tracking_finds_the_planted_label_errors(images, net, tmp_path):
+    stored = np.load(images)
+    labels = stored["labels"].copy()
+    wrong = np.array([3, 40, 77, 101])
+    labels[wrong] = (labels[wrong] + 1) % 3
+    np.savez(images, images=stored["images"], labels=labels)
+    options = {**FAST, "epochs": 6, "track": True, "validation": 0.0}
+    done = hs.train(net, images, out=tmp_path / "run", **options)
+    assert done.dynamics is not None
+    assert len(done.dynamics) == 120
+    assert set(done.dynamics.hardest(4, by="aum")["index"]) == set(wrong)
+    assert set(done.dynamics.column("epochs_seen")) == {6}
+    assert len(hs.read_table(tmp_path / "run" / "dynamics.parquet")) == 120
+    again = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert again.dynamics is not None
+    assert again.dynamics.to_pandas().equals(done.dynamics.to_pandas())
+
+
+def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=2, track=True, **FAST)
+    assert done.dynamics is not None
+    rows, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
+    assert done.dynamics.column("index").tolist() == rows
+    assert len(held) == 12
+
+
+@pytest.mark.parametrize("survived", [0, 3, 4])
+def test_dynamics_of_a_resumed_run_are_those_of_a_whole_one(
+    images, net, tmp_path, monkeypatch, survived
+):
+    options = {**FAST, "epochs": 3, "track": True, "augment": {"flip": True}}
+    whole = hs.train(net, images, out=tmp_path / "whole", **options)
+    original, calls = Path.replace, []
+
+    def replace(self, target):
+        if Path(target).parent.name in ("checkpoints", "run"):
+            if len(calls) == survived:
+                raise Died
+            calls.append(target)
+        return original(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(Died):
+            hs.train(net, images, out=tmp_path / "run", **options)
+    resumed = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert whole.dynamics is not None
+    assert resumed.dynamics is not None
+    assert resumed.dynamics.to_pandas().equals(whole.dynamics.to_pandas())
+    assert set(resumed.dynamics.column("epochs_seen")) == {3}
+
+
+def test_bfloat16_channels_last_and_clipping_train_as_well(images, net, tmp_path):
+    done = hs.train(
+        net, images, out=tmp_path / "run", epochs=3, precision="bfloat16", channels_last=True,
+        gradient_clip=1.0, deterministic=True, **FAST,
+    )  # fmt: skip
+    assert done.history[-1]["train_loss"] < done.history[0]["train_loss"]
+    assert all(value.dtype != torch.bfloat16 for value in weights(tmp_path / "run").values())
+
+
+def test_float16_on_a_cpu_is_refused(images, net, tmp_path):
+    with pytest.raises(OptionError, match="training in float16 needs a GPU; use precision"):
+        hs.train(net, images, out=tmp_path / "run", precision="float16", **FAST)
+    # nothing was trained, so the corrected recipe may use the folder
+    hs.train(net, images, out=tmp_path / "run", precision="bfloat16", epochs=1, **FAST)
+
+
+def test_a_compiled_model_trains_like_the_plain_one(vectors, tmp_path, monkeypatch):
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: original(model, backend="eager"))
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    two = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    two.load_state_dict(one.state_dict())
+    hs.train(one, vectors, out=tmp_path / "a", epochs=1, **FAST)
+    hs.train(two, vectors, out=tmp_path / "b", epochs=1, compile=True, **FAST)
+    assert weights(tmp_path / "b").keys() == weights(tmp_path / "a").keys()
+    for name, value in weights(tmp_path / "a").items():
+        torch.testing.assert_close(weights(tmp_path / "b")[name], value)
+
+
+def test_training_says_nothing_by_itself(images, net, tmp_path, capfd):
+    hs.train(net, images, out=tmp_path / "run", epochs=1, device="cpu", batch_size=16)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_the_progress_bar_shows_epoch_loss_and_validation(images, net, tmp_path, capfd):
+    hs.train(net, images, out=tmp_path / "run", epochs=2, **{**FAST, "show_progress": True})
+    shown = capfd.readouterr().err
+    assert "epoch 2 of 2: loss " in shown
+    assert "validation " in shown
+
+
+def test_a_setting_that_does_not_exist_is_answered_with_the_nearest(images, net, tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown key 'batchsize'. Did you mean 'batch_size'\?"):
+        hs.train(net, images, out=tmp_path / "run", batchsize=3)
+
+
+def test_embeddings_cannot_be_trained_on(tmp_path, net):
+    np.savez(tmp_path / "e.npz", embeddings=np.zeros((4, 2), np.float32), labels=[0, 1, 0, 1])
+    with pytest.raises(DataError, match="holds embeddings; training needs images"):
+        hs.train(net, tmp_path / "e.npz", out=tmp_path / "run", **FAST)
+
+
+def test_a_stream_cannot_be_trained_on(tmp_path, linear):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(5), 0
+
+    with pytest.raises(DataError, match="Stream is a stream; training needs examples by position"):
+        hs.train(linear, Stream(), out=tmp_path / "run", **FAST)
+
+
+def test_a_split_with_more_classes_than_the_training_split_is_refused(tmp_path, net):
+    from PIL import Image
+
+    for name in ("train/a", "train/b", "test/a", "test/b", "test/c"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (8, 8), number).save(tmp_path / "set" / name / f"{number}.png")
+    with pytest.raises(DataError, match=r"expected the 2 classes of the training split, got 3"):
+        hs.train(
+            net, tmp_path / "set", split="train", test_split="test", out=tmp_path / "r", **FAST
+        )
+
+
+def test_a_validation_split_of_its_own_is_used_instead_of_a_share(net, tmp_path):
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", validation_split="test", epochs=1,
+        out=tmp_path / "run", **{**FAST, "batch_size": 256},
+    )  # fmt: skip
+    stored = json.loads((done.folder / "result.json").read_text())
+    assert (stored["train_examples"], stored["validation_examples"]) == (1348, 449)
+
+
+def test_without_lightning_the_extra_is_named(images, net, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hardsight\[train\]'"):
+        hs.train(net, images, out=tmp_path / "run", **FAST)
+
+
+def test_a_full_disk_keeps_the_checkpoint_of_the_epoch_before(images, net, tmp_path, monkeypatch):
+    import lightning.pytorch as pl
+
+    original, calls = pl.Trainer.save_checkpoint, []
+
+    def save(self, path, *args, **kwargs):
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return original(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(pl.Trainer, "save_checkpoint", save)
+    with pytest.raises(hs.errors.OutputError, match=r"No space left .* epoch before is kept"):
+        hs.train(net, images, out=tmp_path / "run", epochs=3, **FAST)
+    state = torch.load(tmp_path / "run" / _train_records.LAST, weights_only=True)
+    assert state["epoch"] == 0
+
+
+@pytest.mark.slow
+def test_two_processes_train_together_and_leave_one_model(images, net, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'model = "{net}"\nepochs = 3\nbatch_size = 16\ndevice = "cpu"\ndevices = 2\n'
+        f'strategy = "ddp"\nworkers = 0\ndata = "{images}"\nout = "{tmp_path / "run"}"\n'
+    )
+    command = [sys.executable, "-m", "hardsight", "train", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("selected:") == 1
+    rows = metrics(tmp_path / "run")
+    assert [int(row["step"]) for row in rows] == [7, 14, 21]
+    table = hs.score(net, images, weights=tmp_path / "run" / "model.safetensors", device="cpu")
+    assert len(table) == 120
