@@ -13,9 +13,13 @@ a zero vector is at :math:`\pi/2` from everything and receives no gradient; an e
 opposite pair receives the gradient 0, the middle of its subgradients.
 """
 
+import functools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight._checks import check_rows, check_width, is_traced
@@ -24,6 +28,7 @@ from hardsight._checks import check_rows, check_width, is_traced
 # cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
 _NEAR = 0.99
 _TINY = 1e-12  # a norm above it, and below its inverse, has squares a float32 can hold
+_ROWS_WORTH_A_THREAD = 64
 _PAIRS_AT_ONCE = 1 << 16  # bounds the memory of the recomputed pairs
 
 
@@ -176,9 +181,10 @@ def angles_from_cosines(
         cosines.shape[1] == 0
         or not (cosines.amax(1) > _NEAR).logical_or_(cosines.amin(1) < -_NEAR).any()
     ):
-        return torch.acos_(cosines) if overwrite else torch.acos(cosines)
+        return _acos_(cosines) if overwrite else torch.acos(cosines)
     near = cosines.abs() > _NEAR
-    angles = torch.acos(torch.where(near, 0.0, cosines))
+    far = torch.where(near, 0.0, cosines)
+    angles = _acos_(far) if overwrite else torch.acos(far)
     rows, columns = near.nonzero(as_tuple=True)
     parts = [slice(k, k + _PAIRS_AT_ONCE) for k in range(0, len(rows), _PAIRS_AT_ONCE)]
     exact = [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
@@ -216,3 +222,44 @@ def _bounded_acos(cosines: Tensor) -> Tensor:
     smallest = torch.finfo(cosines.dtype).eps
     squares = ((1 - cosines) * (1 + cosines)).clamp_min(smallest)
     return torch.atan2(squares.sqrt(), cosines)
+
+
+def _acos_(cosines: Tensor) -> Tensor:
+    """Arc cosine of a matrix ``[N, C]`` in place, as fast as this machine can; no gradient.
+
+    With AVX-512, numpy's is four times as fast as torch's and as accurate, within two units in the
+    last place; without, it is slower. numpy says which of its loops it uses, so the choice depends
+    on the machine alone, and a resumed run makes the same one.
+    """
+    is_plain = cosines.device.type == "cpu" and cosines.dtype == torch.float32
+    if not (is_plain and _numpy_is_vectorized()):
+        return torch.acos_(cosines)
+    values = cosines.numpy()
+    threads = min(torch.get_num_threads(), max(1, len(values) // _ROWS_WORTH_A_THREAD))
+    parts = np.array_split(values, threads)
+    if threads == 1:
+        _numpy_acos_(values)
+    else:
+        list(_pool(threads).map(_numpy_acos_, parts))
+    return cosines
+
+
+def _numpy_acos_(values: NDArray[np.float32]) -> None:
+    with np.errstate(invalid="ignore"):  # NaN rows stay NaN, as in torch
+        np.arccos(values, out=values)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="hardsight-acos")
+
+
+@functools.cache
+def _numpy_is_vectorized() -> bool:
+    """Whether numpy computes float32 arc cosines with AVX-512 here."""
+    introspect = getattr(np.lib, "introspect", None)  # since numpy 2.1
+    if introspect is None:
+        return False
+    loops = introspect.opt_func_info(func_name="^arccos$").get("arccos", {})
+    loop = str(loops.get("ff", {}).get("current", ""))  # float32 to float32
+    return "AVX512" in loop or "X86_V4" in loop

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardsight import geometry
 from hardsight.errors import ShapeError
 from hardsight.geometry import (
     angle_between,
@@ -405,3 +406,16 @@ def test_unit_pairwise_angles_take_rows_that_are_units_already():
     got = unit_pairwise_angles(unit_vectors(rows), unit_vectors(rows).double())
     assert got.dtype == torch.float64
     torch.testing.assert_close(got, exact_angles(rows, rows), rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_arc_cosine_in_place_is_exact_by_either_library(monkeypatch, vectorized, threads):
+    monkeypatch.setattr(geometry, "_numpy_is_vectorized", lambda: vectorized)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    cosines = torch.linspace(-0.99, 0.99, 200 * 7).view(200, 7).clone()
+    cosines[3] = torch.nan  # stays in its row, and warns nobody
+    expected = torch.acos(cosines.double())
+    found = geometry._acos_(cosines)
+    assert found is cosines
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-7, equal_nan=True)

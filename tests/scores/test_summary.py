@@ -15,6 +15,7 @@ from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import pairwise_angles
 from hardsight.scores import (
     TiledHead,
+    _tiles,
     angular_visual_hardness,
     head_summaries,
     logit_summaries,
@@ -439,3 +440,11 @@ def test_what_does_not_fit_is_named():
         head.summaries(x, labels[:3])
     with pytest.raises(LabelError, match=r"labels in \[0, 10\), got values from 10 to 10"):
         head.summaries(x, torch.full((12,), 10))
+
+
+@given(st.integers(1, 5), st.integers(1, 200), st.integers(0, 10_000))
+def test_the_blockwise_argmax_is_the_first_largest(rows, classes, seed):
+    # few values, so that ties within and between blocks are common
+    logits = torch.randint(0, 9, (rows, classes), generator=torch.Generator().manual_seed(seed))
+    expected = torch.from_numpy(logits.numpy().argmax(axis=1))
+    assert torch.equal(_tiles._blockwise_argmax(logits.float()), expected)
