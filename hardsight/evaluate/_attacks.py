@@ -25,7 +25,9 @@ _SLACK = 0.02  # resampling filters overshoot black and white a little
 
 @dataclass(frozen=True)
 class Normalisation:
-    r"""How pixels in [0, 1] became the model's input: :math:`x = (p - \mathrm{mean}) / \mathrm{std}`.
+    r"""How pixels in [0, 1] became the model's input.
+
+    .. math:: x = (p - \mathrm{mean}) / \mathrm{std}
 
     Attributes:
         mean: per channel, or one value for all.
@@ -254,7 +256,8 @@ def _margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _lengths(change: Tensor) -> Tensor:
-    return change.flatten(1).norm(dim=1)[:, None, None, None]
+    lengths: Tensor = torch.linalg.vector_norm(change, dim=(1, 2, 3), keepdim=True)
+    return lengths
 
 
 def _noise(inputs: Tensor, epsilon: float, norm: str, generator: torch.Generator) -> Tensor:

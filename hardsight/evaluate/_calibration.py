@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -217,7 +218,7 @@ def _equal_counts(
     edges = np.unique(np.concatenate([[0], cuts, [len(values)]]))
     return [
         _bin(float(ordered[a]), float(ordered[b - 1]), ordered[a:b], hits[order[a:b]])
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges.tolist())
     ]
 
 

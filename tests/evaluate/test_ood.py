@@ -61,7 +61,11 @@ def test_max_probability_still_ranks_where_float32_probabilities_round_to_one():
 
 
 def test_without_embeddings_there_is_no_angular_indicator():
-    assert set(ood_indicators(torch.zeros(1, 2))) == {"min_energy", "free_energy", "max_probability"}
+    assert set(ood_indicators(torch.zeros(1, 2))) == {
+        "min_energy",
+        "free_energy",
+        "max_probability",
+    }
 
 
 def test_bad_input_says_what_was_expected():
