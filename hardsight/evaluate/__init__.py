@@ -19,6 +19,8 @@ from hardsight.evaluate._cam import find_cam_layer as find_cam_layer
 from hardsight.evaluate._cam import grad_cam as grad_cam
 from hardsight.evaluate._cam import map_entropy as map_entropy
 from hardsight.evaluate._cam import top_area_share as top_area_share
+from hardsight.evaluate._definitions import DEFINITIONS as DEFINITIONS
+from hardsight.evaluate._definitions import Definition as Definition
 from hardsight.evaluate._ood import INDICATORS as INDICATORS
 from hardsight.evaluate._ood import Detection as Detection
 from hardsight.evaluate._ood import detection as detection

@@ -7,6 +7,7 @@ maps it is tested to equal captum's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,7 +176,8 @@ def map_entropy(maps: Tensor) -> Tensor:
     """
     rows = maps.flatten(1)
     share = rows / rows.sum(dim=1, keepdim=True)
-    return torch.special.entr(share).sum(dim=1) / torch.tensor(float(rows.shape[1])).log()
+    entropy: Tensor = torch.special.entr(share).sum(dim=1) / math.log(rows.shape[1])
+    return entropy
 
 
 @torch.no_grad()
