@@ -22,6 +22,7 @@ _COMMANDS = {
     "demo": ("hardsight.cli._demo", "train, score and report on embedded data, offline"),
     "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
+    "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
 

@@ -101,7 +101,7 @@ def _page(card: dict[str, Any], title: str | None) -> str:
             },
             energy=figures.energy_chart(models, card["data"]["classes"]),
             clouds={
-                key: [c for i, m in places if (c := figures.feature_cloud(i, m, key))]
+                key: [p for i, m in places if (p := figures.feature_cloud(i, m, key))]
                 for key in ("map", "sphere")
             },
             colours=figures.COLOURS,

@@ -157,8 +157,8 @@ def energy_chart(models: list[dict[str, Any]], classes: list[str]) -> Chart | No
     lines = []
     for c, place, one in rows:
         y = round(10 + c * step + (place + 0.5) * (step - 4) / len(models), 1)
-        text = (f"{classes[c]}, {models[place]['name']}: median {number(one['median'])}, quartiles "
-                f"{number(one['q1'])} to {number(one['q3'])}, {count(one['n'])} examples")  # fmt: skip
+        quartiles = f"quartiles {number(one['q1'])} to {number(one['q3'])}"
+        text = f"{classes[c]}, {models[place]['name']}: median {number(one['median'])}, {quartiles}"
         path = f"M{x.at(one['q1']):.1f} {y}H{x.at(one['q3']):.1f}"
         lines.append(Line(place, path, [Mark(round(x.at(one["median"]), 1), y, text)]))
     marks = [Tick(10 + c * step + (step - 4) / 2, name) for c, name in enumerate(classes)]

@@ -37,41 +37,34 @@ class Tables:
 
     def headline(self) -> list[Row]:
         """The few numbers everyone should see."""
+        ood = [
+            self._estimates("auroc", "ood", place, "min_energy", "auroc",
+                            title=f"AUROC, minimum energy, {_short(data['spec'])}")
+            for place, data in enumerate(self.card["ood"])
+        ]  # fmt: skip
         rows = [
-            self._estimates("top1", lambda m: m["accuracy"]["top1"]),
-            self._values("nll", lambda m: m["calibration"]["before"]["nll"]),
-            self._values("ece", lambda m: m["calibration"]["before"]["ece"], percent),
-        ]
-        for place, data in enumerate(self.card["ood"]):
-            rows.append(
-                self._estimates(
-                    "auroc",
-                    lambda m, place=place: m["ood"][place]["min_energy"]["auroc"],
-                    f"AUROC, minimum energy, {_short(data['spec'])}",
-                )
-            )
-        rows += [
-            self._estimates("worst", lambda m: m["robustness"]["masking"]["worst"]),
-            self._estimates("probe", lambda m: m["representation"]["probe"]["accuracy"]),
-            self._values("silhouette", lambda m: m["representation"]["silhouette"]["mean"]),
+            self._estimates("top1", "accuracy", "top1"),
+            self._values("nll", "calibration", "before", "nll"),
+            self._values("ece", "calibration", "before", "ece", shape=percent),
+            *ood,
+            self._estimates("worst", "robustness", "masking", "worst"),
+            self._estimates("probe", "representation", "probe", "accuracy"),
+            self._values("silhouette", "representation", "silhouette", "mean"),
         ]
         return [row for row in rows if any(cell.text != NONE for cell in row.cells)]
 
     def accuracy(self) -> list[Row]:
         """Accuracy of all examples and by number of training examples."""
         rows = [
-            self._estimates("top1", lambda m: m["accuracy"]["top1"]),
-            self._values("balanced", lambda m: m["accuracy"]["balanced"], percent),
+            self._estimates("top1", "accuracy", "top1"),
+            self._values("balanced", "accuracy", "balanced", shape=percent),
         ]
         if any(model["accuracy"]["shots"] for model in self.models):
-            for name in ("many", "medium", "few"):
-                rows.append(
-                    self._estimates(
-                        "shots",
-                        lambda m, name=name: m["accuracy"]["shots"][name],
-                        f"{name.capitalize()}-shot accuracy",
-                    )
-                )
+            rows += [
+                self._estimates("shots", "accuracy", "shots", name,
+                                title=f"{name.capitalize()}-shot accuracy")
+                for name in ("many", "medium", "few")
+            ]  # fmt: skip
         return rows
 
     def classes(self) -> list[tuple[str, int, list[Cell]]]:
@@ -80,28 +73,19 @@ class Tables:
         for place, name in enumerate(self.card["data"]["classes"]):
             found = [model["accuracy"]["classes"][place] for model in self.models]
             n = next((one["n"] for one in found if one), 0)
-            rows.append((name, n, _marked([_estimate(one) for one in found],
-                                          [_value(one) for one in found], "higher")))  # fmt: skip
+            cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
+            rows.append((name, n, _marked(cells, values, "higher")))
         return rows
 
     def ood(self, place: int) -> list[tuple[str, list[Row]]]:
         """Rows per indicator for one foreign dataset."""
         tables = []
         for name in _INDICATORS:
-            notes = [m["ood"][place].get(name, {}).get("note") for m in self.models]
-            rows = [
-                self._estimates("auroc", lambda m, n=name: m["ood"][place][n]["auroc"]),
-                *(
-                    self._values(key, lambda m, n=name, k=key: m["ood"][place][n][k], percent)
-                    for key in ("aupr_in", "aupr_out", "fpr95")
-                ),
-            ]
-            rows = [
-                replace(row, cells=[Cell("constant", note) if note else cell
-                                    for cell, note in zip(row.cells, notes, strict=True)])
-                for row in rows
-            ]  # fmt: skip
-            tables.append((name, rows))
+            rows = [self._estimates("auroc", "ood", place, name, "auroc")]
+            for key in ("aupr_in", "aupr_out", "fpr95"):
+                rows.append(self._values(key, "ood", place, name, key, shape=percent))
+            notes = [_got(model, ("ood", place, name, "note")) for model in self.models]
+            tables.append((name, [_noted(row, notes) for row in rows]))
         return tables
 
     def calibration(self) -> list[Row]:
@@ -109,38 +93,25 @@ class Tables:
         rows = []
         for key in ("ece", "adaptive_ece", "brier", "nll"):
             shape = percent if key.endswith("ece") else number
-            title = self._title(key)
-            rows.append(self._values(key, lambda m, k=key: m["calibration"]["before"][k], shape))
-            rows.append(
-                self._values(
-                    key,
-                    lambda m, k=key: m["calibration"]["after"][k],
-                    shape,
-                    f"{title}, after scaling",
-                )
-            )
-        return [*rows, self._values("temperature", lambda m: m["calibration"]["temperature"])]
+            after = f"{self._title(key)}, after scaling"
+            rows.append(self._values(key, "calibration", "before", key, shape=shape))
+            rows.append(self._values(key, "calibration", "after", key, shape=shape, title=after))
+        return [*rows, self._values("temperature", "calibration", "temperature")]
 
     def representation(self) -> list[Row]:
         """Probe, clusters and silhouette."""
-        rows = [self._estimates("probe", lambda m: m["representation"]["probe"]["accuracy"])]
+        rows = [self._estimates("probe", "representation", "probe", "accuracy")]
         for key, of in (("kmeans", "k-means of features"), ("predictions", "predictions")):
             for name in ("homogeneity", "completeness", "v_measure"):
-                title = f"{name.replace('v_', 'V-').capitalize()}, {of}"
-                rows.append(
-                    self._values(
-                        key, lambda m, k=key, n=name: m["representation"][k][n], number, title
-                    )
-                )
-        return [*rows, self._values("silhouette",
-                                    lambda m: m["representation"]["silhouette"]["mean"])]  # fmt: skip
+                title = f"{name.replace('v_', 'V-')}, {of}"
+                title = title[0].upper() + title[1:]
+                rows.append(self._values(key, "representation", key, name, title=title))
+        return [*rows, self._values("silhouette", "representation", "silhouette", "mean")]
 
     def explanation(self) -> list[Row]:
         """Compactness of maps, and what they do to the prediction."""
-        return [
-            self._values(key, lambda m, k=key: m["explanation"][k])
-            for key in ("top_share", "entropy", "deletion", "insertion")
-        ]
+        keys = ("top_share", "entropy", "deletion", "insertion")
+        return [self._values(key, "explanation", key) for key in keys]
 
     def distributions(self, key: str) -> Row:
         """Median and quartiles of one quantity."""
@@ -155,34 +126,42 @@ class Tables:
         title: str = self.card["definitions"][key]["title"]
         return title
 
-    def _estimates(
-        self, key: str, get: Callable[[dict[str, Any]], Any], title: str | None = None
-    ) -> Row:
-        found = [_got(get, model) for model in self.models]
-        cells = [_estimate(one) for one in found]
-        better = self.card["definitions"][key]["better"]
-        values = [_value(one) for one in found]
-        return Row(key, title or self._title(key), _marked(cells, values, better))
+    def _estimates(self, key: str, *path: str | int, title: str | None = None) -> Row:
+        found = [_got(model, path) for model in self.models]
+        cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
+        return Row(key, title or self._title(key), _marked(cells, values, self._better(key)))
 
     def _values(
         self,
         key: str,
-        get: Callable[[dict[str, Any]], Any],
+        *path: str | int,
         shape: Callable[[float | None], str] = number,
         title: str | None = None,
     ) -> Row:
-        found = [_got(get, model) for model in self.models]
-        better = self.card["definitions"][key]["better"]
+        found = [_got(model, path) for model in self.models]
         cells = [Cell(shape(one)) for one in found]
-        return Row(key, title or self._title(key), _marked(cells, found, better))
+        return Row(key, title or self._title(key), _marked(cells, found, self._better(key)))
+
+    def _better(self, key: str) -> str:
+        better: str = self.card["definitions"][key]["better"]
+        return better
 
 
-def _got(get: Callable[[dict[str, Any]], Any], model: dict[str, Any]) -> Any:
-    """A number of a model, or ``None`` where that part of its card is a note."""
-    try:
-        return get(model)
-    except (KeyError, TypeError):
-        return None
+def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
+    """What lies at a path of a model's card; ``None`` where that part is missing or a note."""
+    found: Any = model
+    for step in path:
+        try:
+            found = found[step]
+        except (KeyError, TypeError):
+            return None
+    return found
+
+
+def _noted(row: Row, notes: list[str | None]) -> Row:
+    """A row that says why where a model has no number."""
+    pairs = zip(row.cells, notes, strict=True)
+    return replace(row, cells=[Cell("constant", note) if note else cell for cell, note in pairs])
 
 
 def _estimate(one: dict[str, Any] | None) -> Cell:

@@ -23,7 +23,7 @@ def compared_outputs(first: Collected, second: Collected) -> list[dict[str, Any]
     test = mcnemar(one, other)
     rows = [
         _row("top1", "mcnemar", float(one.mean()), float(other.mean()), test,
-             detail=f"only {test.only_first} against only {test.only_second} right")
+             detail=f"right alone: first {test.only_second}, second {test.only_first}")
     ]  # fmt: skip
     both = np.flatnonzero(first.usable & second.usable)
     if len(both) < 2:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("scores", "losses", "stats", "selftrain", "heads", "models", "data", "report")
+PACKAGES = (
+    "scores", "losses", "stats", "selftrain", "evaluate", "heads", "models", "data", "report",
+)  # fmt: skip
 UNDOCUMENTED = {"hardsight.scores.SCORES"}  # the registry itself, shown through its entries
 
 
