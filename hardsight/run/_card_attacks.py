@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +16,11 @@ from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.run._card_pass import Collected, Subject, inputs_at
 from hardsight.stats import mcnemar, wilson_interval
 
+_MOST_KEPT = 1 << 28  # bytes of inputs held between attacks
 _FAR = 1.0  # an epsilon at which nothing can be left of an image
 _CLEARLY, _MATERIAL = 0.05, 0.05  # p-value, and share of examples
-Mask = NDArray[np.bool_]
+Mask: TypeAlias = NDArray[np.bool_]
+Batched: TypeAlias = tuple[NDArray[np.int64], Tensor]
 
 
 class AttackRun:
@@ -45,6 +49,7 @@ class AttackRun:
     ) -> None:
         self.subject, self._source, self._seed, self._steps = subject, source, seed, steps
         self._at_once = at_once
+        self._kept: list[Batched] | None = None
         # those that could be read, with finite outputs
         places = np.searchsorted(found.index, positions)
         there = (places < len(found.index)) & (
@@ -70,7 +75,7 @@ class AttackRun:
     def right_after_transfer(self, other: AttackRun, epsilon: float) -> Mask:
         """Which examples survive images made against another model, ``[n]``."""
         survived = []
-        for (positions, inputs), (_, theirs) in zip(self._batches(), other._batches(self),
+        for (positions, inputs), (_, theirs) in zip(self._batches(), other._batches(),
                                                     strict=True):  # fmt: skip
             changed = self._changed(other, "pgd_linf", theirs, positions, epsilon)
             change = other.normalisation.pixels(changed) - other.normalisation.pixels(theirs)
@@ -82,9 +87,15 @@ class AttackRun:
             survived.append(self._is_right((pixels - mean) / std, positions))
         return self.clean & np.concatenate(survived)
 
-    def _batches(self, like: AttackRun | None = None) -> Any:
-        positions = self.positions if like is None else like.positions
-        return inputs_at(self.subject, self._source, positions, at_once=self._at_once)
+    def _batches(self) -> Iterable[Batched]:
+        """The inputs in batches; kept where they are small, else read again each time."""
+        if self._kept is not None:
+            return self._kept
+        read = inputs_at(self.subject, self._source, self.positions, at_once=self._at_once)
+        if 4 * len(self.positions) * math.prod(self.subject.shape or ()) > _MOST_KEPT:
+            return read
+        self._kept = list(read)
+        return self._kept
 
     def _changed(
         self,

@@ -256,6 +256,30 @@ def test_a_model_without_convolutions_has_no_maps_but_a_reason(files):
         evaluate(Flat(), files / "digits.npz", cam_layer="body", **options)
 
 
+def test_a_vision_transformer_of_hugging_face_has_every_part(files):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=8,
+        intermediate_size=32,
+        patch_size=2,
+        num_channels=1,
+        num_labels=10,
+    )
+    options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 4, **PLAIN}
+    (model,) = evaluate(ViTForImageClassification(config), files / "digits.npz", **options)[
+        "models"
+    ]
+    assert model["explanation"]["grid"] == [4, 4]
+    assert model["explanation"]["n"] == 4
+    assert model["robustness"]["n"] == 6
+    assert model["representation"]["width"] == 16
+
+
 def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
     class Broken(Flat):
         def forward(self, images):
