@@ -72,7 +72,8 @@ def calibration_bins(
         raise OptionError(f"expected at least 1 bin, got bins={bins}")
     if adaptive:
         return _equal_counts(values, hits, bins)
-    place = np.minimum((values * bins).astype(np.int64), bins - 1)  # 1.0 joins the last bin
+    # against the inner edges only, so that 1.0 joins the last bin
+    place = np.searchsorted(np.arange(1, bins) / bins, values, side="right")
     return [_bin(k / bins, (k + 1) / bins, values[place == k], hits[place == k])
             for k in range(bins)]  # fmt: skip
 

@@ -123,8 +123,8 @@ DEFINITIONS = {
     "temperature": Definition(
         "Temperature",
         "What the logits are divided by so that the labels of a validation part become most "
-        "likely. Above 1 the model was too sure. All calibration numbers, before and after, are "
-        "of the other examples.",
+        "likely, at least 0.05, which it is where all of them are right already. Above 1 the model "
+        "was too sure. All calibration numbers, before and after, are of the other examples.",
     ),
     "reliability": Definition(
         "Reliability diagram",

@@ -36,6 +36,7 @@ from hardsight.stats import Estimate
 
 BINS = 15
 _HISTOGRAM_BINS = 40
+_COLDEST = 0.05  # where every validation example is right, likelihood alone would end at 0
 Rows = NDArray[np.int64]
 
 
@@ -109,7 +110,8 @@ def calibration_part(found: Collected, *, validation_share: float, seed: int) ->
     if not len(fitting) or not len(judged):
         return {"note": f"{len(rows)} usable examples are too few to fit a temperature beside"}
     logits = torch.from_numpy(np.array(found.logits[fitting]))
-    temperature = fitted_temperature(logits, torch.from_numpy(found.labels[fitting]))
+    truth = torch.from_numpy(found.labels[fitting])
+    temperature = fitted_temperature(logits, truth, low=_COLDEST)
     return {
         "validation": len(fitting),
         "n": len(judged),

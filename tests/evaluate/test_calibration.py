@@ -34,6 +34,12 @@ def test_a_confidence_of_one_is_in_the_last_bin():
     assert found[-1].accuracy == pytest.approx(2 / 3)
 
 
+def test_a_confidence_on_an_edge_is_in_the_bin_that_begins_there():
+    # 0.29 * 100 rounds to 28.999...: a product would put it one bin too low
+    (found,) = [one for one in calibration_bins([0.29], [1], bins=100) if one.count]
+    assert found.low == 0.29
+
+
 def test_calibration_error_matches_bins_worked_by_hand():
     # bins [0, .5) and [.5, 1]: one example of .4 that is right, three of .9 of which two are
     got = calibration_error([0.4, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=2)

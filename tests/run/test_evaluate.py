@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from pathlib import Path
@@ -157,6 +158,30 @@ def test_searches_include_images_made_against_the_other_model(card):
     for model in card["models"]:
         masking = model["robustness"]["masking"]
         assert masking["worst"]["value"] <= masking["base"]["value"]
+
+
+def test_images_made_against_a_copy_do_what_images_made_against_the_model_do(nets, files):
+    class Scaled(nn.Module):
+        """The same model behind another normalisation."""
+
+        preprocessing = Preprocessing(mean=(0.3,), std=(0.5,))
+
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, images):
+            return self.net(images * 0.5 + 0.3)
+
+    plain = copy.deepcopy(nets["first"])
+    plain.preprocessing = Preprocessing(origin="plain pixels")
+    options = {**QUICK, "attack_examples": 30, "epsilons": (0.1,), "epsilons_l2": (0,)}
+    models = {"plain": plain, "scaled": Scaled(nets["first"])}
+    for model in evaluate(models, files / "digits.npz", **options)["models"]:
+        masking = model["robustness"]["masking"]
+        (transferred,) = [one for one in masking["checks"] if one["name"].startswith("images")]
+        assert transferred["accuracy"]["value"] == pytest.approx(masking["base"]["value"], abs=0.04)
+        assert masking["base"]["value"] < 0.9 * model["accuracy"]["top1"]["value"]
 
 
 def test_maps_are_measured_and_shown_side_by_side(card):
