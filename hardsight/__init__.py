@@ -11,6 +11,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from hardsight import data as data
     from hardsight import errors as errors
+    from hardsight import evaluate as evaluate
     from hardsight import geometry as geometry
     from hardsight import heads as heads
     from hardsight import kernels as kernels
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _SUBPACKAGES = (
     "data",
     "errors",
+    "evaluate",
     "geometry",
     "heads",
     "kernels",

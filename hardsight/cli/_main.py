@@ -23,6 +23,7 @@ _COMMANDS = {
     "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
     "train": ("hardsight.cli._train", "a recipe (TOML) -> a trained model that can be scored"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
+    "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
 

@@ -39,7 +39,7 @@ class SmallCNN(nn.Module):
                 *_block(16, 48),
                 nn.MaxPool2d(2),
                 *_block(48, 64),
-                nn.AdaptiveAvgPool2d(2),
+                _QuadrantMeans(),
                 nn.Flatten(),
                 nn.Linear(4 * 64, embedding_width),
                 nn.ReLU(),
@@ -55,6 +55,19 @@ class SmallCNN(nn.Module):
         """Logits ``[N, C]`` of images ``[N, channels, H, W]``."""
         logits: Tensor = self.head(self.features(images))
         return logits
+
+
+class _QuadrantMeans(nn.Module):
+    """``nn.AdaptiveAvgPool2d(2)``, whose gradient on a GPU is not deterministic, by plain means."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Means ``[N, C, 2, 2]`` of the four quadrants of maps ``[N, C, H, W]``."""
+        for dim in (2, 3):
+            half, rest = (maps.shape[dim] + 1) // 2, maps.shape[dim] // 2
+            near = maps.narrow(dim, 0, half).mean(dim, keepdim=True)
+            far = maps.narrow(dim, rest, half).mean(dim, keepdim=True)
+            maps = torch.cat((near, far), dim)
+        return maps
 
 
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:

@@ -29,9 +29,9 @@ def page(view: View) -> str:
     """The whole report as HTML."""
     confusions = _classes.confusions_of(view)
     rows = _classes.class_rows(view, confusions)
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("theme.js") + asset("report.js")
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             view=view,
@@ -49,7 +49,7 @@ def page(view: View) -> str:
             metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
             style=Markup(style),
             script=Markup(script),
-            policy=_content_policy(script),
+            policy=content_policy(script),
             version=__version__,
             figures={"map": _map, "histogram": _histograms},
         )
@@ -57,24 +57,26 @@ def page(view: View) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Templates from our own files, everything filled in escaped."""
+    made = Environment(
         autoescape=True,
-        loader=FunctionLoader(_asset),
+        loader=FunctionLoader(asset),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, number=number, percent=percent)
-    environment.globals.update(plural=plural)
-    return environment
+    made.filters.update(count=count, number=number, percent=percent)
+    made.globals.update(plural=plural)
+    return made
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a template, style or script."""
     return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
 
 
-def _content_policy(script: str) -> str:
+def content_policy(script: str) -> str:
     """What the page may load: nothing from anywhere, and no script but ours."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (

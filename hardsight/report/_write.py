@@ -51,7 +51,7 @@ def write_report(
     table = run if isinstance(run, ScoreTable) else read_table(run)
     file = _output_file(table, out)
     folder = RunFolder(table.path.parent) if table.path and table.path.name == TABLE else None
-    _replace(file, page(view_of(table, folder=folder, title=title)))
+    replace_page(file, page(view_of(table, folder=folder, title=title)))
     return file
 
 
@@ -63,7 +63,7 @@ def _output_file(table: ScoreTable, out: str | os.PathLike[str] | None) -> Path:
     return table.path.with_name(_REPORT if table.path.name == TABLE else f"{table.path.stem}.html")
 
 
-def _replace(file: Path, text: str) -> None:
+def replace_page(file: Path, text: str) -> None:
     """Write the page under another name first, so an older page stays whole until the end."""
     partial = file.with_name(f".tmp-{file.name}")
     try:

@@ -22,7 +22,6 @@ _PARTS = {
     "ray": ("ray", "scoring on a cluster", "pip install 'hardsight[ray]'"),
     "nicegui": ("nicegui", "hardsight review", "pip install 'hardsight[app]'"),
     "duckdb": ("duckdb", "hardsight review", "pip install 'hardsight[app]'"),
-    "captum": ("captum", "Grad-CAM", "pip install 'hardsight[evaluate]'"),
     "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
     "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
     "timm": ("timm", "timm:NAME models", "pip install timm"),

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
-from hardsight.errors import LabelError, OptionError, ShapeError
+from hardsight.data import EmbeddingSource, open_source
+from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import LoadedModel, load_model
+from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import borrowed, chosen_device, chosen_precision, chosen_workers
+from hardsight.run._models import class_names, loaded_model, wanted_preprocessing
 from hardsight.run._provenance import state_digest, tensors_digest, versions
 from hardsight.run._rows import score_facts
 from hardsight.run._score_run import ScoreRun, check_free, length_of
@@ -216,9 +217,9 @@ def score(
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
-            loaded = _loaded(model, weights, num_classes, seed)
+            loaded = loaded_model(model, weights, num_classes, seed)
             known = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = _wanted(known, size, mean, std)
+            wanted = wanted_preprocessing(known, size, mean, std)
             scorer = ModelScorer(
                 source,
                 loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
@@ -234,7 +235,7 @@ def score(
             about["model"] = _model_facts(loaded, scorer)
             about["preprocessing"] = dataclasses.asdict(wanted)
             about["precision"] = scorer.precision
-        about["classes"] = _class_names(source, scorer.num_classes)
+        about["classes"] = class_names(source, scorer.num_classes)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
         about["scores"] = score_facts(plan.specs)
         about["batch_size"] = scorer.batch_size
@@ -273,34 +274,6 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
     return found
 
 
-def _loaded(
-    model: Any, weights: str | os.PathLike[str] | None, num_classes: int | None, seed: int
-) -> LoadedModel:
-    if not isinstance(model, str | nn.Module):
-        raise OptionError(
-            f"images need a model, got {type(model).__name__}; pass an nn.Module or a name such "
-            "as file.py:factory (--model)"
-        )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return load_model(model, weights=weights, num_classes=num_classes)
-
-
-def _wanted(
-    known: Preprocessing,
-    size: tuple[int, int] | None,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-) -> Preprocessing:
-    """What the model wants, with the user's own values over it."""
-    given = {"size": size, "mean": mean, "std": std}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if not changes:
-        return known
-    origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
-    return dataclasses.replace(known, **changes, origin=origin)
-
-
 def _model_facts(loaded: LoadedModel, scorer: ModelScorer) -> dict[str, Any]:
     return {
         "spec": loaded.spec,
@@ -309,18 +282,3 @@ def _model_facts(loaded: LoadedModel, scorer: ModelScorer) -> dict[str, Any]:
         "digest": state_digest(loaded.model),
         "head": None if scorer.head is None else scorer.head.name,
     }
-
-
-def _class_names(source: ExampleSource | EmbeddingSource, count: int) -> list[str]:
-    """A name for every class of the model, also for those without examples.
-
-    Raises:
-        LabelError: the data has more classes than the model.
-    """
-    names = [str(name) for name in source.classes]
-    if len(names) > count:
-        raise LabelError(
-            f"{source.spec} has {len(names)} classes, the model {count}; score data with the "
-            "model's classes, or a model with the data's"
-        )
-    return names + [str(index) for index in range(len(names), count)]

@@ -39,7 +39,7 @@ def test_help_lists_every_command_and_a_first_step(run):
         assert word in text
 
 
-@pytest.mark.parametrize("command", ["demo", "score", "report", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "score", "report", "evaluate", "doctor"])
 def test_every_command_explains_itself(run, command):
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -64,6 +64,19 @@ def test_score_then_report(run, embeddings, tmp_path):
     assert "avh" in page.lower()
 
 
+def test_evaluate_writes_a_card_and_says_where(run, tmp_path):
+    result = run(
+        "evaluate", "hardsight.models:SmallCNN", "--data", "builtin:digits", "--split", "test",
+        "--out", tmp_path / "card", "--attack-examples", 0, "--explain-examples", 2,
+        "--map-examples", 10, "--feature-examples", 50,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "hardsight.models:SmallCNN: accuracy" in result.output
+    assert "n 449" in result.output
+    assert {file.name for file in (tmp_path / "card").iterdir()} == {"card.json", "card.html"}
+    assert "next: open it in a browser: file://" in result.output
+
+
 def test_a_config_file_with_overrides(run, embeddings, tmp_path):
     lines = [f'{key[2:].replace("-", "_")} = "{value}"' for key, value in
              zip(embeddings[::2], embeddings[1::2], strict=True)]  # fmt: skip
@@ -86,6 +99,29 @@ def test_a_config_file_with_overrides(run, embeddings, tmp_path):
         (["score", "--data", "x", "--out", "OUT", "--mean", "a"], 2, "expected numbers such as"),
         (["score", "nothing.toml"], 2, "no config file at nothing.toml"),
         (["report", "nowhere"], 2, "no score table at nowhere"),
+        (["evaluate", "a.py:b", "--out", "OUT"], 2, "Missing option '--data'"),
+        (["evaluate", "a.py:b", "--data", "nowhere", "--out", "OUT"], 2, "nowhere"),
+        (
+            ["evaluate", "a.py:b", "--data", "x", "--out", "OUT", "--epsilons", "1/0"],
+            2,
+            "expected numbers such as 0,1/255,0.03",
+        ),
+        (
+            [
+                "evaluate",
+                "hardsight.models:SmallCNN",
+                "--data",
+                "builtin:digits",
+                "--split",
+                "test",
+                "--out",
+                "OUT",
+                "--epsilons",
+                "0,8/255",
+            ],
+            2,
+            "pass --mean and --std",
+        ),
     ],
 )
 def test_wrong_usage_says_what_to_do_and_exits_2(run, tmp_path, args, code, message):

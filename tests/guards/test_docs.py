@@ -15,6 +15,7 @@ PACKAGES = (
     "stats",
     "selftrain",
     "tracking",
+    "evaluate",
     "heads",
     "kernels",
     "models",

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from hardsight.heads import find_head
-from hardsight.models import SmallCNN
+from hardsight.models import SmallCNN, _small_cnn
 
 
 def test_it_has_about_fifty_thousand_parameters():
@@ -45,3 +45,10 @@ def test_it_learns_the_digits_within_seconds():
     with torch.no_grad():
         predictions = model.eval()(images[1400:]).argmax(dim=1)
     assert float((predictions == labels[1400:]).float().mean()) > 0.93
+
+
+@pytest.mark.parametrize("size", [(4, 4), (14, 14), (5, 7), (3, 8), (1, 1)])
+def test_quadrant_means_are_those_of_the_adaptive_pooling(size):
+    maps = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.adaptive_avg_pool2d(maps, 2)
+    torch.testing.assert_close(_small_cnn._QuadrantMeans()(maps), expected)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -154,3 +155,31 @@ def run(tmp_path_factory):
     table = make_table(columns, make_metadata(columns))
     errors = [(400, "class-3/broken.png", "truncated file"), (401, "class-1/zero.png", "0 bytes")]
     return save_run(tmp_path_factory.mktemp("run"), table, errors=errors)
+
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--allow-file-access-from-files",
+)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """One browser for all pages; tests set size and colours themselves."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()

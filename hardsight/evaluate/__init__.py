@@ -1,0 +1,34 @@
+"""What a model is worth beyond its accuracy: functions, each of one idea."""
+
+from hardsight.evaluate._accuracy import SHOTS as SHOTS
+from hardsight.evaluate._accuracy import accuracy as accuracy
+from hardsight.evaluate._accuracy import class_accuracy as class_accuracy
+from hardsight.evaluate._accuracy import shot_accuracy as shot_accuracy
+from hardsight.evaluate._attacks import Normalisation as Normalisation
+from hardsight.evaluate._attacks import fgsm as fgsm
+from hardsight.evaluate._attacks import pgd as pgd
+from hardsight.evaluate._calibration import CalibrationBin as CalibrationBin
+from hardsight.evaluate._calibration import brier_score as brier_score
+from hardsight.evaluate._calibration import calibration_bins as calibration_bins
+from hardsight.evaluate._calibration import calibration_error as calibration_error
+from hardsight.evaluate._calibration import fitted_temperature as fitted_temperature
+from hardsight.evaluate._calibration import negative_log_likelihood as negative_log_likelihood
+from hardsight.evaluate._cam import CamLayer as CamLayer
+from hardsight.evaluate._cam import deletion_insertion as deletion_insertion
+from hardsight.evaluate._cam import find_cam_layer as find_cam_layer
+from hardsight.evaluate._cam import grad_cam as grad_cam
+from hardsight.evaluate._cam import map_entropy as map_entropy
+from hardsight.evaluate._cam import top_area_share as top_area_share
+from hardsight.evaluate._definitions import DEFINITIONS as DEFINITIONS
+from hardsight.evaluate._definitions import Definition as Definition
+from hardsight.evaluate._ood import INDICATORS as INDICATORS
+from hardsight.evaluate._ood import Detection as Detection
+from hardsight.evaluate._ood import detection as detection
+from hardsight.evaluate._ood import false_positive_rate as false_positive_rate
+from hardsight.evaluate._ood import ood_indicators as ood_indicators
+from hardsight.evaluate._representation import Agreement as Agreement
+from hardsight.evaluate._representation import agreement as agreement
+from hardsight.evaluate._representation import angular_silhouette as angular_silhouette
+from hardsight.evaluate._representation import cluster_assignments as cluster_assignments
+from hardsight.evaluate._representation import linear_probe as linear_probe
+from hardsight.evaluate._representation import tsne_map as tsne_map

@@ -1,0 +1,271 @@
+"""Adversarial examples in pixel units: one step, or many steps projected into a ball.
+
+Written by hand because the packages at hand bring more than three short functions are worth:
+foolbox 3.3.4 installs GitPython and requests and imports a scipy name that warns of its removal.
+The change of the pixels is what is searched, so that a radius of 0 gives back the very same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from hardsight._checks import check_rows
+from hardsight.errors import NonFiniteError, OptionError, ShapeError
+
+Forward = Callable[[Tensor], Tensor]
+NORMS = ("linf", "l2")
+LOSSES = ("cross_entropy", "margin")
+_SLACK = 0.02  # resampling filters overshoot black and white a little
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    r"""How pixels in [0, 1] became the model's input.
+
+    .. math:: x = (p - \mathrm{mean}) / \mathrm{std}
+
+    Attributes:
+        mean: per channel, or one value for all.
+        std: per channel, or one value for all.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Pixels ``[N, C, H, W]`` behind a model's inputs.
+
+        Raises:
+            ShapeError: the inputs are no images of as many channels.
+            OptionError: the pixels are not in [0, 1], so this is not how the inputs were made.
+        """
+        pixels = inputs * self.per_channel(self.std, inputs) + self.per_channel(self.mean, inputs)
+        low, high = float(pixels.min()), float(pixels.max())
+        if low < -_SLACK or high > 1 + _SLACK:
+            raise OptionError(
+                f"undoing mean {self.mean} and std {self.std} gives pixels from {low:.3g} to "
+                f"{high:.3g} instead of [0, 1]; pass the mean and std the inputs were made with"
+            )
+        return pixels
+
+    def per_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:
+        """``values`` shaped to meet images ``[N, C, H, W]``."""
+        if inputs.ndim != 4 or len(values) not in (1, inputs.shape[1]):
+            raise ShapeError(
+                f"expected images [N, C, H, W] with C = {len(values)}, got {list(inputs.shape)}"
+            )
+        return torch.tensor(values, dtype=inputs.dtype, device=inputs.device)[:, None, None]
+
+
+def fgsm(
+    forward: Forward,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    normalisation: Normalisation,
+    loss: str = "cross_entropy",
+) -> Tensor:
+    r"""One step of size ``epsilon`` along the sign of the gradient, in pixels.
+
+    .. math:: p' = \mathrm{clip}_{[0,1]}(p + \epsilon\,\mathrm{sign}\,\nabla_p L)
+
+    Args:
+        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: as the model takes them.
+        labels: class indices, ``[N]``.
+        epsilon: largest change of a pixel, on the scale [0, 1].
+        normalisation: how inputs come from pixels.
+        loss: ``"cross_entropy"``, or ``"margin"``: largest other logit minus own, whose gradient
+            does not vanish where the model is very sure.
+
+    Returns:
+        The changed inputs; with ``epsilon=0`` the very same values.
+
+    Raises:
+        ShapeError: the inputs are no images, or the tensors differ in length.
+        OptionError: ``epsilon`` is negative, or the pixels are not in [0, 1].
+
+    Example:
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+        >>> grey = torch.full((1, 1, 2, 2), 0.5)
+        >>> changed = fgsm(net, grey, torch.tensor([0]), epsilon=0.1, normalisation=Normalisation())
+        >>> round(float((changed - grey).abs().max()), 4)
+        0.1
+
+    Reference:
+        Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015.
+    """
+    search = _Search(forward, inputs, labels, epsilon, normalisation, loss)
+    change = torch.zeros_like(inputs)
+    return search.inputs(search.clipped(change + epsilon * search.gradient(change).sign()))
+
+
+def pgd(
+    forward: Forward,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    normalisation: Normalisation,
+    norm: str = "linf",
+    steps: int = 10,
+    step_size: float | None = None,
+    restarts: int = 1,
+    loss: str = "cross_entropy",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Steps along the gradient, each projected back into a ball around the pixels.
+
+    .. math:: p_{t+1} = \Pi_{\|p' - p\| \le \epsilon,\ p' \in [0,1]}(p_t + \alpha\,g_t)
+
+    with :math:`g` the sign of the gradient (L-infinity) or its direction (L2). The first start is
+    the image itself, further ones are random points of the ball. Of all starts each example keeps
+    its worst: one that changes the prediction, else the one of the largest margin to another class.
+
+    Args:
+        forward: model inputs ``[N, C, H, W]`` to logits ``[N, C]``, in eval mode.
+        inputs: as the model takes them.
+        labels: class indices, ``[N]``.
+        epsilon: radius in pixels on the scale [0, 1].
+        normalisation: how inputs come from pixels.
+        norm: ``"linf"`` or ``"l2"``.
+        steps: number of steps.
+        step_size: of one step; ``2.5 * epsilon / steps`` if ``None``.
+        restarts: number of starts.
+        loss: as for :func:`fgsm`.
+        generator: of the random starts, on the CPU; needed for more than one.
+
+    Returns:
+        The changed inputs; with ``epsilon=0`` the very same values.
+
+    Raises:
+        ShapeError: the inputs are no images, or the tensors differ in length.
+        OptionError: an option is outside its range.
+
+    Example:
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+        >>> grey = torch.full((1, 1, 2, 2), 0.5)
+        >>> changed = pgd(net, grey, torch.tensor([0]), epsilon=0.2, norm="l2",
+        ...               normalisation=Normalisation())
+        >>> round(float((changed - grey).norm()), 4)
+        0.2
+
+    Reference:
+        Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018.
+    """
+    if norm not in NORMS:
+        raise OptionError(f"expected norm to be one of {', '.join(NORMS)}, got {norm!r}")
+    if steps < 1 or restarts < 1:
+        raise OptionError(f"expected steps and restarts >= 1, got {steps} and {restarts}")
+    if restarts > 1 and generator is None:
+        raise OptionError("random restarts need a torch.Generator; pass generator=")
+    search = _Search(forward, inputs, labels, epsilon, normalisation, loss)
+    size = 2.5 * epsilon / steps if step_size is None else step_size
+    best, worst = torch.zeros_like(inputs), torch.full_like(inputs[:, 0, 0, 0], -torch.inf)
+    for start in range(restarts):
+        change = torch.zeros_like(inputs)
+        if start and generator is not None:
+            change = search.projected(_noise(inputs, epsilon, norm, generator), norm)
+        for _ in range(steps):
+            change = search.projected(change + size * search.direction(change, norm), norm)
+        margin = search.margin(change)
+        better = margin > worst
+        best = torch.where(better[:, None, None, None], change, best)
+        worst = torch.where(better, margin, worst)
+    return search.inputs(best)
+
+
+class _Search:
+    """What a change of the pixels does to the model, and which changes are allowed."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        inputs: Tensor,
+        labels: Tensor,
+        epsilon: float,
+        normalisation: Normalisation,
+        loss: str,
+    ) -> None:
+        if not epsilon >= 0:
+            raise OptionError(f"expected epsilon >= 0, got {epsilon}")
+        if loss not in LOSSES:
+            raise OptionError(f"expected loss to be one of {', '.join(LOSSES)}, got {loss!r}")
+        check_rows(inputs=inputs, labels=labels)
+        self._forward, self._inputs, self._labels = forward, inputs.detach(), labels
+        self._epsilon, self._loss = epsilon, loss
+        pixels = normalisation.pixels(self._inputs)
+        self._scale = 1 / normalisation.per_channel(normalisation.std, inputs)
+        # no change is always allowed, also of a pixel that rounding put outside [0, 1]
+        self._low, self._high = (-pixels).clamp(max=0), (1 - pixels).clamp(min=0)
+
+    def inputs(self, change: Tensor) -> Tensor:
+        return (self._inputs + change * self._scale).detach()
+
+    def gradient(self, change: Tensor) -> Tensor:
+        with torch.enable_grad():
+            tracked = change.detach().requires_grad_()
+            logits = self._forward(self._inputs + tracked * self._scale)
+            (found,) = torch.autograd.grad(self._objective(logits), tracked)
+        if not bool(torch.isfinite(found).all()):
+            raise NonFiniteError(
+                "the gradient with respect to the image is not finite, so no attack can follow "
+                "it; check the model's outputs for these images"
+            )
+        return found
+
+    def direction(self, change: Tensor, norm: str) -> Tensor:
+        found = self.gradient(change)
+        if norm == "linf":
+            return found.sign()
+        length = _lengths(found)
+        return found / torch.where(length == 0, 1, length)
+
+    def projected(self, change: Tensor, norm: str) -> Tensor:
+        if norm == "linf":
+            return self.clipped(change)
+        length = _lengths(change)
+        change = change * (self._epsilon / torch.where(length == 0, 1, length)).clamp(max=1)
+        # towards the valid range a change only gets shorter
+        return change.clamp(self._low, self._high)
+
+    def clipped(self, change: Tensor) -> Tensor:
+        return change.clamp(-self._epsilon, self._epsilon).clamp(self._low, self._high)
+
+    @torch.no_grad()
+    def margin(self, change: Tensor) -> Tensor:
+        return _margins(self._forward(self._inputs + change * self._scale), self._labels)
+
+    def _objective(self, logits: Tensor) -> Tensor:
+        if self._loss == "margin":
+            return _margins(logits, self._labels).sum()
+        return cross_entropy(logits, self._labels, reduction="sum")
+
+
+def _margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """Largest other logit minus own, ``[N]``: above 0 where the prediction is another class."""
+    own = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
+    return others - own.squeeze(1)
+
+
+def _lengths(change: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(change, dim=(1, 2, 3), keepdim=True)
+    return lengths
+
+
+def _noise(inputs: Tensor, epsilon: float, norm: str, generator: torch.Generator) -> Tensor:
+    """A random point of the ball for every example."""
+    if norm == "linf":
+        drawn = (2 * torch.rand(inputs.shape, generator=generator) - 1) * epsilon
+    else:
+        drawn = torch.randn(inputs.shape, generator=generator)
+        drawn = drawn / _lengths(drawn) * epsilon * torch.rand(len(inputs), 1, 1, 1,
+                                                               generator=generator)  # fmt: skip
+    return drawn.to(inputs)

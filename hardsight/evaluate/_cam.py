@@ -1,0 +1,329 @@
+"""Grad-CAM: where in an image the evidence for a class lies.
+
+captum's LayerGradCam averages gradients over all but the first two dimensions, which is right for
+maps ``[N, K, H, W]`` and wrong for tokens ``[N, T, K]``. One short function serves both here; on
+maps it is tested to equal captum's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from hardsight._checks import check_rows
+from hardsight.errors import ModelError, ShapeError
+from hardsight.heads import logits_of
+
+_MOST_PREFIX = 8  # class, distillation and register tokens in front of the grid
+
+
+@dataclass(frozen=True)
+class CamLayer:
+    """A layer whose output is laid out like the image.
+
+    Attributes:
+        name: its path in the model.
+        grid: height and width of its output.
+        tokens: whether the output is tokens ``[N, T, K]`` instead of maps ``[N, K, H, W]``.
+    """
+
+    name: str
+    grid: tuple[int, int]
+    tokens: bool
+
+    def maps(self, output: Tensor) -> Tensor:
+        """The layer's output, or its gradient, as maps ``[N, K, H, W]``."""
+        if not self.tokens:
+            return output
+        height, width = self.grid
+        patches = output[:, output.shape[1] - height * width :]
+        return patches.transpose(1, 2).reshape(len(output), -1, height, width)
+
+
+def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None) -> CamLayer:
+    """The last layer whose output still lies like the image and decides the prediction.
+
+    In a convolutional model: the last layer whose output has the size of the last convolution's,
+    so that the activation or the sum behind that convolution is included. In a transformer on
+    patches: the last normalisation layer over the tokens whose patches still reach the logits;
+    behind it often only the class token does.
+
+    Args:
+        model: any classifier of images, in eval mode.
+        inputs: a few examples as the model takes them, ``[N, C, H, W]``.
+        name: use this layer.
+
+    Raises:
+        ModelError: no layer is laid out like the image, or there is none of that name.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        ...                     nn.Flatten(), nn.Linear(2, 3))
+        >>> find_cam_layer(net, torch.rand(2, 1, 8, 8))
+        CamLayer(name='1', grid=(6, 6), tokens=False)
+    """
+    outputs = _outputs(model, inputs)
+    if name is not None:
+        if name not in outputs:
+            raise ModelError(
+                f"no layer {name!r} of {type(model).__name__} gives one tensor in a forward pass; "
+                f"Grad-CAM can use: {', '.join(_named_layers(outputs)) or 'none'}"
+            )
+        return _described(name, outputs[name])
+    convolutions = [key for key in outputs if isinstance(model.get_submodule(key), nn.Conv2d)]
+    spread = [key for key in convolutions if _is_map(outputs[key])]
+    if not spread:
+        raise ModelError(
+            f"Grad-CAM needs a layer whose output is laid out like the image; "
+            f"{type(model).__name__} has no 2-d convolution with an output of more than one pixel. "
+            "Pass the name of a layer of patch tokens, or leave Grad-CAM out"
+        )
+    grid = (outputs[spread[-1]].shape[2], outputs[spread[-1]].shape[3])
+    later = list(outputs)[list(outputs).index(spread[-1]) :]
+    tokens = [key for key in later if _is_tokens(outputs[key], grid)]
+    if tokens:
+        return _token_layer(model, inputs, tokens, grid)
+    same = [key for key in later if _is_map(outputs[key]) and outputs[key].shape[2:] == grid]
+    return CamLayer(same[-1], grid, tokens=False)
+
+
+def grad_cam(
+    model: nn.Module, inputs: Tensor, classes: Tensor, *, layer: CamLayer | None = None
+) -> Tensor:
+    r"""Where the evidence for a class lies, per example.
+
+    .. math:: \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
+        \alpha_k = \frac{1}{HW} \sum_{ij} \frac{\partial z_c}{\partial A^k_{ij}}
+
+    Args:
+        model: any classifier of images, in eval mode; its parameters' gradients are left alone.
+        inputs: as the model takes them, ``[N, C, H, W]``.
+        classes: the class to explain in each example, ``[N]``.
+        layer: from :func:`find_cam_layer`, which is called if ``None``.
+
+    Returns:
+        ``[N, H, W]`` of the inputs' size, bilinear, each scaled to a maximum of 1; all 0 where
+        nothing speaks for the class.
+
+    Raises:
+        ModelError: there is no layer laid out like the image.
+        ShapeError: the inputs are no images, or the tensors differ in length.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        ...                     nn.Flatten(), nn.Linear(2, 3))
+        >>> grad_cam(net, torch.rand(2, 1, 8, 8), torch.tensor([0, 1])).shape
+        torch.Size([2, 8, 8])
+
+    Reference:
+        Selvaraju et al., Grad-CAM, ICCV 2017, Eqs. (1) and (2); as in AMC-Loss, Figs. 2 and 6.
+    """
+    if inputs.ndim != 4:
+        raise ShapeError(f"expected images [N, C, H, W], got {list(inputs.shape)}")
+    check_rows(inputs=inputs, classes=classes)
+    where = find_cam_layer(model, inputs[:2]) if layer is None else layer
+    output, gradient = _output_and_gradient(model, inputs, classes, [where.name])[where.name]
+    weights = where.maps(gradient).mean(dim=(2, 3), keepdim=True)
+    maps = (weights * where.maps(output)).sum(dim=1, keepdim=True).relu()
+    spread = interpolate(maps.float(), size=inputs.shape[2:], mode="bilinear").squeeze(1)
+    largest = spread.amax(dim=(1, 2), keepdim=True)
+    return spread / torch.where(largest == 0, 1, largest)
+
+
+def top_area_share(maps: Tensor, *, area: float = 0.2) -> Tensor:
+    """Share of a map's total that lies in its strongest pixels: 1 is compact, ``area`` is flat.
+
+    Args:
+        maps: at least 0, ``[N, H, W]``.
+        area: share of the pixels to look at, rounded up to whole pixels.
+
+    Returns:
+        ``[N]`` in [area, 1]; NaN for a map that is 0 everywhere.
+
+    Example:
+        >>> maps = torch.zeros(1, 2, 5)
+        >>> maps[0, 0, :2] = 1
+        >>> top_area_share(maps, area=0.2)
+        tensor([1.])
+    """
+    rows = maps.flatten(1)
+    k = max(1, -int(-area * rows.shape[1] // 1))
+    share: Tensor = rows.topk(k, dim=1).values.sum(dim=1) / rows.sum(dim=1)
+    return share
+
+
+def map_entropy(maps: Tensor) -> Tensor:
+    r"""Entropy of a map read as a distribution over pixels, as a share of the largest possible.
+
+    .. math:: -\frac{1}{\log HW} \sum_{ij} m_{ij} \log m_{ij}, \qquad \sum_{ij} m_{ij} = 1
+
+    Args:
+        maps: at least 0, ``[N, H, W]``.
+
+    Returns:
+        ``[N]`` in [0, 1]: 0 is one pixel, 1 is flat; NaN for a map that is 0 everywhere.
+
+    Example:
+        >>> map_entropy(torch.ones(1, 4, 4))
+        tensor([1.])
+    """
+    rows = maps.flatten(1)
+    share = rows / rows.sum(dim=1, keepdim=True)
+    entropy: Tensor = torch.special.entr(share).sum(dim=1) / math.log(rows.shape[1])
+    return entropy
+
+
+@torch.no_grad()
+def deletion_insertion(
+    forward: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    maps: Tensor,
+    classes: Tensor,
+    *,
+    steps: int = 16,
+    background: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Probability of a class while its strongest pixels are taken away, and while they come in.
+
+    Args:
+        forward: inputs ``[N, C, H, W]`` to logits, in eval mode.
+        inputs: as the model takes them.
+        maps: importance of each pixel, ``[N, H, W]``.
+        classes: the class in question, ``[N]``.
+        steps: how many equal shares of the pixels are moved, one after the other.
+        background: what stands in for a missing pixel; by default the mean of each image.
+
+    Returns:
+        Areas under the two curves, ``[N]`` each in [0, 1]. A map that points at the evidence has
+        a small deletion area and a large insertion area.
+
+    Example:
+        >>> net = lambda images: torch.stack([images.sum((1, 2, 3)), torch.zeros(len(images))], 1)
+        >>> image = torch.zeros(1, 1, 4, 4)
+        >>> image[0, 0, 0, 0] = 20
+        >>> out, into = deletion_insertion(net, image, image[:, 0], torch.tensor([0]),
+        ...                                background=torch.zeros(1, 1, 1, 1))
+        >>> bool(out < into)
+        True
+
+    Reference:
+        Petsiuk et al., RISE, BMVC 2018.
+    """
+    check_rows(inputs=inputs, maps=maps, classes=classes)
+    base = inputs.mean(dim=(2, 3), keepdim=True) if background is None else background
+    base = base.expand_as(inputs)
+    # equal values leave in the order of their places, so that a run can be repeated
+    order = maps.flatten(1).sort(dim=1, descending=True, stable=True).indices
+    ranks = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
+    ranks = ranks.view(maps.shape)[:, None]
+    curves = []
+    for step in range(steps + 1):
+        strong = ranks < order.shape[1] * step // steps
+        for changed in (torch.where(strong, base, inputs), torch.where(strong, inputs, base)):
+            probs = forward(changed).softmax(dim=1)
+            curves.append(probs.gather(1, classes[:, None]).squeeze(1))
+    deletion, insertion = torch.stack(curves[::2]), torch.stack(curves[1::2])
+    return torch.trapezoid(deletion, dim=0) / steps, torch.trapezoid(insertion, dim=0) / steps
+
+
+def _is_map(output: Tensor) -> bool:
+    return output.ndim == 4 and output.shape[2] * output.shape[3] > 1
+
+
+def _is_tokens(output: Tensor, grid: tuple[int, int]) -> bool:
+    return output.ndim == 3 and 0 <= output.shape[1] - grid[0] * grid[1] <= _MOST_PREFIX
+
+
+def _described(name: str, output: Tensor) -> CamLayer:
+    """A layer the user named; its tokens are taken for a square grid."""
+    if _is_map(output):
+        return CamLayer(name, (output.shape[2], output.shape[3]), tokens=False)
+    side = int(output.shape[1] ** 0.5) if output.ndim == 3 else 0
+    if side > 1 and output.shape[1] - side * side <= _MOST_PREFIX:
+        return CamLayer(name, (side, side), tokens=True)
+    raise ModelError(
+        f"the output {list(output.shape)} of layer {name!r} is not laid out like an image; "
+        "Grad-CAM needs maps [N, K, H, W] or tokens [N, T, K] of a square grid"
+    )
+
+
+def _named_layers(outputs: dict[str, Tensor]) -> list[str]:
+    return [key for key, output in outputs.items() if _is_map(output)][-5:]
+
+
+def _token_layer(
+    model: nn.Module, inputs: Tensor, names: list[str], grid: tuple[int, int]
+) -> CamLayer:
+    norms = [key for key in names if "norm" in type(model.get_submodule(key)).__name__.lower()]
+    candidates = [CamLayer(key, grid, tokens=True) for key in norms or names]
+    classes = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
+    found = _output_and_gradient(model, inputs, classes, norms or names)
+    reaching = [one for one in candidates if bool(one.maps(found[one.name][1]).any())]
+    if not reaching:
+        raise ModelError(
+            f"the patch tokens of {type(model).__name__} do not reach its logits, so Grad-CAM "
+            "cannot say which of them matter"
+        )
+    return reaching[-1]
+
+
+@contextmanager
+def _hooked(model: nn.Module, keep: Callable[[str, Any], Tensor | None]) -> Iterator[None]:
+    handles = [
+        module.register_forward_hook(lambda _m, _i, output, name=name: keep(name, output))
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """The last output of every layer that gives a tensor, in the order of the calls."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> None:
+        if isinstance(output, Tensor):
+            found.pop(name, None)  # a layer used twice counts where it was used last
+            found[name] = output
+
+    with torch.no_grad(), _hooked(model, keep):
+        model(inputs)
+    return found
+
+
+def _output_and_gradient(
+    model: nn.Module, inputs: Tensor, classes: Tensor, names: list[str]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Outputs of layers, and the gradient of each example's logit with respect to them."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> Tensor | None:
+        if name not in names:
+            return None
+        if not output.requires_grad:  # frozen parameters: start the graph here
+            output.requires_grad_()
+        found[name] = output
+        copy: Tensor = output.clone()  # what comes behind may change its input in place
+        return copy
+
+    with torch.enable_grad(), _hooked(model, keep):
+        logits = logits_of(model(inputs))
+        own = logits.gather(1, classes[:, None]).sum()
+        gradients = torch.autograd.grad(own, [found[name] for name in names], allow_unused=True)
+    return {
+        name: (found[name].detach(), torch.zeros_like(found[name]) if grad is None else grad)
+        for name, grad in zip(names, gradients, strict=True)
+    }

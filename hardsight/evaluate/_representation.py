@@ -1,0 +1,259 @@
+"""What the features know: a probe, clusters, silhouettes, and maps to look at."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from hardsight.errors import NonFiniteError, OptionError, ShapeError, StatisticError
+from hardsight.geometry import pairwise_angles
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a grouping of examples agrees with their labels, each in [0, 1].
+
+    Attributes:
+        homogeneity: 1 where every group holds one class only.
+        completeness: 1 where all examples of a class are in one group.
+        v_measure: harmonic mean of the two.
+        n: number of examples.
+    """
+
+    homogeneity: float
+    completeness: float
+    v_measure: float
+    n: int
+
+
+def linear_probe(
+    train_embeddings: ArrayLike,
+    train_labels: ArrayLike,
+    embeddings: ArrayLike,
+    *,
+    inverse_penalty: float = 1.0,
+    most_iterations: int = 500,
+) -> Labels:
+    """Predictions of a logistic regression trained anew on frozen features.
+
+    Features are centred and scaled to unit variance on the training part first.
+
+    Args:
+        train_embeddings: features to train on, ``[M, D]``.
+        train_labels: their class indices, ``[M]``.
+        embeddings: features to predict, ``[N, D]``.
+        inverse_penalty: inverse strength of the L2 penalty, scikit-learn's ``C``.
+        most_iterations: of the optimiser.
+
+    Returns:
+        Class indices, ``[N]``.
+
+    Raises:
+        ShapeError: the arrays do not fit each other.
+        NonFiniteError: a feature is NaN or infinite.
+        StatisticError: there is one class only.
+
+    Example:
+        >>> axes = np.eye(2).repeat(3, axis=0)
+        >>> linear_probe(axes, [0, 0, 0, 1, 1, 1], [[0.9, 0.1], [0.2, 0.7]]).tolist()
+        [0, 1]
+
+    Reference:
+        Zhao et al., Well-classified Examples are Underestimated, AAAI 2022, section 4.3: the
+        representation is judged by a classifier trained anew on it.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    known, labels = _matched(train_embeddings, train_labels)
+    others = _features(embeddings)
+    if known.shape[1] != others.shape[1]:
+        raise ShapeError(
+            f"expected features of one width, got {list(known.shape)} and {list(others.shape)}"
+        )
+    if len(np.unique(labels)) < 2:
+        raise StatisticError("expected at least 2 classes to train a probe on, got 1")
+    probe = make_pipeline(
+        StandardScaler(), LogisticRegression(C=inverse_penalty, max_iter=most_iterations)
+    )
+    with warnings.catch_warnings():
+        # stopping early changes the probe by less than its interval is wide
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        probe.fit(known, labels)
+    return np.asarray(probe.predict(others), dtype=np.int64)
+
+
+def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) -> Labels:
+    """Groups that k-means finds among features, without their labels.
+
+    Args:
+        embeddings: features, ``[N, D]``.
+        clusters: number of groups, usually that of classes.
+        seed: of the first centres; the best of 4 starts is taken.
+
+    Returns:
+        Group indices, ``[N]``.
+
+    Raises:
+        ShapeError: the features are no matrix.
+        NonFiniteError: a feature is NaN or infinite.
+        OptionError: there are fewer examples than groups.
+
+    Example:
+        >>> found = cluster_assignments([[0.0], [0.1], [5.0], [5.1]], 2)
+        >>> bool(found[0] == found[1] != found[2] == found[3])
+        True
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    points = _features(embeddings)
+    if not 1 <= clusters <= len(points):
+        raise OptionError(f"expected clusters in [1, {len(points)}], got clusters={clusters}")
+    with warnings.catch_warnings():
+        # fewer distinct points than groups: the empty groups say nothing wrong
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = KMeans(clusters, n_init=4, random_state=seed).fit_predict(points)
+    return np.asarray(found, dtype=np.int64)
+
+
+def agreement(groups: ArrayLike, labels: ArrayLike) -> Agreement:
+    r"""Homogeneity, completeness and V-measure of a grouping against labels.
+
+    .. math:: h = 1 - \frac{H(Y|G)}{H(Y)}, \quad c = 1 - \frac{H(G|Y)}{H(G)}, \quad
+        v = \frac{2hc}{h + c}
+
+    The groups may be clusters of features or predicted classes; the two are different questions,
+    and the AMC study reports the second.
+
+    Args:
+        groups: group indices, ``[N]``.
+        labels: class indices, ``[N]``.
+
+    Raises:
+        ShapeError: the columns differ in length, or are empty.
+
+    Example:
+        >>> agreement([1, 1, 0, 0], [0, 0, 1, 1]).v_measure
+        1.0
+
+    Reference:
+        Rosenberg and Hirschberg, V-Measure, EMNLP 2007; Choi et al., AMC-Loss, section 4.1.
+    """
+    from sklearn.metrics import homogeneity_completeness_v_measure
+
+    grouped, truth = np.asarray(groups), np.asarray(labels)
+    if grouped.shape != truth.shape or truth.ndim != 1 or not len(truth):
+        raise ShapeError(
+            "expected one row per example in every tensor and at least 1 row, got groups "
+            f"{list(grouped.shape)}, labels {list(truth.shape)}"
+        )
+    homogeneity, completeness, v_measure = homogeneity_completeness_v_measure(truth, grouped)
+    return Agreement(float(homogeneity), float(completeness), float(v_measure), len(truth))
+
+
+def angular_silhouette(embeddings: ArrayLike, labels: ArrayLike) -> Floats:
+    r"""How much nearer in angle an example is to its own class than to the next, per example.
+
+    .. math:: \frac{b - a}{\max(a, b)}
+
+    with :math:`a` the mean angle to the other examples of its class and :math:`b` the smallest
+    mean angle to those of another class.
+
+    Args:
+        embeddings: features, ``[N, D]``; all N by N angles are held, so pass a few thousand.
+        labels: class indices, ``[N]``.
+
+    Returns:
+        ``[N]`` in [-1, 1]; 0 for an example that is alone in its class.
+
+    Raises:
+        ShapeError: the arrays do not fit each other.
+        StatisticError: fewer than 2 classes, or no class with 2 examples.
+
+    Example:
+        >>> axes = [[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]
+        >>> angular_silhouette(axes, [0, 0, 1, 1]).round(2).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+
+    Reference:
+        Rousseeuw, Silhouettes, 1987, with the geodesic distance of the unit sphere.
+    """
+    from sklearn.metrics import silhouette_samples
+
+    points, truth = _matched(embeddings, labels)
+    classes = len(np.unique(truth))
+    if not 2 <= classes < len(truth):
+        raise StatisticError(
+            f"expected at least 2 classes and a class with 2 examples, got {len(truth)} examples "
+            f"of {classes} classes"
+        )
+    vectors = torch.from_numpy(points)
+    angles = pairwise_angles(vectors, vectors).numpy()
+    angles = (angles + angles.T) / 2  # rounding leaves the two halves an ulp apart
+    np.fill_diagonal(angles, 0.0)
+    return np.asarray(silhouette_samples(angles, truth, metric="precomputed"), dtype=np.float64)
+
+
+def tsne_map(embeddings: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Floats:
+    """Places on a plane that keep neighbours together, by t-SNE.
+
+    Distances between groups and sizes of groups mean nothing on such a map.
+
+    Args:
+        embeddings: features, ``[N, D]``.
+        perplexity: about how many neighbours count; lowered for fewer than 91 examples.
+        seed: same seed, same map.
+
+    Returns:
+        ``[N, 2]``.
+
+    Raises:
+        ShapeError: fewer than 4 examples.
+        NonFiniteError: a feature is NaN or infinite.
+
+    Example:
+        >>> tsne_map(np.eye(8)).shape
+        (8, 2)
+
+    Reference:
+        van der Maaten and Hinton, Visualizing Data using t-SNE, JMLR 2008.
+    """
+    from sklearn.manifold import TSNE
+
+    points = _features(embeddings)
+    if len(points) < 4:
+        raise ShapeError(f"expected at least 4 examples for a map, got {len(points)}")
+    near = min(perplexity, (len(points) - 1) / 3)
+    # the principal axes need two features and some variance; random places need nothing
+    start = "pca" if points.shape[1] > 1 and np.ptp(points, axis=0).max() > 0 else "random"
+    found = TSNE(perplexity=near, init=start, random_state=seed).fit_transform(points)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _matched(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Labels]:
+    points, truth = _features(embeddings), np.asarray(labels)
+    if truth.shape != points.shape[:1]:
+        raise ShapeError(
+            "expected one row per example in every tensor, got embeddings "
+            f"{list(points.shape)}, labels {list(truth.shape)}"
+        )
+    return points, truth
+
+
+def _features(embeddings: ArrayLike) -> Floats:
+    points = np.asarray(embeddings, dtype=np.float64)
+    if points.ndim != 2 or not points.size:
+        raise ShapeError(f"expected embeddings [N, D] with N, D >= 1, got {list(points.shape)}")
+    if not bool(np.isfinite(points).all()):
+        raise NonFiniteError("expected finite embeddings, got NaN or infinity")
+    return points

@@ -1,0 +1,368 @@
+"""A card from end to end: its numbers against direct computation, its refusals, its honesty."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.metrics import accuracy_score, roc_auc_score
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from hardsight.data import batches, open_source
+from hardsight.errors import (
+    DataError,
+    LabelError,
+    MissingDataError,
+    ModelError,
+    OptionError,
+    OutputError,
+    ShapeError,
+)
+from hardsight.models import SmallCNN
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.evaluate import EvaluateConfig, evaluate, named_model, run_evaluate
+from hardsight.stats import mcnemar
+
+PLAIN = {"mean": (0.0,), "std": (1.0,)}
+QUICK = {"map_examples": 30, "feature_examples": 100, "explain_examples": 0, "attack_examples": 0,
+         "device": "cpu"}  # fmt: skip
+
+
+def digits(split):
+    (batch,) = batches(open_source("builtin:digits", split=split), Preprocessing(), batch_size=2000)
+    return batch.inputs, batch.labels
+
+
+def trained(seed, steps=60, **options):
+    net = SmallCNN(seed=seed, **options).train()
+    inputs, labels = digits("train")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        rows = torch.randint(0, len(labels), (64,), generator=order)
+        loss = cross_entropy(net(inputs[rows]), labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def nets():
+    return {"first": trained(0), "second": trained(1, steps=25, embedding_width=3)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """90 digits to evaluate, and noise that is none."""
+    folder = tmp_path_factory.mktemp("data")
+    inputs, labels = digits("test")
+    images = (255 * inputs[:90, 0]).round().byte().numpy()
+    np.savez(folder / "digits.npz", images=images, labels=labels[:90].numpy())
+    noise = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(folder / "noise.npz", images=noise, labels=np.arange(60) % 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def card(nets, files, tmp_path_factory):
+    return evaluate(
+        nets, files / "digits.npz", ood=[files / "noise.npz"], train="builtin:digits",
+        train_split="train", epsilons=(0.05, 0.15), epsilons_l2=(0.5,), attack_steps=4,
+        attack_examples=90, explain_examples=12, map_examples=50, device="cpu",
+        out=tmp_path_factory.mktemp("out") / "card", **PLAIN,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def direct(nets, files):
+    """Logits of both models, without any of our loops."""
+    stored, noise = np.load(files / "digits.npz"), np.load(files / "noise.npz")["images"]
+    with torch.no_grad():
+        return {
+            "labels": stored["labels"],
+            **{name: net(torch.tensor(stored["images"][:, None] / 255).float()).numpy()
+               for name, net in nets.items()},
+            "noise": nets["first"](torch.tensor(noise[:, None] / 255).float()).numpy(),
+        }  # fmt: skip
+
+
+def test_accuracy_is_that_of_the_model(card, direct):
+    for model in card["models"]:
+        expected = accuracy_score(direct["labels"], direct[model["name"]].argmax(1))
+        assert model["accuracy"]["top1"]["value"] == expected
+        assert model["counts"] == {"rows": 90, "unreadable": 0, "non_finite": 0}
+
+
+def test_at_epsilon_zero_every_attack_gives_exactly_the_clean_accuracy(card):
+    for model in card["models"]:
+        for curve in model["robustness"]["curves"].values():
+            assert curve[0]["epsilon"] == 0
+            assert curve[0]["accuracy"] == pytest.approx(model["accuracy"]["top1"])
+            values = [point["accuracy"]["value"] for point in curve]
+            assert values == sorted(values, reverse=True)
+            assert values[-1] < values[0]
+
+
+def test_foreign_examples_are_judged_by_the_energy_of_their_logits(card, direct):
+    values = -np.concatenate([direct["first"].max(1), direct["noise"].max(1)])
+    found = card["models"][0]["ood"][0]["min_energy"]
+    assert found["auroc"]["value"] == pytest.approx(roc_auc_score(np.arange(150) >= 90, values))
+    assert (found["own"], found["foreign"]) == (90, 60)
+
+
+def test_comparison_is_paired(card, direct):
+    (compared,) = card["comparisons"]
+    right = {name: direct[name].argmax(1) == direct["labels"] for name in ("first", "second")}
+    row = compared["rows"][0]
+    assert row["p"] == mcnemar(right["second"], right["first"]).p
+    assert row["difference"] == pytest.approx(right["second"].mean() - right["first"].mean())
+    keys = {one["key"] for one in compared["rows"]}
+    assert keys == {"top1", "nll", "brier", "margin", "auroc", "fgsm", "pgd_linf", "pgd_l2"}
+
+
+def test_temperature_is_fitted_on_other_examples_than_it_is_judged_on(card):
+    for model in card["models"]:
+        part = model["calibration"]
+        assert (part["validation"], part["n"]) == (18, 72)
+        assert sum(one["count"] for one in part["before"]["bins"]) == 72
+        assert part["temperature"] > 0
+
+
+def test_training_data_gives_shots_and_a_probe(card):
+    first = card["models"][0]
+    assert first["accuracy"]["shots"]["many"]["n"] == 90  # 130 and more of each digit
+    assert first["representation"]["probe"]["trained_on"] == "the training data"
+    assert first["representation"]["probe"]["accuracy"]["value"] > 0.8
+
+
+def test_an_embedding_of_width_three_has_a_sphere(card):
+    first, second = (model["representation"] for model in card["models"])
+    assert first["sphere"] is None
+    lengths = np.linalg.norm(second["sphere"]["points"], axis=1)
+    assert set(lengths.round(2)) <= {0.0, 1.0}
+    assert first["map"]["labels"] == second["map"]["labels"]  # the same examples for all models
+
+
+def test_searches_include_images_made_against_the_other_model(card):
+    names = [check["name"] for check in card["models"][0]["robustness"]["masking"]["checks"]]
+    assert "images made against second" in names
+    for model in card["models"]:
+        masking = model["robustness"]["masking"]
+        assert masking["worst"]["value"] <= masking["base"]["value"]
+
+
+def test_images_made_against_a_copy_do_what_images_made_against_the_model_do(nets, files):
+    class Scaled(nn.Module):
+        """The same model behind another normalisation."""
+
+        preprocessing = Preprocessing(mean=(0.3,), std=(0.5,))
+
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, images):
+            return self.net(images * 0.5 + 0.3)
+
+    plain = copy.deepcopy(nets["first"])
+    plain.preprocessing = Preprocessing(origin="plain pixels")
+    options = {**QUICK, "attack_examples": 30, "epsilons": (0.1,), "epsilons_l2": (0,)}
+    models = {"plain": plain, "scaled": Scaled(nets["first"])}
+    for model in evaluate(models, files / "digits.npz", **options)["models"]:
+        masking = model["robustness"]["masking"]
+        (transferred,) = [one for one in masking["checks"] if one["name"].startswith("images")]
+        assert transferred["accuracy"]["value"] == pytest.approx(masking["base"]["value"], abs=0.04)
+        assert masking["base"]["value"] < 0.9 * model["accuracy"]["top1"]["value"]
+
+
+def test_maps_are_measured_and_shown_side_by_side(card):
+    for model in card["models"]:
+        part = model["explanation"]
+        assert part["layer"] == "body.9"
+        assert part["n"] == 12
+        assert 0.2 <= part["top_share"] <= 1
+    assert len(card["explanations"]) == 8
+    assert all(len(one["models"]) == 2 for one in card["explanations"])
+
+
+def test_every_number_has_a_definition(card):
+    assert {row["key"] for row in card["comparisons"][0]["rows"]} <= set(card["definitions"])
+    assert {row["test"] for row in card["comparisons"][0]["rows"]} <= set(card["definitions"])
+
+
+def test_the_file_holds_the_card_and_only_what_json_knows(card):
+    text = (Path(card["settings"]["out"]) / "card.json").read_text("utf-8")
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == card
+
+
+def test_two_runs_give_the_same_card_and_leave_nothing_behind(nets, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    net = nets["first"].train()
+    net.zero_grad(set_to_none=True)
+    options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 2, **PLAIN}
+    one, two = (evaluate(net, files / "digits.npz", **options) for _ in range(2))
+    assert one == two
+    assert list(tmp_path.iterdir()) == []
+    assert net.training
+    assert all(parameter.grad is None for parameter in net.parameters())
+    net.eval()
+
+
+def test_a_model_that_hides_its_gradients_is_caught(nets, files):
+    class Sure(nn.Module):
+        """The same decisions, so sure that cross-entropy has no gradient in float32."""
+
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, images):
+            return 3000 * self.net(images)
+
+    options = {**QUICK, "attack_examples": 60, "epsilons": (0.15,), "epsilons_l2": (0,), **PLAIN}
+    models = {"plain": nets["first"], "sure": Sure(nets["first"])}
+    plain, sure = evaluate(models, files / "digits.npz", **options)["models"]
+    assert plain["accuracy"] == sure["accuracy"]
+    pgd = [model["robustness"]["curves"]["pgd_linf"][-1]["accuracy"]["value"]
+           for model in (plain, sure)]  # fmt: skip
+    assert pgd[1] > pgd[0] + 0.2  # what a careless table would call robust
+    assert not plain["robustness"]["masking"]["suspicious"]
+    assert sure["robustness"]["masking"]["suspicious"]
+    worst = sure["robustness"]["masking"]["worst"]["value"]
+    assert worst <= plain["robustness"]["masking"]["base"]["value"] + 0.05
+
+
+def test_without_a_known_normalisation_attacks_are_left_out_and_never_guessed(nets, files):
+    options = {**QUICK, "attack_examples": 5}
+    (model,) = evaluate(nets["first"], files / "digits.npz", **options)["models"]
+    assert "does not state how its inputs are made from pixels" in model["robustness"]["note"]
+    with pytest.raises(OptionError, match=r"pass --mean and --std .* 0 and 1 for plain pixels"):
+        evaluate(nets["first"], files / "digits.npz", epsilons=(0.1,), **options)
+    stated = Preprocessing(origin="told")
+    found = evaluate(nets["first"], files / "digits.npz", preprocessing=stated, **options)
+    assert found["models"][0]["robustness"]["n"] == 5
+
+
+def test_a_constant_model_gets_notes_instead_of_numbers(files):
+    net = SmallCNN()
+    nn.init.zeros_(net.head.weight)
+    nn.init.zeros_(net.head.bias)
+    card = evaluate(net, files / "digits.npz", ood=[files / "noise.npz"], **QUICK)
+    (model,) = card["models"]
+    assert "values of the indicator are equal" in model["ood"][0]["min_energy"]["note"]
+    assert model["accuracy"]["top1"]["n"] == 90
+
+
+class Flat(nn.Module):
+    """No convolution anywhere."""
+
+    def __init__(self, classes=10):
+        super().__init__()
+        self.fc = nn.Linear(64, classes)
+
+    def forward(self, images):
+        return self.fc(images.flatten(1))
+
+
+def test_a_model_without_convolutions_has_no_maps_but_a_reason(files):
+    options = {**QUICK, "explain_examples": 3}
+    (model,) = evaluate(Flat(), files / "digits.npz", **options)["models"]
+    assert "Flat has no 2-d convolution" in model["explanation"]["note"]
+    with pytest.raises(ModelError, match="no layer 'body' of Flat"):
+        evaluate(Flat(), files / "digits.npz", cam_layer="body", **options)
+
+
+def test_a_vision_transformer_of_hugging_face_has_every_part(files):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=8,
+        intermediate_size=32,
+        patch_size=2,
+        num_channels=1,
+        num_labels=10,
+    )
+    options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 4, **PLAIN}
+    (model,) = evaluate(ViTForImageClassification(config), files / "digits.npz", **options)[
+        "models"
+    ]
+    assert model["explanation"]["grid"] == [4, 4]
+    assert model["explanation"]["n"] == 4
+    assert model["robustness"]["n"] == 6
+    assert model["representation"]["width"] == 16
+
+
+def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
+    class Broken(Flat):
+        def forward(self, images):
+            dark = images.mean((1, 2, 3)) < 0.28
+            logits = super().forward(images)
+            return torch.where(dark[:, None] & (len(images) > 8), torch.nan, logits)
+
+    (model,) = evaluate(Broken(), files / "digits.npz", **QUICK)["models"]
+    bad = model["counts"]["non_finite"]
+    assert 0 < bad < 90
+    assert model["accuracy"]["top1"]["n"] == 90
+    assert model["margin"]["all"]["n"] == 90 - bad
+
+
+def test_bad_input_says_what_was_expected(nets, files, tmp_path):
+    data = files / "digits.npz"
+    with pytest.raises(LabelError, match=r"digits.npz has 10 classes, the model 4"):
+        evaluate(Flat(4), data, **QUICK)
+    with pytest.raises(OptionError, match="models with the same classes, got a 10, b 12 classes"):
+        evaluate({"a": Flat(), "b": Flat(12)}, data, **QUICK)
+    with pytest.raises(OptionError, match="two models are called 'Flat'; name them"):
+        evaluate([Flat(), Flat()], data, **QUICK)
+    with pytest.raises(OptionError, match="at least one model, got none"):
+        evaluate([], data, **QUICK)
+    wide = np.zeros((4, 9, 9), np.uint8)
+    np.savez(tmp_path / "wide.npz", images=wide, labels=[0, 1, 0, 1])
+    with pytest.raises(ShapeError, match=r"inputs of shape \[1, 8, 8\], .* got \[1, 9, 9\] from"):
+        evaluate(Flat(), data, ood=[tmp_path / "wide.npz"], **QUICK)
+    options = {**QUICK, "attack_examples": 4, "epsilons": (0.1,)}
+    normalised = TensorDataset(torch.linspace(-2, 2, 1280).view(20, 1, 8, 8), torch.arange(20) % 10)
+    with pytest.raises(OptionError, match=r"gives pixels from .* instead of \[0, 1\]"):
+        evaluate(Flat(), normalised, **options, **PLAIN)
+    with pytest.raises(OptionError, match="every epsilon to be >= 0, got"):
+        evaluate(Flat(), data, **{**QUICK, "epsilons": (-0.1,)}, **PLAIN)
+    np.savez(tmp_path / "e.npz", embeddings=np.ones((4, 2), "f4"), labels=[0, 1, 0, 1])
+    with pytest.raises(OptionError, match="holds embeddings; an evaluation needs examples"):
+        evaluate(Flat(), tmp_path / "e.npz", **QUICK)
+    with pytest.raises(OptionError, match=r"validation_share in \(0, 1\), got 1"):
+        evaluate(Flat(), data, validation_share=1, **QUICK)
+    with pytest.raises(OptionError, match="map_examples >= 10, got 1"):
+        evaluate(Flat(), data, **{**QUICK, "map_examples": 1})
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="choose another --out"):
+        evaluate(Flat(), data, out=tmp_path / "file", **QUICK)
+
+
+def test_models_by_name_with_their_weights(nets, files, tmp_path):
+    save_file(nets["first"].state_dict(), tmp_path / "w.safetensors")
+    spec = "hardsight.models:SmallCNN"
+    given = {**QUICK, "data": str(files / "digits.npz"), "out": str(tmp_path / "card")}
+    config = EvaluateConfig.load(None, (), model=f"a={spec}@{tmp_path / 'w.safetensors'}",
+                                 compare=(f"b={spec}",), **given)  # fmt: skip
+    found = run_evaluate(config)["models"]
+    assert [model["name"] for model in found] == ["a", "b"]
+    assert found[0]["accuracy"]["top1"]["value"] > 0.8
+    assert found[0]["weights_digest"]
+    assert named_model("net.py:make@w.pt") == (None, "net.py:make", "w.pt")
+    with pytest.raises(OptionError, match="names its weights already; leave --weights out"):
+        run_evaluate(EvaluateConfig.load(None, (), model=f"{spec}@w.pt", weights="w.pt", **given))
+    with pytest.raises((MissingDataError, DataError)):
+        run_evaluate(EvaluateConfig.load(None, (), model=spec, **{**given, "data": "nowhere"}))
