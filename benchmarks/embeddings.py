@@ -72,7 +72,7 @@ def _write(folder: Path, rows: int, width: int, classes: int) -> torch.Tensor:
     for first in range(0, rows, 65536):
         part = labels[first : first + 65536]
         noise = draw.normal(size=(len(part), width)).astype(np.float32)
-        out[first : first + 65536] = 0.12 * weights[part] + noise  # about four in five right
+        out[first : first + 65536] = 0.185 * weights[part] + noise  # about four in five right
     out.flush()
     np.save(folder / "y.npy", labels)
     np.save(folder / "w.npy", weights)

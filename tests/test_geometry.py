@@ -409,7 +409,7 @@ def test_unit_pairwise_angles_take_rows_that_are_units_already():
 
 
 @pytest.mark.parametrize("vectorized", [True, False])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 8])
 def test_the_arc_cosine_in_place_is_exact_by_either_library(monkeypatch, vectorized, threads):
     monkeypatch.setattr(geometry, "_numpy_is_vectorized", lambda: vectorized)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
