@@ -66,14 +66,18 @@ class _Lazy(click.Group):
             ) from err
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+# the \b keeps click from rewrapping the lines below it
+_HELP = """Which examples does your classifier find hard, and why?
+
+\b
+Start here:
+  hardsight demo                         see it all, offline, in a minute
+  hardsight score --model net.py:make --weights w.safetensors --data photos/ --out run
+  hardsight report run                   then open run/report.html
+"""
+
+
+@click.group(cls=_Lazy, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(hardsight.__version__, prog_name="hardsight")
 def main() -> None:
-    r"""Which examples does your classifier find hard, and why?
-
-    \b
-    Start here:
-      hardsight demo                                     see it all, offline, in a minute
-      hardsight score --model net.py:make --weights w.safetensors --data photos/ --out run
-      hardsight report run                               then open run/report.html
-    """
+    """See ``_HELP``, which a stranger reads first."""

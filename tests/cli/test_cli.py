@@ -35,6 +35,8 @@ def embeddings(tmp_path):
 
 def test_help_lists_every_command_and_a_first_step(run):
     text = run("--help").output
+    assert "\\b" not in text
+    assert "\n  hardsight report run " in text.replace("    hardsight", "  hardsight")
     for word in ("demo", "score", "report", "doctor", "Start here", "hardsight demo"):
         assert word in text
 
@@ -44,6 +46,7 @@ def test_every_command_explains_itself(run, command):
     result = run(command, "--help")
     assert result.exit_code == 0
     assert len(result.output.splitlines()) > 4
+    assert "\\b" not in result.output
 
 
 def test_python_m_hardsight_is_the_same_program():
