@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from queue import Queue
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,13 +137,42 @@ class EmbeddingScorer:
         self.batch_size = batch_size or 16384
         self.num_classes = head.num_classes
         self._head = head
-        bias = None if head.bias is None else head.bias.to(device)
-        self.head = TiledHead(head.weight.to(device), bias, parts=plan.parts)
 
     def pieces(self, start: int) -> Iterator[Piece]:
-        """Pieces from position ``start`` on."""
-        for first in range(start, len(self.source), self.batch_size):
-            yield self._piece(first, min(first + self.batch_size, len(self.source)))
+        """Pieces from position ``start`` on, on a CPU one per core at a time.
+
+        Cores that each work on rows of their own wait for each other once a piece, not once an
+        operation, and the numbers do not depend on how many there are.
+        """
+        firsts = range(start, len(self.source), self.batch_size)
+        if self.device.type != "cpu":
+            head = self._tiled_head()
+            yield from (self._piece(head, first, self._rows(first)) for first in firsts)
+            return
+        with _one_thread_each() as cores, ThreadPoolExecutor(cores) as pool:
+            heads: Queue[TiledHead] = Queue()
+            for _ in range(cores):
+                heads.put(self._tiled_head())
+            waiting: deque[Future[Piece]] = deque()
+            for first in firsts:
+                # read here, in order: a reader may keep its place in the file
+                rows = self._rows(first)
+                waiting.append(pool.submit(self._piece_by_any, heads, first, rows))
+                if len(waiting) > cores:  # bounds what is held, and keeps the order
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _tiled_head(self) -> TiledHead:
+        bias = None if self._head.bias is None else self._head.bias.to(self.device)
+        return TiledHead(self._head.weight.to(self.device), bias, parts=self.plan.parts)
+
+    def _piece_by_any(self, heads: Queue[TiledHead], first: int, rows: Tensor) -> Piece:
+        head = heads.get()  # its working memory serves one thread at a time
+        try:
+            return self._piece(head, first, rows)
+        finally:
+            heads.put(head)
 
     @torch.inference_mode()
     def bias_facts(self) -> dict[str, Any]:
@@ -153,14 +185,15 @@ class EmbeddingScorer:
         bent = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
         return {"flip_rate": float(bent.float().mean()), "rows": rows}
 
-    def _rows(self, first: int, last: int) -> Tensor:
+    def _rows(self, first: int, count: int | None = None) -> Tensor:
+        last = min(first + (count or self.batch_size), len(self.source))
         return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
 
     @torch.inference_mode()
-    def _piece(self, first: int, last: int) -> Piece:
-        rows = self._rows(first, last)
+    def _piece(self, head: TiledHead, first: int, rows: Tensor) -> Piece:
+        last = first + len(rows)
         labels = torch.from_numpy(self.source.labels[first:last])
-        summaries = self.head.summaries(rows, labels.to(self.device))
+        summaries = head.summaries(rows, labels.to(self.device))
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
         return Piece(
@@ -172,6 +205,17 @@ class EmbeddingScorer:
             finite=finite,
             scores=self.plan.scores(summaries),
         )
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[int]:
+    """The number of cores, with torch on one thread within each operation meanwhile."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield cores
+    finally:
+        torch.set_num_threads(cores)
 
 
 class ModelScorer:

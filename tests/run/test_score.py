@@ -356,3 +356,31 @@ def test_settings_and_keywords_give_the_same_table(embeddings_file, tmp_path):
     by_settings = run_score(settings)
     by_keywords = hs.score(None, embeddings_file, scores=["avh"], batch_size=64, seed=4)
     assert by_settings.to_arrow().equals(by_keywords.to_arrow(), check_metadata=True)
+
+
+def test_the_numbers_do_not_depend_on_the_number_of_cores(embeddings_file):
+    tables = []
+    before = torch.get_num_threads()
+    try:
+        for cores in (1, 3):
+            torch.set_num_threads(cores)
+            tables.append(hs.score(None, embeddings_file, batch_size=32).to_arrow())
+            assert torch.get_num_threads() == cores  # given back
+    finally:
+        torch.set_num_threads(before)
+    assert tables[0].equals(tables[1], check_metadata=True)
+
+
+def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
+    embeddings_file, monkeypatch
+):
+    from hardsight.scores import TiledHead
+
+    def broken(self, embeddings, labels):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(TiledHead, "summaries", broken)
+    before = torch.get_num_threads()
+    with pytest.raises(MemoryError, match="no room"):
+        hs.score(None, embeddings_file, batch_size=32)
+    assert torch.get_num_threads() == before
