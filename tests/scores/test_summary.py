@@ -394,7 +394,7 @@ def test_public_scores_never_hold_all_examples_by_all_classes():
     x, labels, w = wide_problem()
     with LargestTensor() as largest:
         angular_visual_hardness(x, labels, w)
-    assert largest.entries <= 1 << 20  # 4 MiB of float32
+    assert largest.entries <= 1 << 21  # 8 MiB of float32
     with LargestTensor() as whole:  # what the recorder sees of the plain way
         pairwise_angles(x, w)
     assert whole.entries == 300 * 9000
