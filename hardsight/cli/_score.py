@@ -119,6 +119,11 @@ def _print_summary(table: ScoreTable) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
     console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
+    origin = table.metadata["model"].get("weights") or ""
+    if origin == "random initialisation" or origin.startswith("as made by"):
+        console.print(
+            f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
+        )
     if counts["errors"]:
         console.print(
             f"[yellow]{counts['errors']:,} examples could not be read[/]: "

@@ -198,3 +198,12 @@ def test_doctor_names_missing_parts_and_how_to_install_them(run, monkeypatch):
     for word in ("torch", "pyarrow", "cpu", "threads"):
         assert word in words
     assert "hardsight[app]" in words.replace(" ", "")
+
+
+def test_a_model_without_weights_is_mentioned(run, tmp_path):
+    result = run(
+        "score", "--model", "hardsight.models:SmallCNN", "--data", "builtin:digits",
+        "--split", "test", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "no --weights were given: the model was scored as made by" in result.output
