@@ -1,5 +1,6 @@
 import io
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -8,8 +9,6 @@ from PIL import Image
 from hardsight.data import batches, open_source
 from hardsight.errors import BadExampleError, DataError, MissingDataError, OptionError
 from hardsight.preprocessing import Preprocessing
-
-datasets = pytest.importorskip("datasets")
 
 
 @pytest.fixture(autouse=True)
