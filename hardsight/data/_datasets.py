@@ -112,6 +112,8 @@ class StreamSource:
         loading: of the DataLoader the dataset came in.
     """
 
+    is_stream = True  # going back means reading from the start
+
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:

@@ -93,7 +93,9 @@ class ScoreRun:
         table = ScoreTable(with_metadata(rows, self.about))
         if self.folder is None:
             return table
-        if thumbnails and not isinstance(source, EmbeddingSource):
+        # a stream would have to be read again from its start for every picture
+        is_stream = getattr(source, "is_stream", False)
+        if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
             pictures = _pictures(source, table, thumbnails, self.show)
             self.folder.write_side_file(THUMBNAILS, pictures)
         return self.folder.finish([table.to_arrow()], table.to_arrow().schema)
@@ -175,8 +177,8 @@ def _pictures(source: ExampleSource, table: ScoreTable, most: int, show: bool | 
         for index in indices:
             try:
                 picture = thumbnail(source[index].content)
-            except (BadExampleError, NotImplementedError, TypeError):
-                picture = None  # a stream cannot go back; a file may be gone meanwhile
+            except BadExampleError:
+                picture = None  # the file is gone meanwhile; its row stays
             if picture is not None:
                 kept[index] = picture
             advance(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from hardsight.run._train_images import (
 )
 
 
-class TrainBatches:
+class TrainBatches(ABC):
     """Augmented batches of one epoch after the other; what Lightning iterates over.
 
     Not named as a sampler: what Lightning itself would tell a sampler after a resume is not the
@@ -63,9 +64,9 @@ class TrainBatches:
         draws = Draws.of_epoch(self.length, self.augment, seed=self.seed, epoch=self.epoch)
         yield from self.drawn(draws)
 
+    @abstractmethod
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches of an epoch with these draws."""
-        raise NotImplementedError
 
     def parts(self, order: Tensor) -> list[Tensor]:
         """This process's rows of each batch."""

@@ -384,3 +384,28 @@ def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
     with pytest.raises(MemoryError, match="no room"):
         hs.score(None, embeddings_file, batch_size=32)
     assert torch.get_num_threads() == before
+
+
+def test_a_stream_is_not_read_again_for_pictures(tmp_path):
+    class Stream(IterableDataset):
+        passes = 0
+
+        def __iter__(self):
+            type(self).passes += 1
+            yield from zip(torch.rand(30, 1, 8, 8), [k % 3 for k in range(30)], strict=True)
+
+    table = hs.score(SmallCNN(num_classes=3), Stream(), out=tmp_path / "run")
+    assert len(table) == 30
+    assert Stream.passes == 2  # a look at the first examples, and the run
+    assert RunFolder(tmp_path / "run").thumbnails() == {}
+
+
+def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeypatch):
+    from hardsight.run import _score_run
+
+    def broken(content):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(_score_run, "thumbnail", broken)
+    with pytest.raises(TypeError, match="a bug"):
+        hs.score(SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run")
