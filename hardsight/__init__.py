@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hardsight import data as data
     from hardsight import errors as errors
     from hardsight import evaluate as evaluate
+    from hardsight import experiments as experiments
     from hardsight import geometry as geometry
     from hardsight import heads as heads
     from hardsight import kernels as kernels
@@ -30,6 +31,7 @@ _SUBPACKAGES = (
     "data",
     "errors",
     "evaluate",
+    "experiments",
     "geometry",
     "heads",
     "kernels",

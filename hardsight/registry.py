@@ -5,13 +5,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from hardsight.errors import UnknownNameError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=type[Any])
-Spec = TypeVar("Spec", bound="ScoreSpec | LossSpec | SummarySpec")
+
+
+class Named(Protocol):
+    """What a registry holds."""
+
+    @property
+    def name(self) -> str:
+        """The word it is found by."""
+        ...
+
+
+Spec = TypeVar("Spec", bound=Named)
 
 
 @dataclass(frozen=True)

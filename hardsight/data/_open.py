@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -92,9 +92,10 @@ def open_source(
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
     ==============================  ==============================================================
 
-    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, and arrays
-    with ``labels``. Of a DataLoader, the dataset, ``collate_fn``, batch size and workers are used;
-    the order is always the dataset's own, never the sampler's.
+    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, arrays with
+    ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`. Of a
+    DataLoader, the dataset, ``collate_fn``, batch size and workers are used; the order is always
+    the dataset's own, never the sampler's.
 
     Args:
         data: a name as above, or an object.
@@ -338,6 +339,10 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     from torch.utils.data import DataLoader, IterableDataset
 
     name = type(data).__name__
+    if _is_source(data):
+        _images_only(options)
+        options.refuse("split", "classes", because=f"a {name} is one split with its own classes")
+        return cast("ExampleSource", data)
     if isinstance(data, np.ndarray | torch.Tensor):
         return _arrays({"": MemoryArray(in_memory(data))}, name, options)
     _images_only(options)
@@ -369,6 +374,12 @@ def _loading(loader: Any) -> Loading:
         worker_init=loader.worker_init_fn,
         context=loader.multiprocessing_context,
     )
+
+
+def _is_source(data: Any) -> bool:
+    """Whether an object is a source already, such as a degraded one."""
+    parts = ("spec", "classes", "id_of", "label_of", "fingerprint")
+    return all(hasattr(data, part) for part in parts)
 
 
 def _is_streamed(data: Any) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from hardsight.data import ExampleSource, model_input
+from hardsight.data import ExampleSource, MemorySource, model_input
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._progress import progress
@@ -96,6 +96,24 @@ class Decoded(Dataset[Row | DataError]):
         return index, self._tensor(example.content), example.label
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the pictures lie in memory in the wanted size and colours."""
+        if not isinstance(self.source, MemorySource):
+            return False
+        shape = self.source.images.shape
+        channels = 1 if len(shape) == 3 else shape[3]
+        return self.how.size in (None, shape[1:3]) and self.how.channels in (None, channels)
+
+    def ready(self) -> TrainBatch:
+        """All examples at once, where :attr:`is_ready`."""
+        assert isinstance(self.source, MemorySource)
+        rows = np.asarray(self.rows)
+        images = torch.from_numpy(self.source.images[rows])
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+        labels = torch.from_numpy(self.source.labels[rows])
+        return TrainBatch(torch.from_numpy(rows), images.contiguous(), labels)
+
+    @property
     def are_ours(self) -> bool:
         """Whether images are brought to size and scale by us, not by a user's own dataset."""
         return not self._is_theirs(self.source[self.rows[0]].content)
@@ -124,6 +142,8 @@ class Decoded(Dataset[Row | DataError]):
 
 def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBatch:
     """All examples, stacked in the order of ``data``; raw pixels, not normalised."""
+    if data.is_ready:
+        return data.ready()
     parts: list[list[Tensor]] = [[], [], []]
     with progress(f"decoding {data.source.spec}", total=len(data), show=show) as advance:
         for batch in loaded(data, torch.arange(len(data)), batch_size=256, workers=workers):

@@ -24,6 +24,7 @@ from hardsight.errors import (
 )
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import chosen_device, chosen_workers
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_batches import EvaluationBatches
@@ -58,6 +59,7 @@ class TrainResult:
         best_epoch: the epoch, counted from 1, whose weights were selected.
         test: accuracy and loss on the test split, where the recipe names one.
         next_step: the command that scores the model.
+        preprocessing: what was done to images in training, and must be done to them again.
         dynamics: one row per training example with the summaries of its dynamics, where the
             recipe has ``track = true``; also in ``dynamics.parquet``.
         is_first_process: of several that train together, the one that writes and prints.
@@ -69,6 +71,7 @@ class TrainResult:
     best_epoch: int
     test: dict[str, float] | None
     next_step: str
+    preprocessing: Preprocessing
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
 
@@ -121,7 +124,8 @@ def train(
             table[key] = settings.pop(key)
     data = table["name"]
     if not isinstance(data, str):
-        table["name"] = os.fspath(data) if isinstance(data, os.PathLike) else type(data).__name__
+        is_path = isinstance(data, os.PathLike)
+        table["name"] = os.fspath(data) if is_path else getattr(data, "spec", type(data).__name__)
     name = model if isinstance(model, str) else type(model).__name__
     given = {"model": name, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
@@ -142,7 +146,7 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     if is_first:
         prepare(folder, recipe, resume=config.resume)
     if config.resume and (folder / _RESULT).exists():
-        return _finished(folder, config, loaded)
+        return _finished(folder, config, loaded, sources)
     with quiet(pl), torch.random.fork_rng():
         recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
     _load_best(loaded.model, folder)
@@ -154,6 +158,7 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
         recorder.best,
         test,
         _next_step(folder, config, loaded),
+        sources.train.how,
         None if tracker is None else _dynamics(tracker, folder, is_first),
         is_first,
     )
@@ -278,7 +283,9 @@ def _advice(last: Path, rows: list[dict[str, float]]) -> str:
     return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"
 
 
-def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainResult:
+def _finished(
+    folder: Path, config: TrainConfig, loaded: LoadedModel, sources: Sources
+) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
     _load_best(loaded.model, folder)
@@ -289,6 +296,7 @@ def _finished(folder: Path, config: TrainConfig, loaded: LoadedModel) -> TrainRe
         content["best_epoch"],
         content["test"],
         _next_step(folder, config, loaded),
+        sources.train.how,
         read_table(folder / _DYNAMICS) if config.track else None,
         is_first_process(),
     )

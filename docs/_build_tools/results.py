@@ -1,0 +1,62 @@
+"""One page per experiment, from the files that running it left in ``results/``."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+def _experiments() -> list[Any]:
+    from hardsight.experiments import EXPERIMENTS
+
+    return [EXPERIMENTS[name] for name in sorted(EXPERIMENTS)]
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages into the navigation, before the reference."""
+    pages = [{"All of them": "results/index.md"}]
+    pages += [{spec.name: f"results/{spec.name}.md"} for spec in _experiments()]
+    at = next(i for i, entry in enumerate(config.nav) if "Performance" in entry)
+    config.nav.insert(at, {"Results": pages})
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Make the pages and take the figures along."""
+    for spec in _experiments():
+        folder = RESULTS / spec.name
+        page = folder / "README.md"
+        text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
+        # figures lie in a folder of their own beside the pages
+        text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({spec.name}/\g<file>)", text)
+        files.append(File.generated(config, f"results/{spec.name}.md", content=text))
+        for figure in sorted(folder.glob("*.svg")):
+            where = f"results/{spec.name}/{figure.name}"
+            files.append(File.generated(config, where, abs_src_path=str(figure)))
+    files.append(File.generated(config, "results/index.md", content=_index()))
+    return files
+
+
+def _not_run(spec: Any) -> str:
+    return (
+        f"# {spec.title}\n\n*{spec.reproduces}*\n\n{spec.about}\n\nNot run at paper scale yet:\n\n"
+        f"```console\n$ hardsight experiment run {spec.name} --scale paper\n```\n"
+    )
+
+
+def _index() -> str:
+    rows = "\n".join(
+        f"| [{spec.name}]({spec.name}.md) | {spec.title} | {spec.reproduces} |"
+        for spec in _experiments()
+    )
+    return (
+        "# Results\n\nEvery table and figure below was made by one command, which stands at the "
+        "end of its page with seeds, versions and hardware. Each page says which claims of the "
+        "paper hold here and which do not. Epochs are fewer than the papers' where the page says "
+        "so; the data is the real one.\n\n"
+        f"| experiment | what it shows | makes again |\n| --- | --- | --- |\n{rows}\n"
+    )

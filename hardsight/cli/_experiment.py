@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+_EPILOG = """\b
+Examples:
+  hardsight experiment list
+  hardsight experiment run amc-table1
+  hardsight experiment run amc-table1 --scale paper --data-root data --runs runs
+  hardsight experiment run amc-table1 --set epochs=5 --set 'seeds=[0, 1]'
+"""
+
+
+@click.group(epilog=_EPILOG)
+def experiment() -> None:
+    """Make the papers' tables and figures again, by name."""
+
+
+@experiment.command("list")
+@click.option("--long", is_flag=True, help="Also what each one does, and its settings.")
+def list_(long: bool) -> None:
+    """List every experiment and the table or figure it makes again."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hardsight.experiments import EXPERIMENTS
+
+    console = Console(highlight=False)
+    grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
+    for name, spec in sorted(EXPERIMENTS.items()):
+        about = f"{spec.title}\n[dim]{spec.about}\npaper: {spec.scales['paper']}[/]\n"
+        grid.add_row(f"[bold]{name}[/]", spec.reproduces, about if long else spec.title)
+    console.print(grid)
+    console.print("\nnext: hardsight experiment run NAME", markup=False)
+
+
+@experiment.command(epilog=_EPILOG)
+@click.argument("name")
+@click.option(
+    "--scale",
+    default="smoke",
+    show_default=True,
+    metavar="[smoke|paper]",
+    help="smoke: embedded data, a CPU, seconds; paper: real data, a GPU, minutes.",
+)
+@click.option("--out", help="Folder of the result; results/NAME by default.")
+@click.option("--runs", help="Folder of trained models; other experiments find them again there.")
+@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+              help="Override one key of the setting, in TOML syntax.")  # fmt: skip
+def run(name: str, out: str | None, **options: Any) -> None:
+    """Run the experiment NAME and write its numbers, figures and page."""
+    from rich.console import Console
+
+    from hardsight.experiments import run_experiment  # torch loads only when this runs
+
+    folder = Path(out) if out is not None else Path("results") / name
+    result = run_experiment(name, out=folder, **options)
+    console = Console(highlight=False)
+    for table in result.tables:
+        _print_table(console, table)
+    for claim in result.claims:
+        word = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "undecided"}
+        console.print(f"{word[claim.holds]}: {claim.says} ({claim.seen})", soft_wrap=True)
+    console.print(f"result -> {folder / 'README.md'}", soft_wrap=True)
+
+
+def _print_table(console: Any, table: Any) -> None:
+    from rich.table import Table
+
+    from hardsight.experiments import said
+
+    grid = Table(*table.columns, title=table.title, title_justify="left")
+    for row in table.rows:
+        grid.add_row(*(said(cell) for cell in row))
+    console.print(grid)
+    if table.note:
+        console.print(f"[dim]{table.note}[/]")

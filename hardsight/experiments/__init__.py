@@ -1,0 +1,19 @@
+"""Every table and figure of the three papers, by name: ``hardsight experiment list``.
+
+An experiment is one file with one function from a :class:`Lab` and a setting to a
+:class:`Result`; the lines below list and register them.
+"""
+
+from hardsight.experiments._lab import Lab as Lab
+from hardsight.experiments._lab import Outputs as Outputs
+from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS
+from hardsight.experiments._registry import Experiment as Experiment
+from hardsight.experiments._registry import experiment as experiment
+from hardsight.experiments._result import Claim as Claim
+from hardsight.experiments._result import Figure as Figure
+from hardsight.experiments._result import Result as Result
+from hardsight.experiments._result import Spread as Spread
+from hardsight.experiments._result import Table as Table
+from hardsight.experiments._result import said as said
+from hardsight.experiments._result import spread as spread
+from hardsight.experiments._run import run_experiment as run_experiment

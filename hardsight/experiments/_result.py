@@ -1,0 +1,203 @@
+"""What an experiment found: tables, claims and figures, as JSON and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t as student
+
+RESULT, PAGE = "result.json", "README.md"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds.
+
+    Attributes:
+        mean: of the values.
+        std: their standard deviation, with n - 1; 0 for a single value.
+        low: lower end of the 95 % t-interval of the mean; NaN for a single value.
+        high: upper end.
+        n: how many values.
+    """
+
+    mean: float
+    std: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        digits = 2 if abs(self.mean) >= 1 else 4
+        said = f"{self.mean:.{digits}f}"
+        return f"{said} ± {self.std:.{digits}f}" if self.n > 1 else said
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean, standard deviation and 95 % t-interval of one value per seed.
+
+    Example:
+        >>> print(spread([90.0, 91.0, 92.0]))
+        91.00 ± 1.00
+    """
+    numbers = [float(value) for value in values]
+    mean, n = statistics.fmean(numbers), len(numbers)
+    if n == 1:
+        return Spread(mean, 0.0, math.nan, math.nan, 1)
+    std = statistics.stdev(numbers)
+    reach = float(student.ppf(0.975, n - 1)) * std / math.sqrt(n)
+    return Spread(mean, std, mean - reach, mean + reach, n)
+
+
+Cell = str | int | float | Spread | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a result.
+
+    Attributes:
+        title: what it shows.
+        columns: headings, with units.
+        rows: as many cells as columns each.
+        note: what a reader must know: what the spread is, what was chosen how.
+        paper: the paper's own rows in the same columns, where it has them.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    paper: Sequence[Sequence[Cell]] | None = None
+
+    def __post_init__(self) -> None:
+        for row in (*self.rows, *(self.paper or ())):
+            assert len(row) == len(self.columns), f"{self.title}: {row} under {self.columns}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, held against what was seen.
+
+    Attributes:
+        says: the claim.
+        paper: the paper's own number or reference.
+        seen: what was seen here, with numbers.
+        holds: whether it holds here; ``None`` where these runs do not decide it.
+    """
+
+    says: str
+    paper: str
+    seen: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture beside the result.
+
+    Attributes:
+        file: its name in the result's folder.
+        caption: what to see in it.
+        alt: what it shows, for those who cannot see it.
+    """
+
+    file: str
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment returns.
+
+    Attributes:
+        tables: in the order of reading.
+        claims: the paper's sentences with their outcome.
+        figures: in the order of reading.
+        data: raw numbers, one per seed, ready for JSON.
+    """
+
+    tables: Sequence[Table] = ()
+    claims: Sequence[Claim] = ()
+    figures: Sequence[Figure] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_result(result: Result, facts: Mapping[str, Any], folder: Path) -> None:
+    """Write ``result.json`` and ``README.md``, each renamed into place."""
+    content = {"format": FORMAT, **facts, **dataclasses.asdict(result)}
+    text = json.dumps(plain(content), indent=1, ensure_ascii=False)
+    for name, written in ((RESULT, text + "\n"), (PAGE, page(result, facts))):
+        part = folder / f"{name}.part"
+        part.write_text(written, encoding="utf-8")
+        part.replace(folder / name)
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them: no NaN, no arrays, names as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # numpy and torch
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def page(result: Result, facts: Mapping[str, Any]) -> str:
+    """The result as Markdown, for a repository and for the documentation."""
+    parts = [f"# {facts['title']}", f"*{facts['reproduces']}*", str(facts["about"])]
+    if result.claims:
+        parts += ["## What holds", _claims(result.claims)]
+    for table in result.tables:
+        parts += [f"## {table.title}", _grid(table.columns, table.rows), table.note]
+        if table.paper:
+            parts += ["The paper's numbers:", _grid(table.columns, table.paper)]
+    for figure in result.figures:
+        parts += [f"![{figure.alt}]({figure.file})", f"*{figure.caption}*"]
+    seeds = ", ".join(str(seed) for seed in facts["seeds"])
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    parts += [
+        "## Make it again",
+        f"```console\n$ {facts['command']}\n```",
+        f"Scale {facts['scale']}, seeds {seeds}; {facts['seconds']:.0f} s on "
+        f"{facts['hardware']['gpu'] or facts['hardware']['cpu']}; {versions}. Settings, numbers "
+        f"per seed and intervals: `{RESULT}`.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _claims(claims: Sequence[Claim]) -> str:
+    words = {True: "yes", False: "**no**", None: "undecided"}
+    rows = [(claim.says, claim.paper, claim.seen, words[claim.holds]) for claim in claims]
+    return _grid(("The paper says", "its number", "seen here", "holds"), rows)
+
+
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([said(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def said(cell: Cell) -> str:
+    """A cell as text.
+
+    Example:
+        >>> said(0.12345), said(None), said("CE")
+        ('0.1235', '', 'CE')
+    """
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:.2f}" if abs(cell) >= 1 else f"{cell:.4f}"
+    return str(cell).replace("|", "\\|")

@@ -1,0 +1,123 @@
+"""Run one experiment: settings, facts, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hardsight.config import config_from, toml_value
+from hardsight.errors import ConfigError, OptionError, OutputError
+from hardsight.experiments._lab import Lab
+from hardsight.experiments._registry import EXPERIMENTS, SCALES, Experiment
+from hardsight.experiments._result import Result, write_result
+from hardsight.registry import unknown_name
+from hardsight.run._provenance import versions
+
+
+def run_experiment(
+    name: str,
+    *,
+    scale: str = "smoke",
+    out: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    data_root: str | None = None,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+    show_progress: bool | None = None,
+) -> Result:
+    """Run an experiment and write its result, figures and page.
+
+    Args:
+        name: of :data:`EXPERIMENTS`.
+        scale: ``smoke`` (embedded data, a CPU, seconds) or ``paper`` (real data, a GPU, minutes).
+        out: folder of the result; ``results/NAME`` by default.
+        runs: folder of trained models, which later runs find again; a temporary one by default.
+        data_root: folder above those of named datasets.
+        device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+        overrides: ``KEY=VALUE`` for the keys of the experiment's setting.
+        show_progress: force progress on or off; by default it is shown on a terminal.
+
+    Raises:
+        UnknownNameError: there is no such experiment.
+        ConfigError: a key of the setting is unknown, or its value has the wrong type.
+        MissingDataError: a dataset is not there.
+    """
+    spec = EXPERIMENTS[name]
+    if scale not in SCALES:
+        raise OptionError(unknown_name("scale", scale, list(SCALES)))
+    setting = _setting(spec, scale, overrides)
+    folder = Path(out) if out is not None else Path("results") / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise OutputError(
+            f"cannot write to {folder}: {err.strerror}; choose another --out"
+        ) from err
+    with tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary:
+        lab = Lab(
+            scale=scale,
+            out=folder,
+            runs=Path(runs) if runs is not None else Path(temporary),
+            data_root=data_root,
+            device=device,
+            show_progress=show_progress,
+        )
+        start = time.perf_counter()
+        result = spec.function(lab, setting)
+    seconds = time.perf_counter() - start
+    write_result(result, _facts(spec, setting, lab, seconds, overrides), folder)
+    return result
+
+
+def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
+    """The setting of a scale with ``KEY=VALUE`` laid over it."""
+    setting = spec.scales[scale]
+    values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"expected KEY=VALUE, got {override!r}")
+        values[key.strip()] = toml_value(text.strip())
+    return config_from(type(setting), values, where=f"the settings of {spec.name}")
+
+
+def _facts(
+    spec: Experiment, setting: Any, lab: Lab, seconds: float, overrides: Sequence[str]
+) -> Mapping[str, Any]:
+    """Everything a reader needs to make the result again."""
+    more = "".join(f" --set '{override}'" for override in overrides)
+    return {
+        "name": spec.name,
+        "title": spec.title,
+        "reproduces": spec.reproduces,
+        "about": spec.about,
+        "scale": lab.scale,
+        "command": f"hardsight experiment run {spec.name} --scale {lab.scale}{more}",
+        "setting": dataclasses.asdict(setting),
+        "seeds": list(setting.seeds),
+        "seconds": seconds,
+        "hardware": _hardware(lab.device),
+        "versions": versions("lightning", "scikit-learn", "scipy"),
+    }
+
+
+def _hardware(device: torch.device) -> dict[str, str | None]:
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {"gpu": gpu, "cpu": f"{_processor()}, {os.cpu_count()} cores"}
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    if facts.exists():
+        for line in facts.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

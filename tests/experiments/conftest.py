@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
+from hardsight.experiments._plots import panels
+from hardsight.experiments._registry import EXPERIMENTS
+
+
+@dataclass(frozen=True)
+class Setting:
+    epochs: int = 1
+    seeds: tuple[int, ...] = (0, 1)
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A small real experiment under the name ``planted``, for the time of one test."""
+    monkeypatch.setattr(EXPERIMENTS, "_specs", dict(EXPERIMENTS._specs))
+
+    @experiment(
+        "planted",
+        title="A small network on digits",
+        reproduces="no paper",
+        scales={"smoke": Setting(), "paper": Setting(epochs=2)},
+    )
+    def run(lab: Lab, setting: Setting) -> Result:
+        """Trains one small network per seed."""
+        train, test = (lab.source("builtin:digits", split) for split in ("train", "test"))
+        runs = [
+            lab.train("small_cnn", train, seed=seed, epochs=setting.epochs)
+            for seed in setting.seeds
+        ]
+        accuracy = [100 * lab.outputs(done, test).accuracy for done in runs]
+        figure, (axes,) = panels()
+        axes.plot(setting.seeds, accuracy, "o")
+        return Result(
+            tables=[
+                Table("Accuracy", ("loss", "%"), [("CE", spread(accuracy))], paper=[("CE", 99.0)])
+            ],
+            claims=[Claim("digits are learned", "99 %", f"{accuracy[0]:.1f} %", accuracy[0] > 99)],
+            figures=[lab.figure(figure, "accuracy", caption="By seed.", alt="Points.")],
+            data={"accuracy": accuracy},
+        )
+
+    return EXPERIMENTS["planted"]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from hardsight.cli import main
+from hardsight.data import MemorySource
+from hardsight.errors import ConfigError, OptionError, UnknownNameError
+from hardsight.experiments import Lab, run_experiment, spread
+from hardsight.experiments._result import plain
+
+
+def test_a_result_carries_everything_needed_to_make_it_again(planted, tmp_path):
+    run_experiment("planted", out=tmp_path / "out", device="cpu")
+    content = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert content["command"] == "hardsight experiment run planted --scale smoke"
+    assert content["setting"] == {"epochs": 1, "seeds": [0, 1]}
+    assert content["seeds"] == [0, 1]
+    assert {"torch", "hardsight", "python"} <= set(content["versions"])
+    assert content["hardware"]["gpu"] is None
+    assert content["hardware"]["cpu"]
+    assert len(content["data"]["accuracy"]) == 2
+    assert (tmp_path / "out" / "accuracy.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_the_page_shows_numbers_claims_figures_and_the_command(planted, tmp_path):
+    run_experiment("planted", out=tmp_path, device="cpu", overrides=["epochs=1"])
+    page = (tmp_path / "README.md").read_text()
+    assert "| digits are learned | 99 % |" in page
+    assert "**no**" in page
+    assert "The paper's numbers:" in page
+    assert "![Points.](accuracy.svg)" in page
+    assert "$ hardsight experiment run planted --scale smoke --set 'epochs=1'" in page
+
+
+def test_the_same_recipe_is_trained_once(planted, tmp_path, monkeypatch):
+    first = run_experiment("planted", out=tmp_path / "a", runs=tmp_path / "runs", device="cpu")
+    import lightning.pytorch as pl
+
+    def fail(*args, **kwargs):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(pl.Trainer, "fit", fail)
+    again = run_experiment("planted", out=tmp_path / "b", runs=tmp_path / "runs", device="cpu")
+    assert again.data == first.data
+    with pytest.raises(AssertionError, match="trained again"):
+        run_experiment(
+            "planted", out=tmp_path / "c", runs=tmp_path / "runs", device="cpu",
+            overrides=["epochs=2"],
+        )  # fmt: skip
+
+
+def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):
+    with pytest.raises(ConfigError, match="Did you mean 'epochs'"):
+        run_experiment("planted", out=tmp_path, overrides=["epoch=1"])
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        run_experiment("planted", out=tmp_path, overrides=["epochs"])
+    with pytest.raises(OptionError, match="Did you mean 'smoke'"):
+        run_experiment("planted", out=tmp_path, scale="smok")
+
+
+def test_an_unknown_experiment_is_named_with_the_nearest(planted):
+    with pytest.raises(UnknownNameError, match="Did you mean 'planted'"):
+        run_experiment("plantd")
+
+
+def test_the_command_line_lists_and_runs(planted, tmp_path):
+    listed = CliRunner().invoke(main, ["experiment", "list"])
+    assert listed.exit_code == 0
+    assert "planted" in listed.output
+    done = CliRunner().invoke(
+        main, ["experiment", "run", "planted", "--out", str(tmp_path), "--device", "cpu"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "does not hold: digits are learned" in done.output
+    assert "README.md" in done.output
+    wrong = CliRunner().invoke(main, ["experiment", "run", "plantd"])
+    assert wrong.exit_code == 2
+    assert "Did you mean 'planted'" in wrong.output
+
+
+def lab(tmp_path):
+    return Lab(scale="smoke", out=tmp_path, runs=tmp_path / "runs", device="cpu")
+
+
+def test_outputs_are_those_of_the_normalised_images(tmp_path):
+    here = lab(tmp_path)
+    done = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0, epochs=1)
+    test = here.source("builtin:digits", "test", limit=20)
+    found = here.outputs(done, test)
+    how = done.preprocessing
+    pixels = (torch.tensor(test.images)[:, None] / 255 - how.mean[0]) / how.std[0]
+    with torch.no_grad():
+        wanted = done.model(pixels)
+    torch.testing.assert_close(found.logits, wanted)
+    torch.testing.assert_close(
+        found.embeddings @ found.class_weights.T + found.bias, wanted, rtol=1e-4, atol=1e-4
+    )
+    assert found.accuracy == (wanted.argmax(1).numpy() == test.labels).mean()
+
+
+def test_a_limit_keeps_the_share_of_every_class(tmp_path):
+    here = lab(tmp_path)
+    some = here.source("builtin:digits", "train", limit=100)
+    assert len(some) == 100
+    assert np.bincount(some.labels).min() >= 9
+    again = lab(tmp_path).source("builtin:digits", "train", limit=100)
+    np.testing.assert_array_equal(some.images, again.images)
+
+
+def test_spread_is_the_t_interval_worked_by_hand():
+    got = spread([1.0, 2.0, 3.0])
+    # t(0.975, 2) = 4.302653, standard error = 1 / sqrt(3)
+    assert (got.mean, got.std, got.n) == (2.0, 1.0, 3)
+    assert got.low == pytest.approx(2 - 4.302653 / math.sqrt(3), rel=1e-6)
+    assert got.high == pytest.approx(2 + 4.302653 / math.sqrt(3), rel=1e-6)
+    assert str(spread([5.0])) == "5.00"
+
+
+def test_json_has_no_nan_and_no_arrays():
+    assert plain({"a": np.array([1.5, np.nan]), 3: (1, math.inf)}) == {
+        "a": [1.5, None],
+        "3": [1, None],
+    }
+
+
+def test_copies_in_memory_change_what_they_say_and_nothing_else():
+    source = MemorySource(np.arange(32, dtype=np.uint8).reshape(2, 4, 4), [0, 1], ids=["a", "b"])
+    swapped = source.relabelled([1, 0])
+    assert [swapped.label_of(0), swapped.id_of(0), source.label_of(0)] == [1, "a", 0]
+    dark = source.with_images(source.images // 2)
+    assert dark[1].content.getpixel((0, 0)) == 8
+    assert source.subset([1])[0].id == "b"
+    assert len({copy.fingerprint() for copy in (source, swapped, dark, source.subset([1]))}) == 4
