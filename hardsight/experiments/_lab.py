@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -119,10 +120,13 @@ class Lab:
         }
         digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode())
         folder = self.runs / digest.hexdigest()[:16]
-        return train(
-            model, source, out=folder, seed=seed, device=str(self.device), resume=True,
-            show_progress=self.show, **settings,
-        )  # fmt: skip
+        self.runs.mkdir(parents=True, exist_ok=True)
+        # experiments side by side share their models: one trains, the others wait and find it
+        with FileLock(f"{folder}.lock"):
+            return train(
+                model, source, out=folder, seed=seed, device=str(self.device), resume=True,
+                show_progress=self.show, **settings,
+            )  # fmt: skip
 
     def outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         """Embeddings and logits of a trained model in eval mode, in float32."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from filelock import FileLock, Timeout
 
 from hardsight.cli import main
 from hardsight.data import MemorySource
@@ -53,6 +54,19 @@ def test_the_same_recipe_is_trained_once(planted, tmp_path, monkeypatch):
             "planted", out=tmp_path / "c", runs=tmp_path / "runs", device="cpu",
             overrides=["epochs=2"],
         )  # fmt: skip
+
+
+def test_a_recipe_is_locked_while_it_is_trained(tmp_path, monkeypatch):
+    # experiments side by side share a folder of models; two must not write the same one
+    def trained(model, source, *, out, **settings):
+        with pytest.raises(Timeout):
+            FileLock(f"{out}.lock").acquire(timeout=0)
+        return out
+
+    monkeypatch.setattr("hardsight.experiments._lab.train", trained)
+    here = lab(tmp_path)
+    folder = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
+    FileLock(f"{folder}.lock").acquire(timeout=0).lock.release()
 
 
 def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):
