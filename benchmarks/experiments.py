@@ -1,0 +1,123 @@
+"""All experiments side by side on one machine: ``python -m benchmarks.experiments --scale paper``.
+
+Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
+first run once per seed, which only fills the folder of trained models, and then whole, which finds
+every model there and writes the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hardsight.experiments import EXPERIMENTS
+
+# those on the right use models that those on the left train
+AFTER = {
+    "avh-dynamics": "avh-human",
+    "avh-degradation": "avh-human",
+    "el-table4": "el-table1",
+    "el-fig5": "el-table1",
+    "el-fig6": "el-table1",
+    "el-fig7": "el-table1",
+}
+
+
+@dataclass
+class Job:
+    """One process: a seed of an experiment, or the whole of it."""
+
+    name: str
+    seed: int | None
+    waits_for: list[Job] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+    start: float = 0.0
+    seconds: float | None = None
+
+    @property
+    def title(self) -> str:
+        """For people and file names."""
+        return self.name if self.seed is None else f"{self.name} (seed {self.seed})"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its process has ended, well or not."""
+        return self.seconds is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be started now."""
+        return self.process is None and all(job.is_done for job in self.waits_for)
+
+
+def jobs_of(names: list[str], scale: str) -> list[Job]:
+    """Seeds first, whole experiments as soon as their seeds are done."""
+    whole = {name: Job(name, None) for name in names}
+    seeds: list[Job] = []
+    for name, job in whole.items():
+        parts = [Job(name, seed) for seed in EXPERIMENTS[name].scales[scale].seeds]
+        above = whole.get(AFTER.get(name, ""))
+        if above is not None:
+            parts, job.waits_for = [], [above]
+        job.waits_for += parts
+        seeds += parts
+    return [*whole.values(), *seeds]
+
+
+def start(job: Job, args: argparse.Namespace) -> None:
+    out = args.out / job.name if job.seed is None else args.runs / "seeds" / job.title
+    command = [sys.executable, "-m", "hardsight", "experiment", "run", job.name]
+    command += ["--scale", args.scale, "--out", str(out), "--runs", str(args.runs)]
+    command += ["--data-root", str(args.data_root)] if args.data_root else []
+    command += ["--set", f"seeds=[{job.seed}]"] if job.seed is not None else []
+    log = args.runs / "logs" / f"{job.title}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // args.jobs))}
+    job.start = time.monotonic()
+    with log.open("wb") as sink:
+        job.process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
+
+
+def finish(job: Job) -> None:
+    assert job.process is not None
+    code = job.process.poll()
+    if code is not None and not job.is_done:
+        job.seconds = time.monotonic() - job.start
+        print(f"{job.seconds:7.1f} s  {'done' if code == 0 else f'exit {code}'}  {job.title}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=sorted(EXPERIMENTS), help="all by default")
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--jobs", type=int, default=6, help="processes at a time")
+    parser.add_argument("--minutes", type=float, help="stop everything after this long")
+    args = parser.parse_args()
+    jobs, begin = jobs_of(args.names or sorted(EXPERIMENTS), args.scale), time.monotonic()
+    while not all(job.is_done for job in jobs):
+        running = [job for job in jobs if job.process is not None and not job.is_done]
+        for job in running:
+            finish(job)
+        ready = [job for job in jobs if job.is_ready]
+        for job in ready[: max(0, args.jobs - sum(not job.is_done for job in running))]:
+            start(job, args)
+        if args.minutes and time.monotonic() - begin > 60 * args.minutes:
+            for job in running:
+                if job.process is not None and job.process.poll() is None:
+                    job.process.terminate()
+                    print(f"stopped  {job.title}")
+            break
+        time.sleep(0.2)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
