@@ -8,14 +8,18 @@ every model there and writes the result.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from hardsight.experiments import EXPERIMENTS
+import lightning.pytorch  # noqa: F401 (before the fork)
+import torch
+
+from hardsight.experiments import EXPERIMENTS, Lab, run_experiment
 
 # those on the right use models that those on the left train
 AFTER = {
@@ -35,7 +39,7 @@ class Job:
     name: str
     seed: int | None
     waits_for: list[Job] = field(default_factory=list)
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkProcess | None = None
     start: float = 0.0
     seconds: float | None = None
 
@@ -70,22 +74,33 @@ def jobs_of(names: list[str], scale: str) -> list[Job]:
 
 
 def start(job: Job, args: argparse.Namespace) -> None:
-    out = args.out / job.name if job.seed is None else args.runs / "seeds" / job.title
-    command = [sys.executable, "-m", "hardsight", "experiment", "run", job.name]
-    command += ["--scale", args.scale, "--out", str(out), "--runs", str(args.runs)]
-    command += ["--data-root", str(args.data_root)] if args.data_root else []
-    command += ["--set", f"seeds=[{job.seed}]"] if job.seed is not None else []
     log = args.runs / "logs" / f"{job.title}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // args.jobs))}
+    # forked: the imports and the decoded data of this process are there at once
+    job.process = multiprocessing.get_context("fork").Process(target=work, args=(job, args, log))
     job.start = time.monotonic()
-    with log.open("wb") as sink:
-        job.process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
+    job.process.start()
+
+
+def work(job: Job, args: argparse.Namespace, log: Path) -> None:
+    with log.open("w") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) // args.jobs))
+        run_experiment(
+            job.name,
+            scale=args.scale,
+            out=args.out / job.name if job.seed is None else args.runs / "seeds" / job.title,
+            runs=args.runs,
+            data_root=args.data_root,
+            overrides=[] if job.seed is None else [f"seeds=[{job.seed}]"],
+            show_progress=False,
+        )
 
 
 def finish(job: Job) -> None:
     assert job.process is not None
-    code = job.process.poll()
+    code = job.process.exitcode
     if code is not None and not job.is_done:
         job.seconds = time.monotonic() - job.start
         print(f"{job.seconds:7.1f} s  {'done' if code == 0 else f'exit {code}'}  {job.title}")
@@ -95,12 +110,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=sorted(EXPERIMENTS), help="all by default")
     parser.add_argument("--scale", default="paper")
-    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--data-root")
+    parser.add_argument(
+        "--preload",
+        nargs="*",
+        default=[],
+        metavar="NAME:SPLIT",
+        help="data to decode once, before the processes start",
+    )
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time")
     parser.add_argument("--minutes", type=float, help="stop everything after this long")
     args = parser.parse_args()
+    lab = Lab(
+        scale=args.scale, out=args.out, runs=args.runs, data_root=args.data_root, device="cpu"
+    )
+    for name, _, split in (given.rpartition(":") for given in args.preload):
+        lab.source(name, split)
     jobs, begin = jobs_of(args.names or sorted(EXPERIMENTS), args.scale), time.monotonic()
     while not all(job.is_done for job in jobs):
         running = [job for job in jobs if job.process is not None and not job.is_done]
@@ -111,7 +138,7 @@ def main() -> None:
             start(job, args)
         if args.minutes and time.monotonic() - begin > 60 * args.minutes:
             for job in running:
-                if job.process is not None and job.process.poll() is None:
+                if job.process is not None and job.process.is_alive():
                     job.process.terminate()
                     print(f"stopped  {job.title}")
             break

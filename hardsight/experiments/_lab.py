@@ -26,6 +26,8 @@ from hardsight.run._train_images import Pixels
 from hardsight.run.train import TrainResult, train
 
 _BATCH = 1024
+# by name, split and root; whoever forks processes can fill it first
+_DECODED: dict[tuple[str, str | None, str | None], MemorySource] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +80,10 @@ class Lab:
         self.device = chosen_device(device)
         self.show = show_progress
         self._console = Console(stderr=True, highlight=False)
-        self._sources: dict[tuple[str, str | None], MemorySource] = {}
+        self._seconds: dict[Path, float] = {}
 
     def source(self, name: str, split: str | None, *, limit: int | None = None) -> MemorySource:
-        """A split of a dataset, decoded once per lab.
+        """A split of a dataset, decoded once per process.
 
         Args:
             name: as :func:`hardsight.data.open_source` takes it.
@@ -91,14 +93,14 @@ class Lab:
         Raises:
             MissingDataError: it is not there; the message says where to put it.
         """
-        if (name, split) not in self._sources:
-            root = None if ":" in name or "/" in name else self.data_root
+        root = None if ":" in name or "/" in name else self.data_root
+        if (name, split, root) not in _DECODED:
             opened = open_source(name, split=split, data_root=root)
             if isinstance(opened, EmbeddingSource):
                 raise DataError(f"{name} holds embeddings; an experiment needs images")
             self.step(f"reading {name}" + (f" ({split})" if split else ""))
-            self._sources[name, split] = decoded(opened)
-        whole = self._sources[name, split]
+            _DECODED[name, split, root] = decoded(opened)
+        whole = _DECODED[name, split, root]
         return whole if limit is None or limit >= len(whole) else whole.subset(_even(whole, limit))
 
     def train(
@@ -123,10 +125,17 @@ class Lab:
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
         with FileLock(f"{folder}.lock"):
-            return train(
+            result = train(
                 model, source, out=folder, seed=seed, device=str(self.device), resume=True,
                 show_progress=self.show, **settings,
             )  # fmt: skip
+        self._seconds[folder] = sum(row.get("seconds", 0.0) for row in result.history)
+        return result
+
+    @property
+    def training_seconds(self) -> float:
+        """How long the models took that were asked for, also those that were found."""
+        return sum(self._seconds.values())
 
     def outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         """Embeddings and logits of a trained model in eval mode, in float32."""

@@ -104,6 +104,7 @@ def _facts(
         "setting": dataclasses.asdict(setting),
         "seeds": list(setting.seeds),
         "seconds": seconds,
+        "training_seconds": lab.training_seconds,
         "hardware": _hardware(lab.device),
         "versions": versions("lightning", "scikit-learn", "scipy"),
     }
