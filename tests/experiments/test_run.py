@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,12 +62,14 @@ def test_a_recipe_is_locked_while_it_is_trained(tmp_path, monkeypatch):
     def trained(model, source, *, out, **settings):
         with pytest.raises(Timeout):
             FileLock(f"{out}.lock").acquire(timeout=0)
-        return out
+        return SimpleNamespace(folder=out, history=[{"seconds": 2.0}, {"seconds": 1.0}])
 
     monkeypatch.setattr("hardsight.experiments._lab.train", trained)
     here = lab(tmp_path)
-    folder = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
-    FileLock(f"{folder}.lock").acquire(timeout=0).lock.release()
+    for _ in range(2):  # the second one is found, and its time counts once
+        done = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
+    FileLock(f"{done.folder}.lock").acquire(timeout=0).lock.release()
+    assert here.training_seconds == 3.0
 
 
 def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):
