@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hardsight import stats as stats
     from hardsight import tracking as tracking
     from hardsight.heads import find_head as find_head
+    from hardsight.run.adapt import adapt as adapt
     from hardsight.run.score import score as score
     from hardsight.run.train import train as train
     from hardsight.table import read_table as read_table
@@ -45,6 +46,7 @@ _SUBPACKAGES = (
     "tracking",
 )
 _VERBS = {
+    "adapt": "hardsight.run.adapt",
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",

@@ -15,6 +15,7 @@ from hardsight.data._degrade import with_uniform_noise as with_uniform_noise
 from hardsight.data._embeddings import EmbeddingSource as EmbeddingSource
 from hardsight.data._example import Example as Example
 from hardsight.data._example import ExampleSource as ExampleSource
+from hardsight.data._folder import UnlabelledFolder as UnlabelledFolder
 from hardsight.data._human import human_frequency as human_frequency
 from hardsight.data._images import thumbnail as thumbnail
 from hardsight.data._label_noise import with_label_errors as with_label_errors

@@ -77,15 +77,71 @@ class FolderSource:
         """SHA-256 over names, sizes, labels and classes."""
         mark = Fingerprint("folder").add_names(self.classes).add_array(self._labels)
         for index in range(len(self)):
-            try:
-                size = os.stat(self._path(index)).st_size
-            except OSError:
-                size = -1  # a dangling link; reading it is a bad example
-            mark.add(self.id_of(index), size)
+            mark.add(self.id_of(index), file_size(self._path(index)))
         return mark.hexdigest()
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self._root, bytes(self._names[index].as_py()))
+
+
+class UnlabelledFolder:
+    """Images below a folder, in or out of class folders, whose label nobody knows.
+
+    Args:
+        folder: searched to any depth; hidden files are not looked at.
+        spec: as the user named it.
+
+    Raises:
+        DataError: there are no images.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("L", (8, 8)).save(folder / "street.png")
+        >>> loose = UnlabelledFolder(folder)
+        >>> loose.id_of(0), loose.label_of(0), loose.classes
+        ('street.png', -1, ())
+    """
+
+    def __init__(self, folder: Path, *, spec: str | None = None) -> None:
+        self.spec, self._root = spec or str(folder), os.fsencode(folder)
+        self.classes: tuple[str, ...] = ()
+        self._names = pa.array(sorted(_images_below(self._root, b"", ())), type=pa.large_binary())
+        if not len(self._names):
+            raise DataError(f"no images below {self.spec} (.jpg, .png, .webp, ...)")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: int) -> Example:
+        return Example(self.id_of(index), -1, decode_file(self._path(index)))
+
+    def id_of(self, index: int) -> str:
+        """Path relative to the folder, with forward slashes."""
+        return printable(self._names[index].as_py()).replace(os.sep, "/")
+
+    def label_of(self, index: int) -> int:
+        """-1."""
+        return -1
+
+    def fingerprint(self) -> str:
+        """SHA-256 over names and sizes."""
+        mark = Fingerprint("unlabelled folder")
+        for index in range(len(self)):
+            mark.add(self.id_of(index), file_size(self._path(index)))
+        return mark.hexdigest()
+
+    def _path(self, index: int) -> bytes:
+        return os.path.join(self._root, bytes(self._names[index].as_py()))
+
+
+def file_size(path: bytes) -> int:
+    """Bytes of a file; -1 for a dangling link, reading which is a bad example."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
 
 
 def printable(name: bytes) -> str:

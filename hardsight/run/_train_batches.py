@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from hardsight.run._train_config import AugmentConfig
 from hardsight.run._train_images import (
     Decoded,
     Draws,
+    Examples,
     Pixels,
     Shard,
     TrainBatch,
@@ -88,19 +90,33 @@ class ResidentBatches(TrainBatches):
         images = whole.inputs.to(self.device)
         padding = self.augment.crop_padding
         self._frames = padded(images, padding) if self._are_images else images
+        self._rows: Tensor | None = None
+
+    def subset(self, rows: Tensor, *, seed: int) -> ResidentBatches:
+        """Batches of some rows, drawn by another seed; the images are shared."""
+        part = copy.copy(self)
+        part._rows, part.length = rows.to(self.device), len(rows)
+        part.seed, part.epoch = seed, 0
+        return part
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches, gathered on the device."""
         draws = draws.to(self.device)
-        for rows in self.parts(draws.order):
-            inputs = self.pixels.normalised(self._raw(rows, draws))
-            yield TrainBatch(self._index[rows], inputs, self._labels[rows])
+        for places in self.parts(draws.order):
+            rows = places if self._rows is None else self._rows[places]
+            yield self._batch(rows, draws.offsets[places], draws.flips[places])
 
-    def _raw(self, rows: Tensor, draws: Draws) -> Tensor:
-        if not self._are_images:
-            return self._frames[rows]
-        padding = self.augment.crop_padding
-        return cropped(self._frames, rows, draws.offsets[rows], draws.flips[rows], padding)
+    def plain(self, rows: Tensor) -> TrainBatch:
+        """Some rows as they are, without augmentation."""
+        rows = rows.to(self.device)
+        middle = rows.new_full((len(rows), 2), self.augment.crop_padding)
+        return self._batch(rows, middle, torch.zeros_like(rows, dtype=torch.bool))
+
+    def _batch(self, rows: Tensor, offsets: Tensor, flips: Tensor) -> TrainBatch:
+        raw = self._frames[rows] if not self._are_images else cropped(
+            self._frames, rows, offsets, flips, self.augment.crop_padding
+        )  # fmt: skip
+        return TrainBatch(self._index[rows], self.pixels.normalised(raw), self._labels[rows])
 
 
 class StreamedBatches(TrainBatches):
@@ -112,7 +128,7 @@ class StreamedBatches(TrainBatches):
         options: of :class:`TrainBatches`.
     """
 
-    def __init__(self, data: Decoded, *args: Any, workers: int, **options: Any) -> None:
+    def __init__(self, data: Examples, *args: Any, workers: int, **options: Any) -> None:
         super().__init__(*args, length=len(data), **options)
         self._data, self._workers = data, workers
 

@@ -65,13 +65,18 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+def differing_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What two recipes set differently, in words, but for what may change."""
     new = json.loads(json.dumps(new))  # tuples as lists
-    differing = [
+    return [
         f"{key} = {old['config'].get(key)!r} instead of {value!r}"
         for key, value in new["config"].items()
         if key not in _FREE_TO_CHANGE and old["config"].get(key) != value
     ]
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+    differing = differing_keys(old, new)
     if old["data_fingerprint"] != new["data_fingerprint"]:
         differing.append("other training data")
     if differing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -56,7 +57,14 @@ class Shard:
         return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
 
 
-class Decoded(Dataset[Row | DataError]):
+class Examples(Dataset[Row | DataError], ABC):
+    """Examples by position: each a row, or why there is none."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+
+class Decoded(Examples):
     """A source as tensors: images uint8 ``[C, H, W]`` where that loses nothing, else float32.
 
     Args:
@@ -154,7 +162,7 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
 
 
 def loaded(
-    data: Decoded, order: Tensor, *, batch_size: int, workers: int
+    data: Examples, order: Tensor, *, batch_size: int, workers: int
 ) -> Iterator[list[Tensor]]:
     """Batches of positions, raw pixels and labels in a given order.
 

@@ -159,18 +159,22 @@ class TrainModule(pl.LightningModule):
         """Loss of a batch."""
         self.embeddings, self.logits = self._forward(batch.inputs)
         assert self.logits is not None
-        loss = self._loss(
-            self.logits,
-            batch.labels,
-            embeddings=self.embeddings,
-            layer=self._layer[0],
-            epoch=self.current_epoch,
-        )
+        loss = self.loss_of(self.logits, batch)
         with torch.no_grad():
             self.train_tally.add(loss, self.logits, batch.labels)
             finite = self.logits.isfinite().all(dim=1)
         self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
         return loss
+
+    def loss_of(self, logits: Tensor, batch: TrainBatch) -> Tensor:
+        """The recipe's losses of a batch."""
+        return self._loss(
+            logits,
+            batch.labels,
+            embeddings=self.embeddings,
+            layer=self._layer[0],
+            epoch=self.current_epoch,
+        )
 
     def check_steps(self) -> None:
         """Raise where a loss since the last check was not finite."""

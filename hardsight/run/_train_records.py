@@ -148,11 +148,18 @@ class ProgressBar(pl.Callback):
         steps_per_epoch: of this process.
         recorder: has the metrics of the epochs done.
         show: force the bar on or off.
+        name: what is being done.
     """
 
     def __init__(
-        self, config: TrainConfig, steps_per_epoch: int, recorder: RunRecorder, show: bool | None
+        self,
+        config: TrainConfig,
+        steps_per_epoch: int,
+        recorder: RunRecorder,
+        show: bool | None,
+        name: str = "training",
     ) -> None:
+        self._name = name
         self._config, self._steps, self._recorder, self._show = (
             config, steps_per_epoch, recorder, show,
         )  # fmt: skip
@@ -182,12 +189,12 @@ class ProgressBar(pl.Callback):
 
     def _title(self) -> str:
         if not self._recorder.rows:
-            return f"training, epoch 1 of {self._config.epochs}"
+            return f"{self._name}, epoch 1 of {self._config.epochs}"
         row = self._recorder.rows[-1]
         shown = f"loss {row['train_loss']:.3f}"
         if "val_accuracy" in row:
             shown += f", validation {row['val_accuracy']:.1%}"
-        return f"training, epoch {row['epoch']} of {self._config.epochs}: {shown}"
+        return f"{self._name}, epoch {row['epoch']} of {self._config.epochs}: {shown}"
 
 
 def model_state(trainer: pl.Trainer) -> dict[str, Tensor]:

@@ -88,6 +88,26 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
     )
 
 
+def normalised_for(known: Preprocessing | None, sources: Sources, config: DataConfig) -> Sources:
+    """The data as a model wants it that states its own mean and deviation, such as a trained one.
+
+    What the recipe states goes first; size and channels stay those of the images or the recipe.
+    """
+    if known is None or not sources.train.are_ours or sources.train.row(0)[1].ndim != 3:
+        return sources
+    mean = known.mean if config.mean is None else config.mean
+    std = known.std if config.std is None else config.std
+    how = replace(sources.train.how, mean=mean, std=std, origin=known.origin)
+
+    def again(data: Decoded | None) -> Decoded | None:
+        return None if data is None else Decoded(data.source, how, data.rows)
+
+    train = Decoded(sources.train.source, how, sources.train.rows)
+    return replace(
+        sources, train=train, validation=again(sources.validation), test=again(sources.test)
+    )
+
+
 def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
     """Rows to train on and rows held out, the same share of every class.
 

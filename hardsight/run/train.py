@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,7 @@ from torch import nn
 
 from hardsight._optional import require
 from hardsight.config import config_from
-from hardsight.errors import (
-    ConfigError,
-    NonFiniteError,
-    OptionError,
-)
+from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
@@ -36,10 +30,11 @@ from hardsight.run._train_config import OptimizerConfig as OptimizerConfig
 from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
 from hardsight.run._train_config import TrainConfig as TrainConfig
 from hardsight.run._train_engine import own_device, quiet, trainer_of
+from hardsight.run._train_fit import fit, start_of
 from hardsight.run._train_folder import is_first_process, prepare, recipe_of
 from hardsight.run._train_images import Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
-from hardsight.run._train_setup import Sources, batches_of, opened_sources
+from hardsight.run._train_setup import Sources, batches_of, normalised_for, opened_sources
 from hardsight.table import ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
@@ -78,7 +73,7 @@ class TrainResult:
 
 def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
     """:func:`train` by settings, as the command line does it."""
-    return _run(config, config.model.name, config.data.name, show_progress)
+    return run_recipe(config, config.model.name, config.data.name, show_progress)
 
 
 def train(
@@ -129,14 +124,18 @@ def train(
     name = model if isinstance(model, str) else type(model).__name__
     given = {"model": name, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
-    return _run(config, model, data, show_progress)
+    return run_recipe(config, model, data, show_progress)
 
 
-def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None) -> TrainResult:
+def run_recipe(
+    config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None
+) -> TrainResult:
+    """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
     folder, device = Path(config.out), chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed)
-    loaded = _loaded(config, model, sources)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    sources = normalised_for(loaded.preprocessing, sources, config.data)
     loss = TotalLoss(config.loss)
     _check_strategy(config, loss)
     needs_head = loss.needs_embeddings or config.track
@@ -167,19 +166,21 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     return result
 
 
-def _loaded(config: TrainConfig, model: str | nn.Module, sources: Sources) -> LoadedModel:
-    """The model with random weights of the recipe's seed, fitting the data."""
+def loaded_for(
+    config: ModelConfig, model: str | nn.Module, sources: Sources, *, seed: int
+) -> LoadedModel:
+    """The model with random weights of a seed, unless it brings its own, fitting the data."""
     _, image, _ = sources.train.row(0)
     shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
-    seed = seed_of(config.seed, "weights") % 2**31
+    drawn = seed_of(seed, "weights") % 2**31
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(drawn)
         return load_model(
             model,
-            weights=config.model.weights,
+            weights=config.weights,
             num_classes=len(sources.classes),
-            options=config.model.options,
-            if_taken={**shape, "seed": seed},
+            options=config.options,
+            if_taken={**shape, "seed": drawn},
         )
 
 
@@ -211,7 +212,6 @@ def _fitted(
     show: bool | None,
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
     from hardsight.run._train_module import TrainModule
-    from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
 
     trainer = trainer_of(pl, config, device, loss)
     own = own_device(trainer, device)
@@ -220,34 +220,21 @@ def _fitted(
     train, validation, pixels = batches_of(
         sources, config, device=own, shard=shard, workers=workers, show=show
     )
-    recorder = RunRecorder(Path(config.out), config)
-    bar = ProgressBar(config, len(train), recorder, show)
-    last = Path(config.out) / LAST
-    start = last if config.resume and last.exists() else None
     tracker = None
     if config.track:
         assert head is not None
-        tracker = _tracker(config, sources, loaded.model.get_submodule(head.name), start)
-        # before the recorder: an epoch's rows are written when its checkpoint says so
-        trainer.callbacks.append(tracker.lightning_callback())
-    trainer.callbacks += [recorder, bar]
+        layer = loaded.model.get_submodule(head.name)
+        tracker = _tracker(config, sources, layer, start_of(config))
     loaded.model.train()
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train)
-    answer = signal.getsignal(signal.SIGINT)
-    try:
-        trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
-    except NonFiniteError as err:
-        raise NonFiniteError(f"{err}; {_advice(last, recorder.rows)}") from err
-    except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, answer)
-        raise KeyboardInterrupt from err
-    finally:
-        module.close()
-        bar.close()
+    # before the recorder: an epoch's rows are written when its checkpoint says so
+    callbacks = [] if tracker is None else [tracker.lightning_callback()]
+    recorder = fit(
+        trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+    )
     return recorder, pixels, tracker
 
 
@@ -272,15 +259,6 @@ def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTa
     pq.write_table(seen.to_arrow(), part)
     part.replace(folder / _DYNAMICS)
     return read_table(folder / _DYNAMICS)
-
-
-def _advice(last: Path, rows: list[dict[str, float]]) -> str:
-    kept = (
-        f"the checkpoint of epoch {int(rows[-1]['epoch'])} is kept in {last}"
-        if rows
-        else "no epoch was complete, so there is no checkpoint"
-    )
-    return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"
 
 
 def _finished(

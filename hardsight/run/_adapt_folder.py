@@ -1,0 +1,50 @@
+"""The folder of an adaptation: whose it is, and whether a run may go on in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from hardsight.run._train_folder import differing_keys
+
+_RECIPE = "adapt.json"
+
+
+def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
+    """Make the folder, or check that the run in it is this one.
+
+    Raises:
+        RunExistsError: something is there and ``resume`` was not asked for.
+        RunMismatchError: the run there has other settings, data or weights.
+    """
+    file = folder / _RECIPE
+    if file.exists() and resume:
+        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
+        return
+    if folder.exists() and any(folder.iterdir()):
+        held = "an adaptation" if file.exists() else "files that are no adaptation"
+        way = ", or continue it with --resume (resume=True)" if file.exists() else ""
+        raise RunExistsError(f"{folder} holds {held}; choose another out{way}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{_RECIPE}.part")
+        part.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+        part.replace(file)
+    except OSError as err:
+        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
+    differing = differing_keys(old, new)
+    for domain, mark in new["fingerprints"].items():
+        if old["fingerprints"][domain] != mark:
+            differing.append(f"other {domain} data (its fingerprint differs)")
+    if old["weights_digest"] != new["weights_digest"]:
+        differing.append("other weights to start from")
+    if differing:
+        raise RunMismatchError(
+            f"the adaptation in {folder} cannot be continued: it has {'; '.join(differing)}; use "
+            "the same settings and data, or another out"
+        )

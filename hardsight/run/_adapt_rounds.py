@@ -1,0 +1,300 @@
+"""The rounds of one rule, each a folder that appears when it is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hardsight.errors import OutputError
+from hardsight.run._adapt_config import ENTROPY, SOURCE_ONLY, AdaptConfig
+from hardsight.run._adapt_data import Pool, Target
+from hardsight.run._adapt_examples import compared
+from hardsight.run._adapt_labels import AdaptBatches, RoundLabels
+from hardsight.run._adapt_predict import Seen, seen_by
+from hardsight.run._adapt_select import (
+    accuracy_of,
+    quality_of,
+    selected_by,
+    soft_labels,
+    starved,
+)
+from hardsight.run._device import chosen_precision
+from hardsight.run._progress import progress
+from hardsight.run._seeds import seed_of
+from hardsight.run._train_engine import quiet, trainer_of
+from hardsight.run._train_fit import fit
+from hardsight.run._train_losses import TotalLoss
+from hardsight.selftrain import Selection
+from hardsight.table import with_metadata
+
+MODEL, ROUND = "model.safetensors", "round.json"
+PSEUDO_LABELS, EXAMPLES = "pseudo_labels.parquet", "examples.parquet"
+_LABELS, _CHOICE = "labels.safetensors", "selection.json"  # of a round that is not complete
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the rules of a run share.
+
+    Attributes:
+        config: of the run.
+        pool: images of both domains.
+        target: the target domain.
+        classes: names, position = label.
+        model: one network, filled with the weights of whoever is at work.
+        start: the source model's weights.
+        device: to compute on.
+        pl: Lightning.
+        show: force progress bars on or off.
+    """
+
+    config: AdaptConfig
+    pool: Pool
+    target: Target
+    classes: tuple[str, ...]
+    model: nn.Module
+    start: dict[str, Tensor]
+    device: torch.device
+    pl: Any
+    show: bool | None
+
+    def look(self, title: str) -> Seen:
+        """One pass of the model, as it is now, over the target."""
+        config = self.config
+        size = max(256, config.batch_size)
+        with progress(title, total=len(self.target), show=self.show) as advance:
+            return seen_by(
+                self.model,
+                self.pool.targets(size),
+                sample=next(self.pool.targets(2)),
+                device=self.device,
+                precision=chosen_precision(config.precision, self.device),
+                head=config.head,
+                id_of=self.target.source.id_of,
+                advance=advance,
+            )
+
+
+@dataclass(frozen=True)
+class RuleRun:
+    """What one rule did.
+
+    Attributes:
+        rule: its name.
+        folder: a folder per round, and the last model, which can be scored.
+        rounds: one record per round; the first is of the source model.
+        stopped: why it ended early; ``None`` where it did not.
+        state: the last model's weights.
+    """
+
+    rule: str
+    folder: Path
+    rounds: list[dict[str, Any]]
+    stopped: str | None
+    state: dict[str, Tensor]
+
+
+def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
+    """All rounds of a rule, from the source model on; complete ones are not done again.
+
+    Args:
+        bench: what the rules share.
+        rule: a rule or a baseline.
+        folder: of the rule.
+        seen: what the source model says about the target.
+    """
+    last = 0 if rule == SOURCE_ONLY else bench.config.rounds
+    now: Seen | None = seen
+    records: list[dict[str, Any]] = [
+        {"round": 0, "evaluation": accuracy_of(seen, bench.target.labels)}
+    ]
+    bench.model.load_state_dict(bench.start)
+    stopped = None
+    for number in range(1, last + 1):
+        one = Round(bench, rule, number, folder)
+        if one.is_complete:
+            records.append(one.read())
+            now = None  # looked at again only where a later round needs it
+            continue
+        choice, labels = one.choice(now)
+        if not len(labels.rows):
+            stopped = _said_why(number, choice)
+            one.forget()
+            break
+        one.retrain(labels)
+        now = bench.look(f"{rule}, round {number} of {last}: predicting")
+        records.append(one.completed(choice, now))
+    state = {name: value.detach().cpu().clone() for name, value in bench.model.state_dict().items()}
+    return RuleRun(rule, folder, records, stopped, state)
+
+
+def _said_why(number: int, choice: dict[str, Any]) -> str:
+    return (
+        f"stopped in round {number}: no target example passed the thresholds at portion "
+        f"{choice['portion']:g}; the model of round {number - 1} is kept. Raise the portion, use "
+        "empty = 'one', or lower the threshold"
+    )
+
+
+class Round:
+    """One round of a rule: choose, retrain, look again; each step survives a kill.
+
+    Args:
+        bench: what the rules share.
+        rule: a rule or a baseline.
+        number: counted from 1.
+        folder: of the rule.
+    """
+
+    def __init__(self, bench: Bench, rule: str, number: int, folder: Path) -> None:
+        self._bench, self._rule, self._number = bench, rule, number
+        self._place = folder / f"round-{number:02d}"
+        self._part = self._place.with_suffix(".part")
+        self._started = time.perf_counter()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier run has done this round."""
+        return (self._place / ROUND).exists()
+
+    def read(self) -> dict[str, Any]:
+        """The record of a complete round; its model becomes the current one."""
+        self._bench.model.load_state_dict(load_file(self._place / MODEL))
+        self._tidy()
+        found: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
+        return found
+
+    def choice(self, seen: Seen | None) -> tuple[dict[str, Any], RoundLabels]:
+        """What to train on, and the record of how it was chosen; read where it was chosen before.
+
+        Args:
+            seen: what the current model says about the target; looked at anew where ``None``.
+        """
+        part, rule, config = self._part, self._rule, self._bench.config
+        if not (part / _CHOICE).exists():
+            if seen is None:
+                seen = self._bench.look(f"{rule}, round {self._number}: predicting")
+            self._choose(seen)
+        choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
+        tensors = load_file(part / _LABELS)
+        use_all = rule == ENTROPY and config.entropy_weight > 0
+        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), use_all)
+
+    def _choose(self, seen: Seen) -> None:
+        bench, rule = self._bench, self._rule
+        portion = bench.config.portion_of(self._number)
+        found = selected_by(rule, seen, portion=portion, config=bench.config)
+        choice: dict[str, Any] = {
+            "round": self._number,
+            "rule": rule,
+            "portion": portion,
+            "thresholds": found.thresholds.tolist(),
+            "label_thresholds": found.label_thresholds.tolist(),
+            "ranks": found.ranks.tolist(),
+            "quality": quality_of(found, seen, bench.target.labels),
+            **starved(found, bench.classes),
+        }
+        tensors = {"labels": found.labels}
+        soft = soft_labels(found, seen, bench.config)
+        if soft is not None:
+            tensors["soft"] = soft
+        try:
+            self._part.mkdir(parents=True, exist_ok=True)
+            pq.write_table(self._rows(found, seen), self._part / PSEUDO_LABELS)
+            if rule != ENTROPY:
+                other = selected_by(
+                    bench.config.compared_with(rule), seen, portion=portion, config=bench.config
+                )
+                choice["compared"], pictures = compared(
+                    found, other, seen, bench.target, most=bench.config.examples
+                )
+                pq.write_table(pictures, self._part / EXAMPLES)
+            save_file(tensors, self._part / _LABELS)
+            _write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
+        except OSError as err:
+            raise OutputError(f"cannot write {self._part}: {err.strerror or err}") from err
+
+    def _rows(self, found: Selection, seen: Seen) -> pa.Table:
+        """One row per target example."""
+        target = self._bench.target
+        columns = {
+            "index": torch.arange(len(target)).numpy(),
+            "id": [target.source.id_of(index) for index in range(len(target))],
+            "label": found.labels.numpy(),
+            "prediction": seen.predictions.numpy(),
+            "probability": seen.probs.max(dim=1).values.numpy(),
+            "confidence": found.confidence.numpy(),
+        }
+        if target.labels is not None:
+            columns["true_label"] = target.labels.numpy()
+        about = {"rule": self._rule, "round": self._number, "classes": list(self._bench.classes)}
+        return with_metadata(pa.table(columns), about)
+
+    def retrain(self, labels: RoundLabels) -> None:
+        """Train the current model on source and chosen target examples."""
+        from hardsight.run._adapt_module import AdaptModule
+
+        bench, rule, config = self._bench, self._rule, self._bench.config
+        recipe = config.recipe(
+            config.retrain,
+            out=str(self._part),
+            epochs=config.retrain.epochs or 1,
+            select="last",
+            seed=seed_of(config.seed, "round", self._number) % 2**31,
+        )
+        loss = TotalLoss(recipe.loss)
+        batches = AdaptBatches(bench.pool, labels, seed=recipe.seed)
+        with quiet(bench.pl), torch.random.fork_rng():
+            module = AdaptModule(
+                bench.model.train(), recipe, loss, head=None, batches=batches,
+                mrkld_weight=config.mrkld_weight if rule == "crst-mrkld" else 0.0,
+                entropy_weight=config.entropy_weight if rule == ENTROPY else 0.0,
+            )  # fmt: skip
+            trainer = trainer_of(bench.pl, recipe, bench.device, loss)
+            title = f"{rule}, round {self._number} of {config.rounds}"
+            fit(trainer, module, batches, None, config=recipe, show=bench.show, title=title)
+
+    def completed(self, choice: dict[str, Any], seen: Seen) -> dict[str, Any]:
+        """Write the model and the record, and let the folder appear."""
+        from hardsight.run._train_records import plain_state
+
+        record = {
+            **choice,
+            "evaluation": accuracy_of(seen, self._bench.target.labels),
+            "seconds": round(time.perf_counter() - self._started, 3),
+        }
+        try:
+            save_file(plain_state(self._bench.model.state_dict()), self._part / MODEL)
+            _write_json(self._part / ROUND, record)
+            os.replace(self._part, self._place)
+        except OSError as err:
+            raise OutputError(f"cannot write {self._place}: {err.strerror or err}") from err
+        self._tidy()
+        return record
+
+    def forget(self) -> None:
+        """Remove what a round without examples has left."""
+        shutil.rmtree(self._part, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """Drop what only an unfinished round needs."""
+        shutil.rmtree(self._place / "checkpoints", ignore_errors=True)
+        for name in (_LABELS, _CHOICE):
+            (self._place / name).unlink(missing_ok=True)
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    part.replace(file)

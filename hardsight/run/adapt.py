@@ -1,0 +1,287 @@
+"""Self-training to an unlabelled domain: predict, select, retrain, round after round."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight._optional import require
+from hardsight.config import config_from
+from hardsight.errors import ModelError
+from hardsight.models import LoadedModel, StoredModel, load_model
+from hardsight.run._adapt_config import ADAPT_RULES as ADAPT_RULES
+from hardsight.run._adapt_config import BASELINES as BASELINES
+from hardsight.run._adapt_config import AdaptConfig as AdaptConfig
+from hardsight.run._adapt_config import StageConfig as StageConfig
+from hardsight.run._adapt_config import TargetConfig as TargetConfig
+from hardsight.run._adapt_data import Pool, Target, opened_target
+from hardsight.run._adapt_folder import prepare_adaptation
+from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
+from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._provenance import state_digest, versions
+from hardsight.run._train_setup import Sources, normalised_for, opened_sources
+from hardsight.run.train import loaded_for, run_recipe
+
+RESULT = "result.json"
+_SOURCE = "source"
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """What an adaptation gives back.
+
+    Attributes:
+        folder: holds ``result.json``, the source model in ``source/`` where it was trained here,
+            and a folder per rule with its rounds and its last model.
+        model: the last model of the first rule, in eval mode, on the CPU.
+        runs: what each rule did, by its name.
+        classes: names, position = label.
+        next_step: the command that scores the model.
+    """
+
+    folder: Path
+    model: nn.Module
+    runs: dict[str, RuleRun]
+    classes: tuple[str, ...]
+    next_step: str
+
+    def accuracy(self, rule: str | None = None) -> list[float | None]:
+        """Accuracy on the target after each round, the source model's first.
+
+        Args:
+            rule: the first by default.
+        """
+        run = self.runs[rule if rule is not None else next(iter(self.runs))]
+        found = [record["evaluation"] for record in run.rounds]
+        return [None if one is None else one["accuracy"] for one in found]
+
+
+def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> AdaptResult:
+    """:func:`adapt` by settings, as the command line does it."""
+    return _run(config, config.model.name, config.source.name, config.target.name, show_progress)
+
+
+def adapt(
+    model: str | nn.Module,
+    source: Any,
+    target: Any,
+    *,
+    out: str | os.PathLike[str],
+    rule: str | tuple[str, ...] | list[str] = "cbst",
+    show_progress: bool | None = None,
+    **settings: Any,
+) -> AdaptResult:
+    """Adapt a classifier to a domain without labels, by class-balanced self-training.
+
+    The model is trained on the source, unless it is a trained one. Then, in every round, it
+    predicts the target, a rule selects the predictions to trust, and the model is trained on the
+    source and the selected target examples. Labels of the target, where it has some, are read to
+    evaluate the rounds and for nothing else.
+
+    Args:
+        model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
+            a module, whose weights are trained in place.
+        source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
+            table ``{"name": "pacs", "split": "photo"}``.
+        target: likewise; ``{"name": "street/", "unlabelled": True}`` takes any folder of images.
+        out: folder of the run.
+        rule: ``"cbst"``, ``"cbst+avh"``, ``"avc"``, ``"crst-mrkld"``, ``"crst-lrent"``, or a
+            baseline: ``"source-only"``, ``"entropy"``, ``"threshold"``. Several start from the
+            same source model.
+        show_progress: force progress bars on or off; by default they are shown on a terminal.
+        settings: any other key of :class:`AdaptConfig`, such as ``rounds=4`` or
+            ``retrain={"epochs": 1, "optimizer": {"lr": 0.005}}``.
+
+    Returns:
+        the models and, per round, what was selected and how good it was.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs, tempfile
+        >>> digits = hs.data.open_source("builtin:digits", split="test")
+        >>> dim = hs.data.DegradedSource(digits, contrast=0.3)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = hs.adapt(
+        ...         "small_cnn", "builtin:digits", dim, out=f"{out}/run", rounds=1, pretrain=1,
+        ...         retrain=1, device="cpu",
+        ...     )
+        >>> [record["round"] for record in done.runs["cbst"].rounds]
+        [0, 1]
+
+    Reference:
+        Zou et al., ECCV 2018 and ICCV 2019; Chen et al., Angular Visual Hardness, ICML 2020,
+        section 5.1.
+    """
+    tables, data = [], []
+    for given in (source, target):
+        table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
+        data.append(table["name"])
+        table["name"] = _name_of(table["name"])
+        tables.append(table)
+    name = model if isinstance(model, str) else type(model).__name__
+    values = {
+        "model": name,
+        "source": tables[0],
+        "target": tables[1],
+        "out": os.fspath(out),
+        "rule": rule,
+        **settings,
+    }
+    config = config_from(AdaptConfig, values, where="the settings of adapt")
+    return _run(config, model, data[0], data[1], show_progress)
+
+
+def _name_of(data: Any) -> str:
+    return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
+
+
+def _run(
+    config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
+) -> AdaptResult:
+    pl = require("lightning.pytorch", extra="train", feature="adapting")
+    folder, device = Path(config.out), chosen_device(config.device)
+    config = _as_trained(config, model)
+    sources = opened_sources(config.source, source, seed=config.seed)
+    aim = opened_target(config.target, target, sources.classes)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    sources = normalised_for(loaded.preprocessing, sources, config.source)
+    recipe = _recipe(config, sources, aim, loaded)
+    prepare_adaptation(folder, recipe, resume=config.resume)
+    loaded = _source_model(config, model, source, sources, loaded, show)
+    bench = _bench(pl, config, sources, aim, loaded, device, show)
+    seen = bench.look("source model: predicting the target")
+    if seen.probs.shape[1] != len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} classes, those of the source, got "
+            f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
+        )
+    runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
+    for run in runs.values():
+        run.folder.mkdir(parents=True, exist_ok=True)
+        stored = StoredModel(
+            loaded.spec, dict(loaded.options), sources.train.how, sources.classes
+        )
+        stored.write(run.folder, run.state)
+    _write_result(folder, recipe, sources, aim, runs)
+    first = runs[config.rules[0]]
+    bench.model.load_state_dict(first.state)
+    step = _next_step(first.folder, config)
+    return AdaptResult(folder, bench.model.cpu().eval(), runs, sources.classes, step)
+
+
+def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
+    """Settings with the size and channels that a trained model was trained with."""
+    if not isinstance(model, str) or not (Path(model) / "model.json").is_file():
+        return config
+    known = load_model(model).preprocessing
+    assert known is not None
+    stated = {
+        key: getattr(known, key)
+        for key in ("size", "channels", "mean", "std")
+        if getattr(config.source, key) is None
+    }
+    return dataclasses.replace(config, source=dataclasses.replace(config.source, **stated))
+
+
+def _is_trained(config: AdaptConfig) -> bool:
+    return config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
+
+
+def _recipe(
+    config: AdaptConfig, sources: Sources, target: Target, loaded: LoadedModel
+) -> dict[str, Any]:
+    """Everything that decides the result."""
+    return {
+        "config": dataclasses.asdict(config),
+        "fingerprints": {"source": sources.fingerprint, "target": target.fingerprint},
+        "weights_digest": state_digest(loaded.model),
+        "preprocessing": dataclasses.asdict(sources.train.how),
+        "versions": versions("lightning"),
+    }
+
+
+def _source_model(
+    config: AdaptConfig,
+    model: str | nn.Module,
+    data: Any,
+    sources: Sources,
+    loaded: LoadedModel,
+    show: bool | None,
+) -> LoadedModel:
+    """The model every rule starts from: trained on the source here, or before."""
+    epochs = config.source_epochs(is_trained=_is_trained(config))
+    if not epochs:
+        return loaded
+    how, table = sources.train.how, config.source
+    if sources.train.are_ours:  # measured already
+        table = dataclasses.replace(table, mean=how.mean, std=how.std)
+    recipe = config.recipe(
+        config.pretrain, out=str(Path(config.out) / _SOURCE), epochs=epochs, data=table,
+        select="accuracy" if sources.validation is not None else "last",
+    )  # fmt: skip
+    trained = run_recipe(recipe, model, data, show)
+    return dataclasses.replace(loaded, model=trained.model)
+
+
+def _bench(
+    pl: Any,
+    config: AdaptConfig,
+    sources: Sources,
+    target: Target,
+    loaded: LoadedModel,
+    device: torch.device,
+    show: bool | None,
+) -> Bench:
+    model = loaded.model
+    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    if layout:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    workers = chosen_workers(config.workers, length=len(sources.train) + len(target))
+    pool = Pool(sources, target, config, device=device, workers=workers, show=show)
+    start: dict[str, Tensor] = {
+        name: value.detach().cpu().clone() for name, value in model.state_dict().items()
+    }
+    return Bench(config, pool, target, sources.classes, model, start, device, pl, show)
+
+
+def _write_result(
+    folder: Path,
+    recipe: dict[str, Any],
+    sources: Sources,
+    target: Target,
+    runs: dict[str, RuleRun],
+) -> None:
+    content = {
+        "format": 1,
+        "classes": list(sources.classes),
+        "source": {"spec": sources.train.source.spec, "examples": len(sources.train)},
+        "target": {
+            "spec": target.source.spec,
+            "examples": len(target),
+            "labelled": target.labels is not None,
+        },
+        "runs": {
+            rule: {"rounds": run.rounds, "stopped": run.stopped} for rule, run in runs.items()
+        },
+        **recipe,
+    }
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    part.replace(folder / RESULT)
+
+
+def _next_step(folder: Path, config: AdaptConfig) -> str:
+    target = config.target
+    parts = [f"hardsight score --model {folder} --data {target.name}"]
+    parts += [f"--split {target.split}"] if target.split else []
+    parts += [f"--data-root {target.root}"] if target.root else []
+    return " ".join([*parts, f"--out {folder}-scores"])
