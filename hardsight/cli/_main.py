@@ -22,6 +22,7 @@ _COMMANDS = {
     "demo": ("hardsight.cli._demo", "train, score and report on embedded data, offline"),
     "score": ("hardsight.cli._score", "any model + any labelled data -> one table"),
     "train": ("hardsight.cli._train", "a recipe (TOML) -> a trained model that can be scored"),
+    "adapt": ("hardsight.cli._adapt", "self-training to a domain without labels"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
