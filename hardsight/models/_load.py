@@ -42,6 +42,7 @@ class LoadedModel:
         weights_digest: sha256 of the weights file; ``None`` where there was none.
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
+        network: its name in the folder of a trained model; empty where there is no folder.
     """
 
     model: nn.Module
@@ -50,6 +51,12 @@ class LoadedModel:
     weights_digest: str | None
     weights_origin: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    network: str = ""
+
+    @property
+    def built_as(self) -> str:
+        """How to name the network itself, also where it came from the folder of a trained model."""
+        return self.network or self.spec
 
 
 def load_model(
@@ -152,7 +159,9 @@ def _from_folder(folder: Path, weights: str | os.PathLike[str] | None) -> Loaded
     stored = stored_model(folder, trusted=(*MODELS, *_PACKAGES))
     file = folder / WEIGHTS if weights is None else weights
     loaded = load_model(stored.spec, weights=file, options=stored.options)
-    return replace(loaded, spec=str(folder), preprocessing=stored.preprocessing)
+    return replace(
+        loaded, spec=str(folder), preprocessing=stored.preprocessing, network=stored.spec
+    )
 
 
 def _split_options(spec: str) -> tuple[str, dict[str, Any]]:

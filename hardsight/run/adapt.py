@@ -168,7 +168,7 @@ def _run(
     for run in runs.values():
         run.folder.mkdir(parents=True, exist_ok=True)
         stored = StoredModel(
-            loaded.spec, dict(loaded.options), sources.train.how, sources.classes
+            loaded.built_as, dict(loaded.options), sources.train.how, sources.classes
         )
         stored.write(run.folder, run.state)
     _write_result(folder, recipe, sources, aim, runs)

@@ -325,7 +325,7 @@ def _keep(
     """Write the model as a folder that ``hardsight score`` takes, and the result beside it."""
     from hardsight.run._train_records import plain_state
 
-    stored = StoredModel(loaded.spec, dict(loaded.options), sources.train.how, sources.classes)
+    stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
     stored.write(result.folder, plain_state(result.model.state_dict()))
     content = {
         "best_epoch": result.best_epoch,

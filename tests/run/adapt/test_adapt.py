@@ -1,0 +1,301 @@
+"""The loop from end to end, on pictures of a few pixels."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hardsight as hs
+from hardsight.models import load_model
+from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig
+
+NAMES = ("top", "middle", "low")
+
+
+def rows(folder, number, name="pseudo_labels.parquet"):
+    return pq.read_table(folder / f"round-{number:02d}" / name).to_pandas()
+
+
+def inputs(source, how):
+    """Pictures as the model wants them, by hand."""
+    pixels = torch.from_numpy(np.asarray(source.images)).float()[:, None] / 255
+    return (pixels - how["mean"][0]) / how["std"][0]
+
+
+@pytest.fixture
+def done(net, source, target, settings, tmp_path):
+    return hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+
+
+def test_a_run_keeps_pseudo_labels_thresholds_quality_and_a_model_per_round(done, target):
+    run = done.runs["cbst"]
+    assert [record["round"] for record in run.rounds] == [0, 1, 2]
+    assert [record["portion"] for record in run.rounds[1:]] == [0.3, 0.5]
+    assert run.stopped is None
+    for record in run.rounds[1:]:
+        table = rows(run.folder, record["round"])
+        chosen = table[table["label"] >= 0]
+        quality = record["quality"]
+        assert len(table) == len(target)
+        assert quality["selected"] == len(chosen) > 0
+        right = (chosen["label"] == chosen["true_label"]).mean()
+        assert quality["true_positive_rate"]["value"] == pytest.approx(right)
+        assert quality["counts"] == np.bincount(chosen["label"], minlength=3).tolist()
+        # at or above the threshold of its class, as CBST defines it
+        limits = np.array(record["thresholds"])
+        above = table["probability"] >= limits[table["prediction"]]
+        assert above[table["label"] == table["prediction"]].all()
+        assert not above[table["label"] < 0].any()
+        for c in range(3):
+            of_class = np.sort(table.loc[table["prediction"] == c, "probability"])[::-1]
+            rank = int(len(of_class) * record["portion"])
+            assert limits[c] == pytest.approx(of_class[rank - 1] if rank else 1.0)
+
+
+def test_the_recorded_accuracy_is_that_of_the_stored_model(done, target, tmp_path):
+    how = json.loads((tmp_path / "run" / "cbst" / "model.json").read_text())["preprocessing"]
+    truth = torch.from_numpy(target.labels)
+    run = done.runs["cbst"]
+    for record in run.rounds[1:]:
+        state = load_file(run.folder / f"round-{record['round']:02d}" / "model.safetensors")
+        model = done.model
+        model.load_state_dict(state)
+        with torch.no_grad():
+            said = model.eval()(inputs(target, how)).argmax(1)
+        found = record["evaluation"]
+        assert found["accuracy"] == pytest.approx(float((said == truth).float().mean()))
+        per_class = [float((said[truth == c] == c).float().mean()) for c in range(3)]
+        assert found["class_accuracy"] == pytest.approx(per_class)
+        assert found["mean_class_accuracy"] == pytest.approx(sum(per_class) / 3)
+
+
+def test_the_pseudo_labels_of_a_round_come_from_the_model_before_it(done, target, tmp_path):
+    how = json.loads((tmp_path / "run" / "cbst" / "model.json").read_text())["preprocessing"]
+    folder = done.runs["cbst"].folder
+    done.model.load_state_dict(load_file(folder / "round-01" / "model.safetensors"))
+    with torch.no_grad():
+        probs = done.model.eval()(inputs(target, how)).softmax(1)
+    table = rows(folder, 2)
+    assert table["prediction"].tolist() == probs.argmax(1).tolist()
+    np.testing.assert_allclose(table["probability"], probs.max(1).values, rtol=1e-5)
+
+
+def test_self_training_helps_where_the_domains_are_close(tmp_path):
+    whole = hs.data.open_source("builtin:digits", split="test")
+    dim = hs.data.DegradedSource(whole, contrast=0.5, noise=0.1)
+    adam = {"name": "adamw", "lr": 0.003}
+    done = hs.adapt(
+        "small_cnn", {"name": "builtin:digits", "split": "train"}, dim, out=tmp_path / "run",
+        rule="cbst+avh", rounds=2, pretrain={"epochs": 4, "optimizer": adam},
+        retrain={"epochs": 1, "optimizer": adam}, portion=0.4, device="cpu",
+    )  # fmt: skip
+    before, *_, after = done.accuracy()
+    assert after > before + 0.05
+    assert done.accuracy("cbst+avh")[-1] == after
+
+
+def test_every_rule_and_baseline_runs_from_the_same_source_model(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rounds": 1, "threshold": 0.35, "examples": 3}
+    done = hs.adapt(net, source, target, out=tmp_path / "run", rule=ADAPT_RULES, **settings)
+    first = {rule: done.accuracy(rule)[0] for rule in ADAPT_RULES}
+    assert len(set(first.values())) == 1
+    assert len(done.runs["source-only"].rounds) == 1
+    assert [len(done.runs[rule].rounds) for rule in ADAPT_RULES if rule != "source-only"] == [2] * 7
+    start = load_file(tmp_path / "run" / "source" / "model.safetensors")
+    kept = load_file(tmp_path / "run" / "source-only" / "model.safetensors")
+    for name, value in start.items():
+        torch.testing.assert_close(kept[name], value, rtol=0, atol=0)
+    # the first selection of both is the same, so the regulariser is what makes them differ
+    cbst, mrkld = (done.runs[rule] for rule in ("cbst", "crst-mrkld"))
+    assert rows(cbst.folder, 1)["label"].tolist() == rows(mrkld.folder, 1)["label"].tolist()
+    assert any(not torch.equal(cbst.state[name], mrkld.state[name]) for name in cbst.state)
+    plain = rows(done.runs["threshold"].folder, 1)
+    assert ((plain["label"] >= 0) == (plain["probability"] >= 0.35)).all()
+    entropy = done.runs["entropy"].rounds[1]
+    assert entropy["quality"]["selected"] == 0
+    assert not (done.runs["entropy"].folder / "round-01" / "examples.parquet").exists()
+
+
+def test_entropy_minimisation_makes_the_target_more_certain(net, source, target, settings, tmp_path):
+    settings |= {"rounds": 1, "entropy_weight": 1.0, "retrain": {"epochs": 4}}
+    done = hs.adapt(net, source, target, out=tmp_path / "run", rule="entropy", **settings)
+    how = json.loads((tmp_path / "run" / "entropy" / "model.json").read_text())["preprocessing"]
+
+    def mean_entropy(file):
+        done.model.load_state_dict(load_file(file))
+        with torch.no_grad():
+            logits = done.model.eval()(inputs(target, how))
+        return float(hs.scores.entropy(logits).mean())
+
+    before = mean_entropy(tmp_path / "run" / "source" / "model.safetensors")
+    assert mean_entropy(tmp_path / "run" / "entropy" / "model.safetensors") < before
+
+
+def test_scrambled_target_labels_change_nothing_but_the_evaluation(
+    net, source, target, settings, tmp_path
+):
+    """Target labels are never used for training or for choosing a model."""
+    draw = np.random.default_rng(5)
+    scrambled = target.relabelled(draw.permutation(target.labels))
+    rules = ("cbst", "cbst+avh", "crst-mrkld", "crst-lrent", "entropy", "threshold")
+    settings |= {"threshold": 0.36}
+    runs = [
+        hs.adapt(net, source, data, out=tmp_path / name, rule=rules, **settings)
+        for name, data in (("true", target), ("scrambled", scrambled))
+    ]
+    for rule in rules:
+        one, other = (run.runs[rule] for run in runs)
+        assert one.state.keys() == other.state.keys()
+        for name in one.state:  # bit for bit
+            torch.testing.assert_close(one.state[name], other.state[name], rtol=0, atol=0)
+        for number in range(1, len(one.rounds)):
+            left, right = rows(one.folder, number), rows(other.folder, number)
+            assert left.drop(columns="true_label").equals(right.drop(columns="true_label"))
+        assert runs[0].accuracy(rule) != runs[1].accuracy(rule)
+
+
+def test_the_scramble_test_can_fail(net, source, target, settings, tmp_path, monkeypatch):
+    """Were labels of the target not hidden, its first examples would be trained on as they are."""
+    from hardsight.run import _adapt_rounds
+
+    plain = _adapt_rounds.selected_by
+
+    def leaky(rule, seen, **options):
+        found = plain(rule, seen, **options)
+        found.labels[:20] = torch.from_numpy(np.array(truth[:20]))
+        return found
+
+    monkeypatch.setattr(_adapt_rounds, "selected_by", leaky)
+    states = []
+    for name, shift in (("true", 0), ("wrong", 1)):
+        truth = (target.labels + shift) % 3
+        done = hs.adapt(net, source, target, out=tmp_path / name, **settings)
+        states.append(done.runs["cbst"].state)
+    assert any(not torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_images_read_from_loader_processes_give_the_weights_of_images_in_memory(
+    net, source, target, settings, tmp_path
+):
+    augment = {"crop_padding": 1, "flip": True}
+    states = [
+        hs.adapt(
+            net, source, target, out=tmp_path / str(resident), rule="crst-lrent", augment=augment,
+            resident=resident, workers=0, **settings,
+        ).runs["crst-lrent"].state
+        for resident in (True, False)
+    ]  # fmt: skip
+    for name in states[0]:
+        torch.testing.assert_close(states[0][name], states[1][name])
+
+
+def test_a_trained_model_is_not_trained_on_the_source_again(
+    net, source, target, settings, tmp_path
+):
+    trained = hs.train(net, source, out=tmp_path / "trained", epochs=2, device="cpu")
+    settings |= {"pretrain": 0, "rule": "source-only"}
+    file = tmp_path / "trained" / "model.safetensors"
+    config = {"model": {"name": net, "weights": str(file)}, "out": str(tmp_path / "file")}
+    by_module = hs.adapt(trained.model, source, target, out=tmp_path / "module", **settings)
+    for name, value in trained.model.state_dict().items():
+        torch.testing.assert_close(by_module.runs["source-only"].state[name], value)
+    assert not (tmp_path / "module" / "source").exists()
+    settings.pop("pretrain")  # weights say that it is trained
+    loaded = AdaptConfig.load(
+        None, (), **config, source="s", target="t", **settings
+    )
+    assert loaded.source_epochs(is_trained=True) == 0
+    assert loaded.source_epochs(is_trained=False) == 10
+
+
+def test_the_folder_of_a_training_run_brings_its_own_normalisation(source, target, tmp_path):
+    small = source.with_images(np.ascontiguousarray(source.images))
+    trained = hs.train(
+        "small_cnn", small, out=tmp_path / "trained", epochs=1, device="cpu", validation=0.0,
+        select="last",
+    )  # fmt: skip
+    done = hs.adapt(
+        str(trained.folder), source, target, out=tmp_path / "run", rule="source-only", device="cpu"
+    )
+    wanted = load_model(str(trained.folder)).preprocessing
+    stored = load_model(str(tmp_path / "run" / "source-only")).preprocessing
+    assert (stored.mean, stored.std, stored.size) == (wanted.mean, wanted.std, wanted.size)
+    assert done.next_step.startswith(f"hardsight score --model {tmp_path / 'run' / 'source-only'}")
+
+
+def test_examples_that_one_rule_selects_and_another_does_not_are_kept_with_pictures(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rounds": 1, "examples": 2}
+    done = hs.adapt(net, source, target, out=tmp_path / "run", rule="cbst+avh", **settings)
+    run = done.runs["cbst+avh"]
+    numbers, pictures = run.rounds[1]["compared"], rows(run.folder, 1, "examples.parquet")
+    assert numbers["with"] == "cbst"
+    mine = set(pictures.loc[pictures["selected_by"] == "cbst+avh", "index"])
+    theirs = set(pictures.loc[pictures["selected_by"] == "cbst", "index"])
+    assert len(mine) == min(2, numbers["only_rule"])
+    assert len(theirs) == min(2, numbers["only_other"])
+    assert mine | theirs
+    chosen = rows(run.folder, 1).set_index("index")["label"]
+    assert all(chosen[list(mine)] >= 0)
+    assert all(chosen[list(theirs)] == -1)
+    assert all(image.startswith(b"\x89PNG") for image in pictures["thumbnail"])
+    assert numbers["both"] + numbers["only_rule"] == run.rounds[1]["quality"]["selected"]
+
+
+def test_result_json_holds_every_round_and_what_made_it(done, tmp_path):
+    content = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert content["classes"] == list(NAMES)
+    assert content["runs"]["cbst"]["rounds"] == json.loads(
+        json.dumps(done.runs["cbst"].rounds)
+    )
+    assert content["config"]["portion"] == 0.3
+    assert set(content["fingerprints"]) == {"source", "target"}
+    assert content["target"] == {"spec": "pale stripes", "examples": 90, "labelled": True}
+
+
+def test_a_folder_of_loose_images_without_labels_is_adapted_to(
+    net, source, target, settings, tmp_path
+):
+    from PIL import Image
+
+    (tmp_path / "street" / "nested").mkdir(parents=True)
+    for at in range(24):
+        place = tmp_path / "street" / ("nested" if at % 2 else "") / f"{at:02d}.png"
+        Image.fromarray(target.images[at]).save(place)
+    aim = {"name": tmp_path / "street", "unlabelled": True}
+    done = hs.adapt(net, source, aim, out=tmp_path / "run", **settings)
+    run = done.runs["cbst"]
+    assert done.accuracy() == [None, None, None]
+    assert run.rounds[1]["quality"]["true_positive_rate"] is None
+    assert run.rounds[1]["quality"]["selected"] > 0
+    table = rows(run.folder, 1)
+    assert "true_label" not in table
+    assert table["id"][0] == "00.png"
+    assert "nested/01.png" in set(table["id"])
+
+
+def test_bytes_in_one_domain_and_floats_in_the_other_meet_on_one_scale(
+    net, source, settings, tmp_path
+):
+    pale = hs.data.DegradedSource(source, contrast=0.99)
+    for resident in (True, False):
+        done = hs.adapt(
+            net, source, pale, out=tmp_path / str(resident), resident=resident, workers=0,
+            rule="source-only", **settings,
+        )  # fmt: skip
+        same = hs.adapt(
+            net, source, source, out=tmp_path / f"same{resident}", rule="source-only", **settings
+        )
+        assert done.accuracy()[0] == pytest.approx(same.accuracy()[0], abs=0.03)
+
+
+def test_baselines_are_named(done):
+    assert set(BASELINES) == {"source-only", "entropy", "threshold"}
