@@ -140,8 +140,10 @@ def _notes(run: Any) -> list[str]:
     """What went other than hoped for."""
     notes = []
     for record in run.rounds[1:]:
-        for key, said in (("never_predicted", "never predicted"),
-                          ("too_rarely_predicted", "predicted too rarely for the portion")):
+        for key, said in (
+            ("never_predicted", "never predicted"),
+            ("too_rarely_predicted", "predicted too rarely for the portion"),
+        ):
             names = record[key]
             if names:
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""

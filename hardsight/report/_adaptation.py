@@ -113,8 +113,8 @@ def _page(values: dict[str, Any], folder: Path, title: str | None) -> str:
         environment()
         .get_template("adapt.html")
         .render(
-            title=title or f"{_with_split(source, values, 'source')} → "
-            f"{_with_split(target, values, 'target')}",
+            title=title
+            or f"{_with_split(source, values, 'source')} → {_with_split(target, values, 'target')}",
             result=values,
             runs=values["runs"],
             classes=values["classes"],

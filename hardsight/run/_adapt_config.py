@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hardsight.config import load_config
@@ -61,8 +61,11 @@ class StageConfig:
 
     SHORTHAND: ClassVar[str] = "epochs"
     epochs: int | None = None
-    optimizer: OptimizerConfig = OptimizerConfig()
-    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+
+_RETRAIN = StageConfig(epochs=2, optimizer=OptimizerConfig(lr=0.01))
 
 
 @dataclass(frozen=True)
@@ -125,10 +128,10 @@ class AdaptConfig:
     compare: str | None = None
     examples: int = 12
     pretrain: StageConfig = StageConfig()
-    retrain: StageConfig = StageConfig(epochs=2, optimizer=OptimizerConfig(lr=0.01))
+    retrain: StageConfig = _RETRAIN
     batch_size: int = 128
     seed: int = 0
-    augment: AugmentConfig = AugmentConfig()
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     head: str | None = None
     device: str = "auto"
     precision: str = "auto"
@@ -165,7 +168,9 @@ class AdaptConfig:
             )
         for key, least in (("rounds", 1), ("examples", 0)):
             if getattr(self, key) < least:
-                raise ConfigError(f"expected {key} to be at least {least}, got {getattr(self, key)}")
+                raise ConfigError(
+                    f"expected {key} to be at least {least}, got {getattr(self, key)}"
+                )
         if (self.retrain.epochs or 0) < 1:
             raise ConfigError(
                 f"expected retrain.epochs to be at least 1, got {self.retrain.epochs}"

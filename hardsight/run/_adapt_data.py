@@ -102,7 +102,9 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
         kind = "embeddings" if isinstance(source, EmbeddingSource) else "a stream"
         raise DataError(f"{source.spec} holds {kind}; adapting needs images or arrays by position")
     if not len(source):
-        raise DataError(f"the target {source.spec} has no examples; name a folder or split with some")
+        raise DataError(
+            f"the target {source.spec} has no examples; name a folder or split with some"
+        )
     labels = None
     if not config.unlabelled:
         _check_classes(source, config, classes)

@@ -53,9 +53,7 @@ def compared(
         places = only[side].nonzero().squeeze(1)
         about[f"only_{side}"] = len(places)
         if target.labels is not None:
-            about[f"only_{side}_right"] = int(
-                (one.labels[places] == target.labels[places]).sum()
-            )
+            about[f"only_{side}_right"] = int((one.labels[places] == target.labels[places]).sum())
         for place in _strongest(one, places)[:most].tolist():
             rows.append(_row(place, one, another, seen, target))
     return about, pa.Table.from_pylist(rows, schema=_SCHEMA)

@@ -23,13 +23,13 @@ def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) ->
     if file.exists() and resume:
         _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
         return
-    if folder.exists() and any(folder.iterdir()):
+    part = file.with_name(f"{_RECIPE}.part")  # of a run that died at once
+    if folder.exists() and any(entry != part for entry in folder.iterdir()):
         held = "an adaptation" if file.exists() else "files that are no adaptation"
         way = ", or continue it with --resume (resume=True)" if file.exists() else ""
         raise RunExistsError(f"{folder} holds {held}; choose another out{way}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{_RECIPE}.part")
         part.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
         part.replace(file)
     except OSError as err:

@@ -21,7 +21,7 @@ def adaptation_loss(
     mrkld_weight: float = 0.0,
     entropy_weight: float = 0.0,
 ) -> Tensor:
-    r"""Loss of a batch of both domains: the mean over its rows of
+    r"""Loss of a batch of both domains, the mean over its rows.
 
     .. math:: -\log p_y \;\text{(source)}, \qquad
               -\sum_c \hat y_c \log p_c + w\,\mathrm{KL}(u\,\|\,p) + v\,H(p) \;\text{(target)}

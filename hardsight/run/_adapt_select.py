@@ -107,9 +107,7 @@ def accuracy_of(seen: Seen, true_labels: Tensor | None) -> dict[str, Any] | None
     right = seen.predictions == true_labels
     totals = torch.bincount(true_labels, minlength=classes)
     hits = torch.bincount(true_labels[right], minlength=classes)
-    per_class = [
-        h / n if n else None for h, n in zip(hits.tolist(), totals.tolist(), strict=True)
-    ]
+    per_class = [h / n if n else None for h, n in zip(hits.tolist(), totals.tolist(), strict=True)]
     known = [value for value in per_class if value is not None]
     return {
         "accuracy": int(right.sum()) / len(right),
@@ -126,9 +124,8 @@ def starved(selection: Selection, classes: tuple[str, ...]) -> dict[str, list[st
     never = [name for name, n in zip(classes, predicted.tolist(), strict=True) if not n]
     rare = [
         name
-        for name, n, rank in zip(
-            classes, predicted.tolist(), selection.ranks.tolist(), strict=True
-        )
+        for name, n, rank in zip(classes, predicted.tolist(), selection.ranks.tolist(), strict=True)
         if n and not rank
     ]
-    return {"never_predicted": never, "too_rarely_predicted": rare if selection.rule in RULES else []}
+    has_ranks = selection.rule in RULES
+    return {"never_predicted": never, "too_rarely_predicted": rare if has_ranks else []}

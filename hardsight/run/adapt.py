@@ -155,9 +155,12 @@ def _run(
     loaded = loaded_for(config.model, model, sources, seed=config.seed)
     sources = normalised_for(loaded.preprocessing, sources, config.source)
     recipe = _recipe(config, sources, aim, loaded)
+    workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
+    pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
     prepare_adaptation(folder, recipe, resume=config.resume)
     loaded = _source_model(config, model, source, sources, loaded, show)
-    bench = _bench(pl, config, sources, aim, loaded, device, show)
+    start = _on_device(loaded.model, config, device)
+    bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
     seen = bench.look("source model: predicting the target")
     if seen.probs.shape[1] != len(sources.classes):
         raise ModelError(
@@ -232,25 +235,12 @@ def _source_model(
     return dataclasses.replace(loaded, model=trained.model)
 
 
-def _bench(
-    pl: Any,
-    config: AdaptConfig,
-    sources: Sources,
-    target: Target,
-    loaded: LoadedModel,
-    device: torch.device,
-    show: bool | None,
-) -> Bench:
-    model = loaded.model
+def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> dict[str, Tensor]:
+    """Bring the model into the layout of its images; its weights, which every rule starts from."""
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    workers = chosen_workers(config.workers, length=len(sources.train) + len(target))
-    pool = Pool(sources, target, config, device=device, workers=workers, show=show)
-    start: dict[str, Tensor] = {
-        name: value.detach().cpu().clone() for name, value in model.state_dict().items()
-    }
-    return Bench(config, pool, target, sources.classes, model, start, device, pl, show)
+    return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 
 def _write_result(

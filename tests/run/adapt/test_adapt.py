@@ -123,7 +123,9 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     assert not (done.runs["entropy"].folder / "round-01" / "examples.parquet").exists()
 
 
-def test_entropy_minimisation_makes_the_target_more_certain(net, source, target, settings, tmp_path):
+def test_entropy_minimisation_makes_the_target_more_certain(
+    net, source, target, settings, tmp_path
+):
     settings |= {"rounds": 1, "entropy_weight": 1.0, "retrain": {"epochs": 4}}
     done = hs.adapt(net, source, target, out=tmp_path / "run", rule="entropy", **settings)
     how = json.loads((tmp_path / "run" / "entropy" / "model.json").read_text())["preprocessing"]
@@ -208,9 +210,7 @@ def test_a_trained_model_is_not_trained_on_the_source_again(
         torch.testing.assert_close(by_module.runs["source-only"].state[name], value)
     assert not (tmp_path / "module" / "source").exists()
     settings.pop("pretrain")  # weights say that it is trained
-    loaded = AdaptConfig.load(
-        None, (), **config, source="s", target="t", **settings
-    )
+    loaded = AdaptConfig.load(None, (), **config, source="s", target="t", **settings)
     assert loaded.source_epochs(is_trained=True) == 0
     assert loaded.source_epochs(is_trained=False) == 10
 
@@ -253,9 +253,7 @@ def test_examples_that_one_rule_selects_and_another_does_not_are_kept_with_pictu
 def test_result_json_holds_every_round_and_what_made_it(done, tmp_path):
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert content["classes"] == list(NAMES)
-    assert content["runs"]["cbst"]["rounds"] == json.loads(
-        json.dumps(done.runs["cbst"].rounds)
-    )
+    assert content["runs"]["cbst"]["rounds"] == json.loads(json.dumps(done.runs["cbst"].rounds))
     assert content["config"]["portion"] == 0.3
     assert set(content["fingerprints"]) == {"source", "target"}
     assert content["target"] == {"spec": "pale stripes", "examples": 90, "labelled": True}

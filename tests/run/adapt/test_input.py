@@ -1,0 +1,195 @@
+"""What a user may get wrong, and what she is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hardsight as hs
+from hardsight.data import MemorySource
+from hardsight.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    NonFiniteError,
+    OptionError,
+    ProbabilityError,
+    UnknownNameError,
+)
+from hardsight.run._adapt_predict import Seen, seen_by
+from hardsight.run._adapt_select import selected_by
+from hardsight.run.adapt import AdaptConfig
+
+
+def settings_of(**given):
+    return AdaptConfig.load(None, (), **{"model": "m", "source": "s", "target": "t", "out": "o",
+                                         **given})  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["portion", "portion_max", "threshold"])
+@pytest.mark.parametrize("value", [0.0, -0.2, 1.5, float("nan")])
+def test_a_portion_outside_its_range_is_refused(key, value):
+    with pytest.raises(OptionError, match=rf"expected {key} in \(0, 1\], got {value}"):
+        settings_of(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"rule": "cbts"}, UnknownNameError, "unknown rule 'cbts'. Did you mean 'cbst'"),
+        ({"rule": []}, ConfigError, "at least one rule"),
+        ({"rule": ["cbst", "cbst"]}, ConfigError, "every rule once"),
+        ({"compare": "entropy"}, UnknownNameError, "unknown rule to compare with 'entropy'"),
+        ({"portion": 0.6}, OptionError, "portion to be at most portion_max, got 0.6 and 0.5"),
+        ({"portion_step": -0.1}, OptionError, r"portion_step in \[0, 1\), got -0.1"),
+        ({"rounds": 0}, ConfigError, "rounds to be at least 1, got 0"),
+        ({"retrain": 0}, ConfigError, "retrain.epochs to be at least 1, got 0"),
+        ({"batch_size": 0}, ConfigError, "batch_size to be at least 1"),
+        ({"retrain": {"optimizer": "sdg"}}, ConfigError, "epochs"),
+        ({"portions": 0.2}, ConfigError, "unknown key 'portions'. Did you mean 'portion"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(given, error, said):
+    with pytest.raises(error, match=said):
+        settings_of(**given)
+
+
+def test_the_portion_grows_by_points_and_stays_at_its_largest():
+    config = settings_of()
+    portions = [config.portion_of(number) for number in range(1, 10)]
+    assert portions == [0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.5, 0.5]
+
+
+def test_a_rule_is_held_against_another_one():
+    assert settings_of().compared_with("cbst") == "cbst+avh"
+    assert settings_of().compared_with("avc") == "cbst"
+    assert settings_of(compare="crst-lrent").compared_with("cbst") == "crst-lrent"
+    assert settings_of(compare="cbst").compared_with("cbst") == "cbst+avh"
+
+
+def test_classes_that_differ_between_the_domains_are_named(net, source, target, tmp_path):
+    other = MemorySource(target.images, target.labels, classes=("top", "middle", "side"))
+    with pytest.raises(DataError, match="lacks low and has side, which the source lacks"):
+        hs.adapt(net, source, other, out=tmp_path / "run")
+    turned = MemorySource(target.images, target.labels, classes=("low", "middle", "top"))
+    with pytest.raises(DataError, match="in another order"):
+        hs.adapt(net, source, turned, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_a_target_without_names_cannot_have_are_refused(net, source, tmp_path):
+    data = [(torch.rand(1, 8, 8), label) for label in (0, 1, 7)]
+    with pytest.raises(DataError, match="has the label 7, the source only 3 classes"):
+        hs.adapt(net, source, data, out=tmp_path / "run")
+
+
+def test_an_empty_target_is_refused(net, source, tmp_path):
+    with pytest.raises(DataError, match="no examples in list"):
+        hs.adapt(net, source, [], out=tmp_path / "run")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="no images below"):
+        hs.adapt(net, source, {"name": tmp_path / "nothing", "unlabelled": True},
+                 out=tmp_path / "run")  # fmt: skip
+
+
+def test_stored_embeddings_cannot_be_adapted_to(net, source, tmp_path):
+    np.savez(tmp_path / "e.npz", embeddings=np.zeros((3, 4), np.float32), labels=[0, 1, 2],
+             class_weights=np.zeros((3, 4), np.float32))  # fmt: skip
+    with pytest.raises(DataError, match="holds embeddings; adapting needs images"):
+        hs.adapt(net, source, tmp_path / "e.npz", out=tmp_path / "run")
+
+
+def test_images_of_another_size_are_brought_to_that_of_the_source(
+    net, source, target, settings, tmp_path
+):
+    large = MemorySource(
+        target.images.repeat(2, axis=1).repeat(2, axis=2), target.labels, classes=target.classes
+    )
+    done = hs.adapt(net, source, large, out=tmp_path / "run", rule="source-only", **settings)
+    assert done.accuracy()[0] > 0.5
+
+
+def test_tensors_of_another_shape_are_refused(source, settings, tmp_path):
+    class Own(torch.utils.data.Dataset):
+        def __init__(self, width):
+            self.width = width
+
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, index):
+            return torch.rand(self.width), index % 3
+
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    with pytest.raises(DataError, match=r"one shape in both domains, got \[5\].*and \[6\]"):
+        hs.adapt(model, Own(5), Own(6), out=tmp_path / "run", **settings)
+
+
+def test_a_class_that_is_never_predicted_is_named_and_given_to_nobody(
+    source, target, settings, tmp_path
+):
+    class Blind(nn.Module):
+        """Never says "low"."""
+
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, images):
+            return self.head(self.body(images))
+
+    torch.manual_seed(0)
+    model = Blind()
+    with torch.no_grad():
+        model.head.bias[2] = -1e4
+    settings |= {"pretrain": 0, "rounds": 1}
+    done = hs.adapt(model, source, target, out=tmp_path / "run", **settings)
+    record = done.runs["cbst"].rounds[1]
+    assert record["never_predicted"] == ["low"]
+    assert record["quality"]["counts"][2] == 0
+    assert record["thresholds"][2] == 1.0
+
+
+@pytest.mark.parametrize("rule", ["cbst", "threshold"])
+def test_a_round_that_rejects_every_example_stops_early_and_says_so(
+    rule, net, source, target, settings, tmp_path
+):
+    settings |= {"portion": 0.001, "portion_step": 0.0, "threshold": 1.0, "rule": rule}
+    done = hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    run = done.runs[rule]
+    assert run.stopped.startswith("stopped in round 1: no target example passed the thresholds")
+    assert len(run.rounds) == 1
+    assert not list(run.folder.glob("round-*"))
+    again = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
+    assert again.runs[rule].stopped == run.stopped
+
+
+def test_a_model_of_other_classes_is_refused(source, target, settings, tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    settings |= {"pretrain": 0}
+    with pytest.raises(ModelError, match=r"expected a model of 3 classes.*got 5 outputs"):
+        hs.adapt(model, source, target, out=tmp_path / "run", **settings)
+
+
+def seen(probs):
+    rows = torch.tensor(probs)
+    return Seen(rows, torch.ones(len(rows), 2), torch.ones(rows.shape[1], 2))
+
+
+def test_probabilities_that_are_none_are_refused():
+    with pytest.raises(ProbabilityError, match="sum to 1"):
+        selected_by("cbst", seen([[0.5, 0.7]]), portion=0.5, config=settings_of())
+    with pytest.raises(NonFiniteError, match="NaN"):
+        selected_by("cbst", seen([[0.5, float("nan")]]), portion=0.5, config=settings_of())
+
+
+def test_a_model_that_gives_nan_for_an_example_names_it():
+    model = nn.Linear(2, 3)
+    inputs = torch.ones(5, 2)
+    inputs[3] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"1 of 5 target examples, first d \(position 3\)"):
+        seen_by(model, inputs.split(2), sample=torch.ones(2, 2), device=torch.device("cpu"),
+                precision="float32", id_of=lambda at: "abcde"[at])  # fmt: skip

@@ -1,0 +1,159 @@
+"""A run that dies at any moment continues, and ends with the same models and labels."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hardsight as hs
+from hardsight.errors import RunExistsError, RunMismatchError
+
+
+class Died(BaseException):
+    """Stands for a kill: no handler of an ordinary error may catch it."""
+
+
+def outcome(folder: Path) -> dict:
+    """Everything a run ends with that does not depend on the clock."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        if name.startswith("source/"):
+            continue
+        if file.name == "model.safetensors":
+            found[name] = file.read_bytes()
+        if file.suffix == ".parquet":
+            found[name] = pq.read_table(file).to_pylist()
+        if file.name == "round.json":
+            record = json.loads(file.read_text())
+            record.pop("seconds")
+            found[name] = record
+    return found
+
+
+def die_before_rename(number: int, patch) -> None:
+    """Let the process end before its ``number``-th rename, of files and of folders alike."""
+    calls = []
+    plain, plain_path = os.replace, Path.replace
+
+    def count(original):
+        def replace(*args):
+            if len(calls) == number:
+                raise Died
+            calls.append(args)
+            return original(*args)
+
+        return replace
+
+    patch.setattr(os, "replace", count(plain))
+    patch.setattr(Path, "replace", count(plain_path))
+    return calls
+
+
+def test_dying_before_any_rename_and_resuming_gives_the_same_run(
+    net, source, target, settings, tmp_path, monkeypatch
+):
+    settings |= {"pretrain": 1, "rule": "crst-lrent", "show_progress": False}
+    hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
+    expected = outcome(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        calls = die_before_rename(-1, patch)
+        hs.adapt(net, source, target, out=tmp_path / "counted", **settings)
+    assert len(calls) > 20
+    assert outcome(tmp_path / "counted") == expected
+    for survived in range(0, len(calls), 2):
+        out = tmp_path / f"run-{survived}"
+        with monkeypatch.context() as patch:
+            die_before_rename(survived, patch)
+            with pytest.raises(Died):
+                hs.adapt(net, source, target, out=out, **settings)
+        hs.adapt(net, source, target, out=out, resume=True, **settings)
+        assert outcome(out) == expected, survived
+        assert not list(out.rglob("*.part"))
+        assert not list(out.glob("c*/round-*/checkpoints"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")
+def test_a_killed_process_continues_within_its_round(net, source, target, settings, tmp_path):
+    settings |= {"retrain": {"epochs": 12, "optimizer": {"lr": 0.02}}, "seed": 4}
+    for name, data in (("source", source), ("target", target)):
+        np.savez(tmp_path / f"{name}.npz", images=data.images, labels=data.labels)
+    files = [str(tmp_path / f"{name}.npz") for name in ("source", "target")]
+    hs.adapt(net, *files, out=tmp_path / "whole", **settings)
+    out = tmp_path / "killed"
+    code = (
+        "import torch, hardsight as hs; torch.set_num_threads(1); "
+        f"hs.adapt({net!r}, *{files!r}, out={str(out)!r}, **{settings!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    last = out / "cbst" / "round-02.part" / "checkpoints" / "last.ckpt"
+    while process.poll() is None and not last.exists():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL  # it was not fast enough to escape
+    assert not (out / "cbst" / "round-02").exists()
+    kept = torch.load(last, weights_only=True)["epoch"]
+    hs.adapt(net, *files, out=out, resume=True, **settings)
+    assert outcome(out) == outcome(tmp_path / "whole")
+    history = (out / "cbst" / "round-02" / "metrics.csv").read_text().splitlines()
+    assert len(history) == 1 + 12
+    assert kept < 11  # some epochs were left to do
+
+
+def test_a_finished_run_is_read_again_without_training(
+    net, source, target, settings, tmp_path, monkeypatch
+):
+    first = hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    from hardsight.run import _adapt_rounds
+
+    monkeypatch.setattr(_adapt_rounds, "fit", None)
+    again = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
+    assert again.runs["cbst"].rounds == first.runs["cbst"].rounds
+    for name, value in first.model.state_dict().items():
+        torch.testing.assert_close(again.model.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_changed_target_data_between_two_steps_is_an_error(net, source, target, settings, tmp_path):
+    hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    other = target.with_images(255 - target.images)
+    with pytest.raises(RunMismatchError, match="other target data"):
+        hs.adapt(net, source, other, out=tmp_path / "run", resume=True, **settings)
+    with pytest.raises(RunMismatchError, match="other source data"):
+        hs.adapt(net, source.subset(range(60)), target, out=tmp_path / "run", resume=True,
+                 **settings)  # fmt: skip
+
+
+def test_other_settings_or_weights_between_two_steps_are_an_error(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rule": "source-only"}
+    hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    with pytest.raises(RunMismatchError, match=r"portion = 0.3 instead of 0.4"):
+        hs.adapt(net, source, target, out=tmp_path / "run", resume=True,
+                 **{**settings, "portion": 0.4})  # fmt: skip
+    text = Path(net.partition(":")[0]).read_text()
+    Path(net.partition(":")[0]).write_text(text.replace("nn.Dropout(0.1)", "nn.BatchNorm2d(6)"))
+    with pytest.raises(RunMismatchError, match="other weights to start from"):
+        hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
+
+
+def test_a_run_is_never_overwritten(net, source, target, settings, tmp_path):
+    settings |= {"rule": "source-only"}
+    hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    with pytest.raises(RunExistsError, match=r"holds an adaptation.*--resume"):
+        hs.adapt(net, source, target, out=tmp_path / "run", **settings)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunExistsError, match="files that are no adaptation"):
+        hs.adapt(net, source, target, out=tmp_path / "mine", **settings)
