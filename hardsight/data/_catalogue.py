@@ -123,6 +123,16 @@ DATASETS: Mapping[str, NamedDataset] = {
         domain_column="domain",
         files="one parquet file or one folder of class folders per domain",
     ),
+    "visda17": NamedDataset(
+        folders=("visda17", "visda-17", "visda2017", "VisDA-2017", "visda"),
+        splits={"train": ("train",), "validation": ("validation", "val"), "test": ("test",)},
+        classes=(
+            "aeroplane", "bicycle", "bus", "car", "horse", "knife", "motorcycle", "person", "plant",
+            "skateboard", "train", "truck",
+        ),
+        files="train/ and validation/ as unpacked from train.tar and validation.tar, with one "
+        "folder per class or image_list.txt",
+    ),
     "imagenet": NamedDataset(
         folders=("imagenet", "ILSVRC2012", "imagenet-1k"),
         splits={"train": ("train",), "val": ("val", "validation")},

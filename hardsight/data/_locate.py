@@ -11,6 +11,7 @@ from typing import Literal
 
 from hardsight.data._catalogue import DATASETS, NamedDataset
 from hardsight.data._idx import idx_images_in
+from hardsight.data._listed import IMAGE_LIST
 from hardsight.errors import DataError, MissingDataError
 from hardsight.registry import unknown_name
 
@@ -27,7 +28,7 @@ class Location:
         files: in order; one folder for ``"folder"``.
     """
 
-    form: Literal["parquet", "idx", "cifar", "svhn", "folder"]
+    form: Literal["parquet", "idx", "cifar", "svhn", "folder", "list"]
     files: tuple[Path, ...]
 
 
@@ -106,6 +107,8 @@ def _location(folder: Path, part: str, words: Sequence[str]) -> Location | None:
     if matlab := [path for path in files if path.suffix == ".mat"]:
         return Location("svhn", (matlab[0],))
     split_folder = next((folder / word for word in words if (folder / word).is_dir()), None)
+    if split_folder is not None and (split_folder / IMAGE_LIST).is_file():
+        return Location("list", (split_folder / IMAGE_LIST,))
     return None if split_folder is None else Location("folder", (split_folder,))
 
 

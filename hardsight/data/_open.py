@@ -85,8 +85,8 @@ def open_source(
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
     ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
-                                    cifar10, cifar100, cifar100-coarse, svhn, pacs, imagenet;
-                                    from ``data_root``, else from the hub
+                                    cifar10, cifar100, cifar100-coarse, svhn, pacs, visda17,
+                                    imagenet; from ``data_root``, else from the hub
     ``images.npz``                  arrays ``images`` and ``labels``, or ``x`` and ``y``
     ``embeddings.npz``              ``embeddings``, ``labels``, and maybe ``class_weights``,
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
