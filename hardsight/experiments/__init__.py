@@ -4,6 +4,7 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 :class:`Result`; the lines below list and register them.
 """
 
+from hardsight.experiments._avh_selftrain import avh_selftrain as avh_selftrain
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS

@@ -95,6 +95,7 @@ class AdaptConfig:
             and the other does not is kept with thumbnails. By default ``cbst+avh`` for ``cbst``
             and ``cbst`` for all others.
         examples: thumbnails per side of that comparison.
+        keep_models: keep the weights of every round, not of the last one alone.
         pretrain: the training on the source.
         retrain: the training of every round.
         batch_size: examples per step.
@@ -127,6 +128,7 @@ class AdaptConfig:
     threshold: float = 0.9
     compare: str | None = None
     examples: int = 12
+    keep_models: bool = True
     pretrain: StageConfig = StageConfig()
     retrain: StageConfig = _RETRAIN
     batch_size: int = 128

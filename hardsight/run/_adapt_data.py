@@ -16,6 +16,7 @@ from hardsight.data import (
     EmbeddingSource,
     Example,
     ExampleSource,
+    MemorySource,
     UnlabelledFolder,
     open_source,
 )
@@ -66,6 +67,8 @@ class WithoutLabels:
         self.spec, self.classes = source.spec, source.classes
         if hasattr(source, "dataset"):  # a user's own, whose arrays are used as they are
             self.dataset = source.dataset
+        if isinstance(source, MemorySource):  # pictures without their labels
+            self.images = source.images
 
     def __len__(self) -> int:
         return len(self._source)

@@ -170,7 +170,9 @@ class Round:
 
     def read(self) -> dict[str, Any]:
         """The record of a complete round; its model becomes the current one."""
-        self._bench.model.load_state_dict(load_file(self._place / MODEL))
+        weights = self._place / MODEL
+        if weights.exists():  # not so where a later round is complete and has its own
+            self._bench.model.load_state_dict(load_file(weights))
         self._tidy()
         found: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
         return found
@@ -292,6 +294,9 @@ class Round:
         shutil.rmtree(self._place / "checkpoints", ignore_errors=True)
         for name in (_LABELS, _CHOICE):
             (self._place / name).unlink(missing_ok=True)
+        if not self._bench.config.keep_models:
+            before = self._place.with_name(f"round-{self._number - 1:02d}")
+            (before / MODEL).unlink(missing_ok=True)
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

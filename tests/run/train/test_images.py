@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from hardsight.data import batches, open_source
+from hardsight.data import MemorySource, batches, open_source
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run import _train_images as train_images
@@ -200,3 +200,17 @@ def test_free_memory_of_a_gpu_is_asked_of_the_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (123, 456))
     assert train_images._free_bytes(SimpleNamespace(type="cuda")) == 123
     assert train_images._free_bytes(CPU) > 2**20
+
+
+@pytest.mark.parametrize("shape", [(9, 6, 5), (9, 6, 5, 3)])
+@pytest.mark.parametrize("size", [None, (6, 5), (3, 3)])
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_pictures_kept_in_memory_are_those_that_would_be_decoded(shape, size, channels):
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    source = MemorySource(pixels, np.arange(9) % 2)
+    data = Decoded(source, Preprocessing(size=size, channels=channels), [7, 2, 3])
+    whole = decoded_whole(data, workers=0, show=False)
+    index, images, labels = next(loaded(data, torch.arange(3), batch_size=3, workers=0))
+    for found, wanted in zip(whole, (index, images, labels), strict=True):
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
