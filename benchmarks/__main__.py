@@ -1,6 +1,6 @@
 """All CPU benchmarks: ``python -m benchmarks``, or ``make bench``."""
 
-from benchmarks import cli_start, embeddings, scoring, selection, training
+from benchmarks import adapting, cli_start, embeddings, scoring, selection, training
 
-for benchmark in (cli_start, embeddings, scoring, selection, training):
+for benchmark in (adapting, cli_start, embeddings, scoring, selection, training):
     benchmark.main([])
