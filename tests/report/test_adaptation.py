@@ -104,6 +104,16 @@ def test_every_part_is_visible_and_every_picture_is_drawn(browser):
     assert "1 class never predicted" in summary
 
 
+def test_what_is_said_below_a_picture_stays_within_its_card(browser):
+    below = browser.execute_script(
+        "return [...document.querySelectorAll('.card')].map(card => "
+        "card.querySelector('dl').getBoundingClientRect().bottom - "
+        "card.getBoundingClientRect().bottom)"
+    )
+    assert len(below) == 4
+    assert max(below) <= 1
+
+
 def test_names_in_the_data_stay_text(browser):
     assert browser.find_elements(By.CSS_SELECTOR, "b[onmouseover]") == []
     assert browser.find_elements(By.CSS_SELECTOR, "main script") == []
