@@ -19,6 +19,7 @@ from hardsight.tracking import (
     map_correctness,
     map_variability,
     mean_avh,
+    suspicion,
 )
 
 NAN = math.nan
@@ -97,6 +98,57 @@ def test_angle_velocity_agrees_with_a_fitted_line():
     np.testing.assert_allclose(angle_velocity(angles), expected)
 
 
+def measures_of(logits, labels):
+    """Loss and logit margin ``[E, N]`` of logits ``[E, N, C]``, and their probabilities."""
+    shifted = np.exp(logits - logits.max(axis=2, keepdims=True))
+    probs = shifted / shifted.sum(axis=2, keepdims=True)
+    rows = np.arange(len(labels))
+    others = logits.copy()
+    others[:, rows, labels] = -np.inf
+    margin = logits[:, rows, labels] - others.max(axis=2)
+    top = logits.max(axis=2)
+    loss = np.log(np.exp(logits - top[..., None]).sum(axis=2)) + top - logits[:, rows, labels]
+    return loss, margin, probs
+
+
+def test_suspicion_is_the_mean_margin_of_the_probabilities_turned_into_zero_to_one():
+    rng = np.random.default_rng(0)
+    logits, labels = 4 * rng.standard_normal((6, 50, 5)), rng.integers(0, 5, 50)
+    loss, margin, probs = measures_of(logits, labels)
+    own = probs[:, np.arange(50), labels]
+    probs[:, np.arange(50), labels] = 0
+    expected = (1 - (own - probs.max(axis=2)).mean(axis=0)) / 2
+    np.testing.assert_allclose(suspicion(loss, margin), expected, rtol=1e-12)
+
+
+def test_suspicion_of_a_sure_model_reaches_its_ends_and_never_overflows():
+    # logits of +-1e4: the label is certain in the first column, another class in the second; in
+    # the third both have half of the probability
+    loss = np.array([[0.0, 1e4, np.log(2)]] * 3)
+    margin = np.array([[1e4, -1e4, 0.0]] * 3)
+    np.testing.assert_allclose(suspicion(loss, margin), [0.0, 1.0, 0.5], atol=1e-15)
+    recorded = suspicion(loss.astype(np.float32), margin.astype(np.float32))
+    np.testing.assert_allclose(recorded, [0.0, 1.0, 0.5], atol=1e-7)
+
+
+def test_suspicion_skips_epochs_in_which_the_example_did_not_come():
+    loss, margin = [[0.0, NAN], [NAN, NAN]], [[9e9, NAN], [NAN, NAN]]
+    np.testing.assert_array_equal(suspicion(loss, margin), [0.0, NAN])
+
+
+def test_suspicion_weighs_epochs_alike_where_aum_follows_the_largest_logits():
+    # believed another class for three epochs, then memorised its label with large logits
+    margin = np.array([[-4.0], [-4.0], [-4.0], [40.0]])
+    loss = np.log1p(np.exp(-margin))  # two classes
+    assert area_under_margin(margin)[0] > 0  # looks easy
+    assert suspicion(loss, margin)[0] > 0.7  # stays suspect
+
+
+def test_suspicion_asks_for_two_histories_of_the_same_run():
+    with pytest.raises(ShapeError, match=r"same epochs and examples, got \[2, 1\] and \[1, 1\]"):
+        suspicion([[0.1], [0.2]], [[1.0]])
+
+
 def test_a_history_must_be_a_matrix():
     with pytest.raises(ShapeError, match=r"avh to have a row per epoch .*, got \[3\]"):
         mean_avh([0.1, 0.2, 0.3])
@@ -112,7 +164,7 @@ def test_every_summary_stays_in_its_range_and_is_nan_only_where_it_must_be(name,
     whole = spec.inputs == ("correct",)
     entry = st.sampled_from([0.0, 1.0]) if whole else st.floats(0, limit)
     history = data.draw(arrays(np.float64, size, elements=st.one_of(entry, st.just(NAN))))
-    got = spec.function(history)
+    got = spec.function(*[history] * len(spec.inputs))
     assert got.shape == (size[1],)
     assert got.dtype == np.float64
     needed = 2 if name == "angle_velocity" else 1
@@ -125,5 +177,6 @@ def test_every_summary_stays_in_its_range_and_is_nan_only_where_it_must_be(name,
 def test_every_summary_of_an_example_is_blind_to_the_other_examples(name):
     spec = SUMMARIES[name]
     history = np.random.default_rng(1).integers(0, 2, (5, 6)).astype(float)
-    alone = np.concatenate([spec.function(history[:, [place]]) for place in range(6)])
-    np.testing.assert_array_equal(spec.function(history), alone)
+    parts = [[history[:, [place]]] * len(spec.inputs) for place in range(6)]
+    alone = np.concatenate([spec.function(*part) for part in parts])
+    np.testing.assert_array_equal(spec.function(*[history] * len(spec.inputs)), alone)
