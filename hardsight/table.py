@@ -7,7 +7,8 @@ A finished run is a folder::
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
     RUN/dynamics/            epochs of a tracker, where the data was trained on
 
-A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``. While it is being written, the rows lie in ``RUN/shards/``, one file per range of source positions.
+A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
+While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
 Every file is written under a temporary name, synced and renamed, so whatever exists is complete.
 ``table.parquet`` appears last: where it exists, the run is finished.
 """

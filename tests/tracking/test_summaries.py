@@ -111,24 +111,25 @@ def measures_of(logits, labels):
     return loss, margin, probs
 
 
-def test_suspicion_is_the_mean_margin_of_the_probabilities_turned_into_zero_to_one():
+def test_suspicion_is_the_lead_of_the_rival_and_an_eighth_of_the_surprise():
     rng = np.random.default_rng(0)
     logits, labels = 4 * rng.standard_normal((6, 50, 5)), rng.integers(0, 5, 50)
     loss, margin, probs = measures_of(logits, labels)
     own = probs[:, np.arange(50), labels]
     probs[:, np.arange(50), labels] = 0
-    expected = (1 - (own - probs.max(axis=2)).mean(axis=0)) / 2
+    expected = ((1 - own + probs.max(axis=2)) / 2 - np.log(own) / 8).mean(axis=0)
     np.testing.assert_allclose(suspicion(loss, margin), expected, rtol=1e-12)
 
 
-def test_suspicion_of_a_sure_model_reaches_its_ends_and_never_overflows():
-    # logits of +-1e4: the label is certain in the first column, another class in the second; in
-    # the third both have half of the probability
-    loss = np.array([[0.0, 1e4, np.log(2)]] * 3)
-    margin = np.array([[1e4, -1e4, 0.0]] * 3)
-    np.testing.assert_allclose(suspicion(loss, margin), [0.0, 1.0, 0.5], atol=1e-15)
+def test_suspicion_of_a_sure_model_is_finite_and_ordered():
+    # the label is certain in the first column, another class in the third; in the second both
+    # have half of the probability: 1/2 + log(2) / 8
+    loss = np.array([[0.0, np.log(2), 80.0]] * 3)
+    margin = np.array([[1e4, 0.0, -80.0]] * 3)
+    expected = [0.0, 0.5 + np.log(2) / 8, 1 + 80 / 8]
+    np.testing.assert_allclose(suspicion(loss, margin), expected, atol=1e-15)
     recorded = suspicion(loss.astype(np.float32), margin.astype(np.float32))
-    np.testing.assert_allclose(recorded, [0.0, 1.0, 0.5], atol=1e-7)
+    np.testing.assert_allclose(recorded, expected, atol=1e-6)
 
 
 def test_suspicion_skips_epochs_in_which_the_example_did_not_come():
@@ -136,12 +137,13 @@ def test_suspicion_skips_epochs_in_which_the_example_did_not_come():
     np.testing.assert_array_equal(suspicion(loss, margin), [0.0, NAN])
 
 
-def test_suspicion_weighs_epochs_alike_where_aum_follows_the_largest_logits():
-    # believed another class for three epochs, then memorised its label with large logits
-    margin = np.array([[-4.0], [-4.0], [-4.0], [40.0]])
-    loss = np.log1p(np.exp(-margin))  # two classes
-    assert area_under_margin(margin)[0] > 0  # looks easy
-    assert suspicion(loss, margin)[0] > 0.7  # stays suspect
+def test_suspicion_remembers_what_aum_forgets_when_a_wrong_label_is_memorised():
+    # two classes; first column: believed another class for three epochs, then memorised with
+    # large logits; second: never sure, never memorised
+    margin = np.array([[-4.0, 0.5], [-4.0, 0.5], [-4.0, 0.5], [40.0, 0.5]])
+    loss = np.log1p(np.exp(-margin))
+    assert area_under_margin(margin)[0] > area_under_margin(margin)[1]  # looks easier
+    assert suspicion(loss, margin)[0] > suspicion(loss, margin)[1] + 0.5
 
 
 def test_suspicion_asks_for_two_histories_of_the_same_run():
