@@ -207,7 +207,7 @@ def _time_learned(table: ScoreTable, suspicion: NDArray[np.float64]) -> NDArray[
     first = hardness_of(table, "first_learned_epoch")
     epochs = (table.metadata.get("tracking") or {}).get("epochs")
     learned = first <= epochs if isinstance(epochs, int) else first < np.nanmax(first, initial=0.0)
-    return np.where(learned, first + suspicion / (1 + suspicion), np.nan)  # adds less than 1
+    return np.where(learned, first + suspicion / 2, np.nan)  # suspicion is in [0, 1]
 
 
 def _default_score(table: ScoreTable) -> str | None:

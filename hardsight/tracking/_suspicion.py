@@ -2,70 +2,63 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
-from hardsight.errors import ShapeError
+from hardsight.errors import OptionError
 from hardsight.registry import summary
 from hardsight.tracking._histories import Values, as_history, mean_seen
-
-_SURPRISE = 1 / 8  # weight of the loss, in nats, beside a term in [0, 1]
 
 
 @summary(
     "suspicion",
-    inputs=("loss", "logit_margin"),
-    range=(0.0, math.inf),
+    inputs=("logit_margin",),
+    range=(0.0, 1.0),
     higher_is_harder=True,
-    meaning="How much the model doubted the label, averaged over the epochs of training. Above 1 "
-    "another class was believed almost throughout, so the label is probably wrong; near 0 the "
-    "label was believed from the start.",
+    meaning="Chance that the label loses against its strongest rival class, averaged over the "
+    "epochs of training, the first few counting less. Near 1 the label is probably wrong; near 0 "
+    "the model believed it all along.",
 )
-def suspicion(loss: ArrayLike, logit_margin: ArrayLike) -> Values:
-    r"""How much a label is to be doubted, averaged over epochs; our default for label errors.
+def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
+    r"""Chance that the label loses against its strongest rival, averaged over epochs.
 
-    .. math:: S_i = \frac{1}{|T_i|} \sum_{t \in T_i} \left[
-        \frac12 \Bigl( 1 - p_{y_i}^{(t)} + \max_{j \neq y_i} p_j^{(t)} \Bigr)
-        - \frac18 \log p_{y_i}^{(t)} \right]
+    .. math:: S_i = \frac{\sum_{t \in T_i} w_t\, \sigma(-m_i^{(t)})}{\sum_{t \in T_i} w_t},
+        \quad \sigma(-m_i) = \frac{\max_{j \neq y_i} p_j}{p_{y_i} + \max_{j \neq y_i} p_j},
+        \quad w_t = \min(t, R)
 
-    where T are the epochs in which the example was seen. The first term says how far the strongest
-    other class is ahead of the label, from 0 to 1: it tells a wrong label from a picture that the
-    model merely finds hard, also where two classes are swapped. The second, the surprise at the
-    label, orders those that another class has won altogether. Both stay near 0 once a label is
-    believed, however large the logits become, so that epochs in which a wrong label is memorised
-    cannot outweigh those before, as they can in the mean of logit margins.
+    where m is the logit margin, T are the epochs in which the example was seen, counted from 1,
+    and R is ``ramp_epochs``. Our default for finding label errors. A duel between two classes
+    tells a wrong label from a picture that the model merely finds hard. Its chance, unlike the
+    margin itself, cannot grow with the logits: epochs in which a wrong label is memorised add
+    nothing, where in a mean of margins they outweigh those before. The first epochs, in which the
+    network knows little yet, count less.
 
     Args:
-        loss: cross-entropy, minus the log-probability of the label, in every epoch, ``[E, N]``.
         logit_margin: logit of the label minus the largest other one in every epoch, ``[E, N]``.
+        ramp_epochs: the epoch from which all count alike, R.
 
     Returns:
-        ``[N]`` in ``[0, inf)``; larger is more suspect. Above 1, another class was believed
-        almost throughout; near 0, the label was. NaN for an example never seen.
+        ``[N]`` in ``[0, 1]``; larger is more suspect. 0.5 where the label and its rival were
+        equally likely throughout. NaN for an example never seen.
 
     Raises:
-        ShapeError: a history is no matrix, or the two differ in shape.
+        ShapeError: the history is no matrix.
+        OptionError: the ramp is shorter than one epoch.
 
     Example:
-        >>> # probability of the label and of the strongest other class: 3/4, 1/4 and 1/4, 3/4
-        >>> loss = -np.log([[0.75, 0.25], [0.75, 0.25]])
-        >>> suspicion(loss, np.log([[3.0, 1 / 3], [3.0, 1 / 3]])).round(3)
-        array([0.286, 0.923])
+        >>> # odds of the label against its rival: 3 to 1 and 1 to 3 in the first epoch, then even
+        >>> suspicion(np.log([[3.0, 1 / 3], [1.0, 1.0]])).round(3)  # (1 * 1/4 + 2 * 1/2) / 3
+        array([0.417, 0.583])
 
     Reference:
-        Ours; the form and the 1/8 were chosen on noisy labels of digits, MNIST and a small part
-        of CIFAR-10. Relatives: Pleiss et al., Identifying Mislabeled Data using the Area Under the
-        Margin Ranking, NeurIPS 2020 (the margin in logits); Swayamdipta et al., Dataset
-        Cartography, EMNLP 2020 (the mean probability of the label).
+        Ours; the form and R were chosen on noisy labels of digits, MNIST and 3,000 pictures of
+        CIFAR-10. Its parent is Pleiss et al., Identifying Mislabeled Data using the Area Under the
+        Margin Ranking, NeurIPS 2020, Eqs. (1) and (2), the mean of the margin itself.
     """
-    own, margin = as_history(loss, "loss"), as_history(logit_margin, "logit_margin")
-    if own.shape != margin.shape:
-        raise ShapeError(
-            "expected loss and logit_margin of the same epochs and examples, got "
-            f"{list(own.shape)} and {list(margin.shape)}"
-        )
-    # log p_other = log p_label - margin; rounding must not lift it above 0
-    ahead = np.exp(-np.maximum(own + margin, 0.0)) - np.exp(-own)
-    return mean_seen((1 + ahead) / 2 + _SURPRISE * own)
+    if ramp_epochs < 1:
+        raise OptionError(f"expected ramp_epochs to be at least 1, got {ramp_epochs}")
+    margin = as_history(logit_margin, "logit_margin")
+    weights = np.minimum(np.arange(1, len(margin) + 1), ramp_epochs)[:, None]
+    weights = np.where(np.isnan(margin), np.nan, weights)
+    return mean_seen(weights * expit(-margin)) / mean_seen(weights)
