@@ -5,13 +5,14 @@ All rows go into hexagonal bins, so the picture stays small; only shown examples
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import percent, plural, score_title, unit
+from hardsight.report._format import count, percent, plural, score_title, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +77,8 @@ def angle_norm_map(view: View) -> Map | None:
     pair = _pair(view)
     if pair is None:
         return None
-    return map_of(view, pair, "share wrong", np.where(view.outcome < 0, np.nan, view.outcome == 0))
+    wrong = np.where(view.outcome < 0, np.nan, view.outcome == 0)
+    return _map(view, pair, "share wrong", wrong, _right_and_wrong)
 
 
 def data_map(view: View) -> Map | None:
@@ -85,10 +87,17 @@ def data_map(view: View) -> Map | None:
     needed = {*pair, "map_correctness"}
     if not needed <= set(view.table.scores) or np.isnan(view.values(pair[0])).all():
         return None
-    return map_of(view, pair, "share of epochs wrong", 1 - view.values("map_correctness"))
+    wrong = 1 - view.values("map_correctness")
+    return _map(view, pair, "share of epochs wrong", wrong, _right_epochs)
 
 
-def map_of(view: View, pair: tuple[str, str], shades: str, wrongness: NDArray[np.float64]) -> Map:
+def _map(
+    view: View,
+    pair: tuple[str, str],
+    shades: str,
+    wrongness: NDArray[np.float64],
+    text: Callable[[float, float], str],
+) -> Map:
     """The map of two columns, coloured by a share per row; NaN where a row has none."""
     x_values, y_values = view.values(pair[0]), view.values(pair[1])
     shown = ~np.isnan(x_values) & ~np.isnan(y_values)
@@ -104,7 +113,7 @@ def map_of(view: View, pair: tuple[str, str], shades: str, wrongness: NDArray[np
         x_ticks=x_axis.ticks(8),
         y_ticks=y_axis.ticks(6),
         degrees=_degrees(x_axis) if pair[0] == "target_angle" else [],
-        cells=_cells(x[shown], y[shown], wrongness[shown], shades),
+        cells=_cells(x[shown], y[shown], wrongness[shown], text),
         points=_points(view, x, y, shown),
         note=_note(int((~shown).sum()), x_axis.clipped + y_axis.clipped),
         summary=f"Map of {plural(shown.sum(), 'example')}: {score_title(pair[0])} from left to "
@@ -130,7 +139,10 @@ def _degrees(axis: Axis) -> list[Tick]:
 
 
 def _cells(
-    x: NDArray[np.float64], y: NDArray[np.float64], wrongness: NDArray[np.float64], shades: str
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    wrongness: NDArray[np.float64],
+    text: Callable[[float, float], str],
 ) -> list[Cell]:
     """Hexagons with at least one example."""
     centre_x, centre_y, codes = _hexagons(x, y)
@@ -148,7 +160,7 @@ def _cells(
             y=round(float(centre_y[first[i]]), 1),
             wrong=_wrongness(judged[i], wrong[i]),
             shade=int(levels[i]),
-            text=_cell_text(int(totals[i]), judged[i], wrong[i], shades),
+            text=text(judged[i], wrong[i]) if judged[i] else plural(int(totals[i]), "example"),
         )
         for i in range(len(totals))
     ]
@@ -176,10 +188,12 @@ def _wrongness(judged: float, wrong: float) -> int:
     return int(np.ceil(4 * wrong / judged - 1e-9)) if judged else 5
 
 
-def _cell_text(total: int, judged: float, wrong: float, shades: str) -> str:
-    if not judged:
-        return plural(total, "example")
-    return f"{plural(total, 'example')}, {shades} {percent(wrong / judged)}"
+def _right_and_wrong(judged: float, wrong: float) -> str:
+    return f"{count(judged - wrong)} right, {count(wrong)} wrong"
+
+
+def _right_epochs(judged: float, wrong: float) -> str:
+    return f"{plural(judged, 'example')}, right in {percent(1 - wrong / judged)} of the epochs"
 
 
 def _points(
