@@ -380,17 +380,20 @@ def _ranking(findings: Findings) -> Table:
 def comparisons(findings: Findings, measure: str) -> dict[str, tuple[TTest | None, float]]:
     """Suspicion against every other method, paired by trial, with Holm's p-values.
 
-    ``None`` stands for a method that found the very same.
+    ``None`` stands for what cannot be tested: a single trial, or the same difference in all.
     """
     ours = findings.values(SUSPICION, measure)
     tests: dict[str, TTest | None] = {}
     for method in findings.methods:
-        theirs = findings.values(method, measure)
         if method != SUSPICION:
-            same = np.ptp(np.subtract(ours, theirs)) == 0
-            tests[method] = None if same else t_test(ours, theirs, paired=True)
+            tests[method] = _paired(ours, findings.values(method, measure))
     raised = adjusted_p_values([1.0 if test is None else test.p for test in tests.values()])
     return {m: (t, float(p)) for (m, t), p in zip(tests.items(), raised, strict=True)}
+
+
+def _paired(first: Sequence[float], second: Sequence[float]) -> TTest | None:
+    varies = len(first) > 1 and np.ptp(np.subtract(first, second)) > 0
+    return t_test(first, second, paired=True) if varies else None
 
 
 def _comparison_table(
@@ -398,11 +401,10 @@ def _comparison_table(
 ) -> Table:
     rows: list[list[Cell]] = []
     for method in findings.ranked(measure):
-        test, p = compared.get(method, (None, 1.0))
-        if test is not None:
-            rows.append([method, test.difference, test.low, test.high, f"{p:.2g}"])
-        elif method != SUSPICION:
-            rows.append([method, 0.0, None, None, "1"])
+        if method != SUSPICION:
+            test, p = compared[method]
+            ends = (None, None) if test is None else (test.low, test.high)
+            rows.append([method, _lead(findings, method, measure), *ends, f"{p:.2g}"])
     return Table(
         f"Suspicion minus each other method: {measure}",
         ("method", "difference", "low", "high", "p (Holm)"),
@@ -411,6 +413,10 @@ def _comparison_table(
         f"difference; p-values raised by Holm's method for {len(compared)} comparisons. Positive: "
         "suspicion found more.",
     )
+
+
+def _lead(findings: Findings, method: str, measure: str) -> float:
+    return findings.mean(SUSPICION, measure) - findings.mean(method, measure)
 
 
 def _by_setting(findings: Findings) -> Table:
@@ -469,8 +475,8 @@ def _against_cleanlab(
     findings: Findings, measure: str, compared: Mapping[str, tuple[TTest | None, float]]
 ) -> Claim:
     peer = findings.best(_PEER, measure)
-    test, p = compared[peer]
-    difference = 0.0 if test is None else test.difference
+    _, p = compared[peer]
+    difference = _lead(findings, peer, measure)
     seen = (
         f"{findings.mean(SUSPICION, measure):.4f} against {findings.mean(peer, measure):.4f} of "
         f"{peer}, difference {difference:+.4f} (p = {p:.2g} after Holm)"
@@ -485,16 +491,16 @@ def _against_cleanlab(
 
 def _aum_claim(findings: Findings) -> Claim:
     early, late = (findings.values(m, "AUROC") for m in ("aum", "logit_margin"))
-    if np.ptp(np.subtract(early, late)) == 0:
-        return Claim("AUM beats the final margin", "Pleiss et al. 2020", "no difference", None)
-    test = t_test(early, late, paired=True)
+    test = _paired(early, late)
+    seen = f"AUROC {np.mean(early):.4f} against {np.mean(late):.4f}"
+    if test is not None:
+        seen += f", difference {test.difference:+.4f} ({test.low:+.4f} … {test.high:+.4f})"
     return Claim(
         "the margin averaged over training (AUM) finds more wrong labels than the margin at its "
         "end",
         "Pleiss et al. 2020, Section 4",
-        f"AUROC {np.mean(early):.4f} against {np.mean(late):.4f}, difference "
-        f"{test.difference:+.4f} ({test.low:+.4f} … {test.high:+.4f})",
-        None if test.low <= 0 <= test.high else test.difference > 0,
+        seen,
+        None if test is None or test.low <= 0 <= test.high else test.difference > 0,
     )
 
 

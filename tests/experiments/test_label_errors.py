@@ -107,6 +107,12 @@ def test_the_claim_on_aum_turns_with_the_data():
     assert outcome(**even, logit_margin=[0.9, 0.91, 0.9, 0.92])[0][-1] is None
 
 
+def test_a_single_trial_decides_nothing():
+    found, said = outcome(suspicion=[0.9], peer=[0.8], aum=[0.85], logit_margin=[0.7])
+    assert found == [True, True, None, None, None]  # it leads, but nothing was tested
+    assert "difference +0.1000 (p = 1 after Holm)" in said[2].seen
+
+
 def test_p_values_are_raised_for_the_number_of_comparisons():
     found = findings(suspicion=[0.95, 0.96, 0.97], aum=[0.90, 0.93, 0.92], peer=[0.95, 0.96, 0.97])
     compared = comparisons(found, "AUROC")
