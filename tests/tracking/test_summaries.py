@@ -105,8 +105,8 @@ def test_suspicion_is_the_chance_to_lose_a_duel_with_weights_that_rise():
     own, rows = probs[:, np.arange(50), labels], np.arange(50)
     probs[:, rows, labels] = 0
     rival = probs.max(axis=2)
-    weights = np.array([1, 2, 3, 4, 4, 4])
-    expected = weights @ (rival / (own + rival)) / 18
+    weights = np.array([1, 4, 9, 16, 16, 16])
+    expected = weights @ (rival / (own + rival)) / 62
     others = logits.copy()
     others[:, rows, labels] = -np.inf
     margin = logits[:, rows, labels] - others.max(axis=2)
@@ -119,17 +119,19 @@ def test_suspicion_of_a_sure_model_reaches_its_ends_and_never_overflows():
 
 
 def test_suspicion_skips_epochs_in_which_the_example_did_not_come():
-    # weights 1 and 3 are left: (1 * 0 + 3 * 1/2) / 4
+    # weights 1 and 9 are left: (1 * 0 + 9 * 1/2) / 10
     got = suspicion([[1e5, NAN], [NAN, NAN], [0.0, NAN]])
-    np.testing.assert_allclose(got, [0.375, NAN])
+    np.testing.assert_allclose(got, [0.45, NAN])
 
 
 def test_suspicion_remembers_what_aum_forgets_when_a_wrong_label_is_memorised():
-    # first column: believed another class for three epochs, then memorised with large logits;
+    # first column: believed another class for eight epochs, then memorised with large logits;
     # second: never quite sure
-    margin = np.array([[-4.0, 0.5], [-4.0, 0.5], [-4.0, 0.5], [40.0, 0.5]])
+    margin = np.array([[-4.0, 0.5]] * 8 + [[40.0, 0.5]] * 4)
     assert area_under_margin(margin)[0] > area_under_margin(margin)[1]  # looks easier
-    assert suspicion(margin)[0] > suspicion(margin)[1] + 0.1
+    # weights 1 + 4 + ... + 64 = 204 of 204 + 81 + 300
+    assert suspicion(margin)[0] == pytest.approx(204 / 585 / (1 + np.exp(-4)), rel=1e-6)
+    assert suspicion(margin[:10])[0] > 0.5 > suspicion(margin)[1]
 
 
 def test_suspicion_asks_for_a_ramp_of_at_least_one_epoch():
