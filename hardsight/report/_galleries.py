@@ -22,8 +22,14 @@ _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF":
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
 _OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
 # what a card shows besides the score it was chosen by
-_CARD_SCORES = ("suspicion", "logit_margin", "model_confidence", "first_learned_epoch",
-                "map_confidence", "target_angle", "feature_norm")  # fmt: skip
+_CARD_SCORES = (
+    "suspicion",
+    "logit_margin",
+    "model_confidence",
+    "map_confidence",
+    "target_angle",
+    "feature_norm",
+)
 
 
 @dataclass(frozen=True)
