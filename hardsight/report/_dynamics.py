@@ -200,8 +200,8 @@ def _forgotten(view: View) -> Bars | None:
     return _bars(
         name,
         "Times forgotten",
-        "Right in one epoch and wrong in the next is forgotten. Many times means ambiguous, 0 means "
-        "settled; those under “never” were never learned.",
+        "Right in one epoch and wrong in the next is forgotten. Many times means ambiguous, 0 "
+        "means settled; those under “never” were never learned.",
         np.bincount(values[learned].astype(np.int64), minlength=1),
         first=0,
         never=int((known & ~learned).sum()),
