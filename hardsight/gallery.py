@@ -5,12 +5,13 @@ The scoring run stores thumbnails of exactly these rows; the report shows exactl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.errors import OptionError
+from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,8 @@ _LABEL_FREE = (
     "free_energy",
 )
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
+_FEW = 6  # of a kind whose curves a report draws
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Gallery:
         classes: one gallery per class, the class with the worst mean first.
         classes_left_out: classes for which the budget had no room.
         source: position in the source of every row of the table.
+        suspects: rows whose label is most probably wrong, most suspect first; none where the
+            table has no dynamics.
+        learned_last: rows learned after all others, the last one first; likewise.
+        easiest: a few of the easiest rows, easiest first; likewise.
     """
 
     by: str | None
@@ -67,10 +74,19 @@ class Gallery:
     classes: tuple[ClassGallery, ...]
     classes_left_out: int
     source: NDArray[np.int64]
+    suspects: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    learned_last: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    easiest: NDArray[np.int64] = field(default_factory=_NONE.copy)
 
     def rows(self) -> NDArray[np.int64]:
         """Row numbers of all shown rows, each once, ascending."""
-        parts = [self.hardest, self.confidently_wrong]
+        parts = [
+            self.hardest,
+            self.confidently_wrong,
+            self.suspects,
+            self.learned_last,
+            self.easiest,
+        ]
         for one in self.classes:
             parts += [one.hardest, one.confidently_wrong, one.easiest]
         return np.unique(np.concatenate(parts))
@@ -90,6 +106,10 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     A wrong prediction is the more confident, the more the model prefers it to the label: by
     ``logit_margin`` where the table has it, else the next best score. Where no score of the table
     knows the label, the wrong predictions with the least uncertainty come first.
+
+    A table with dynamics also gives the rows with the largest ``suspicion``, whatever the
+    prediction, those with the largest ``first_learned_epoch`` among the learned ones, and a few of
+    the easiest.
 
     Args:
         table: a score table; rows that are not finite, or lack a label, take no part.
@@ -117,8 +137,7 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     source = table.column("index").astype(np.int64)
     by = by or _default_score(table)
     if by is None:
-        none = np.empty(0, np.int64)
-        return Gallery(None, None, none, none, (), 0, source)
+        return Gallery(None, None, _NONE, _NONE, (), 0, source)
     confidence_by = table.judge_of_mistakes() or by
     labels, outcome = class_numbers(table, "label"), outcomes(table)
     usable = is_finite(table) & (labels >= 0)
@@ -131,10 +150,20 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     overall = min(_OVERALL, max(1, budget // 4))
     hardest = _first(hardness, overall)
     wrong = _first(confidence, min(overall, budget - len(hardest)))
-    classes, left_out = _class_galleries(
-        labels, hardness, confidence, budget=budget, taken={*hardest.tolist(), *wrong.tolist()}
-    )
-    return Gallery(by, confidence_by, hardest, wrong, classes, left_out, source)
+    taken = {*hardest.tolist(), *wrong.tolist()}
+    suspects = learned_last = easiest = _NONE
+    if SUSPICION in table.scores:
+        room = max(0, budget - len(taken)) // 3
+        suspicion = np.where(usable, hardness_of(table, SUSPICION), np.nan)
+        suspects = _first(suspicion, min(overall, room))
+        learned_last = _first(_time_learned(table, suspicion), min(overall // 2, room))
+        easiest = _first(-hardness, min(_FEW, room))
+        taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
+    classes, left_out = _class_galleries(labels, hardness, confidence, budget=budget, taken=taken)
+    return Gallery(
+        by, confidence_by, hardest, wrong, classes, left_out, source, suspects, learned_last,
+        easiest,
+    )  # fmt: skip
 
 
 def outcomes(table: ScoreTable) -> NDArray[np.int8]:
@@ -171,6 +200,16 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
     return np.where(np.isfinite(signed), signed, np.nan)
 
 
+def _time_learned(table: ScoreTable, suspicion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When an example was first learned, the more suspect one later; NaN where it never was."""
+    if "first_learned_epoch" not in table.scores:
+        return np.full(len(table), np.nan)
+    first = hardness_of(table, "first_learned_epoch")
+    epochs = (table.metadata.get("tracking") or {}).get("epochs")
+    learned = first <= epochs if isinstance(epochs, int) else first < np.nanmax(first, initial=0.0)
+    return np.where(learned, first + suspicion / 2, np.nan)  # suspicion is in [0, 1]
+
+
 def _default_score(table: ScoreTable) -> str | None:
     scores = table.scores
     return "avh" if "avh" in scores else next(iter(scores), None)
@@ -201,10 +240,9 @@ def _class_galleries(
     hardest = _first_per_class(labels, hardness, each)
     easiest = _first_per_class(labels, -hardness, each)
     wrong = _first_per_class(labels, confidence, each)
-    none = np.empty(0, np.int64)
     chosen: list[ClassGallery] = []
     for label in worst_first:
-        one = ClassGallery(label, hardest[label], wrong.get(label, none), easiest[label])
+        one = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
         taken = taken.union(*(rows.tolist() for rows in (one.hardest, one.confidently_wrong)))
         taken.update(one.easiest.tolist())
         if len(taken) > budget:

@@ -5,8 +5,10 @@ A finished run is a folder::
     RUN/table.parquet        index, id, label, prediction, finite, one column per score
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
+    RUN/dynamics/            epochs of a tracker, where the data was trained on
 
-While it is being written, the rows lie in ``RUN/shards/``, one file per range of source positions.
+A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
+While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
 Every file is written under a temporary name, synced and renamed, so whatever exists is complete.
 ``table.parquet`` appears last: where it exists, the run is finished.
 """
@@ -46,9 +48,11 @@ TABLE, ERRORS, THUMBNAILS, SHARDS = (
     "thumbnails.parquet",
     "shards",
 )
+DYNAMICS, HISTORIES = "dynamics.parquet", "dynamics"
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
+SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
 # Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
 _JUDGES_OF_MISTAKES = (
     "logit_margin",
@@ -140,6 +144,19 @@ class ScoreTable:
     def judge_of_mistakes(self) -> str | None:
         """The score that best ranks wrong predictions by confidence, of those in the table."""
         return next((name for name in _JUDGES_OF_MISTAKES if name in self.scores), None)
+
+    def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
+        """The ``n`` examples whose label is most probably wrong, most suspect first.
+
+        By ``suspicion`` where training was tracked: it also finds wrong labels that the model has
+        memorised meanwhile. Else by the score that :meth:`judge_of_mistakes` names, the logit
+        margin where the table has it.
+        """
+        return self.hardest(n, by or self.judge_of_labels() or "avh")
+
+    def judge_of_labels(self) -> str | None:
+        """The column that best finds label errors, of those in the table."""
+        return SUSPICION if SUSPICION in self.scores else self.judge_of_mistakes()
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
         """The rows for which ``keep`` is true, as a table of its own."""

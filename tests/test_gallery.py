@@ -14,6 +14,8 @@ DIRECTIONS = {
     "entropy": True,
     "feature_norm": False,
     "model_confidence": False,
+    "suspicion": True,
+    "first_learned_epoch": True,
 }
 
 
@@ -43,6 +45,28 @@ def test_rows_are_ordered_by_hand_worked_hardness_and_confidence():
     assert gallery.classes[1].confidently_wrong.tolist() == [1]
     assert gallery.classes[1].easiest.tolist() == [0, 1]
     assert gallery.indices().tolist() == [10, 11, 12, 13, 14]
+
+
+def test_suspects_are_ranked_whatever_the_prediction_and_the_never_learned_are_not_learned_last():
+    rows = table(
+        label=[0, 0, 1, 1, 1],
+        prediction=[0, 0, 1, 1, 0],  # row 1 was memorised
+        avh=[0.1, 0.2, 0.3, 0.4, 0.9],
+        suspicion=[0.1, 0.9, 0.2, 0.3, 0.8],
+        first_learned_epoch=[1, 3, 3, 1, 4],
+    )
+    rows = ScoreTable(with_metadata(rows.to_arrow(), {**rows.metadata, "tracking": {"epochs": 3}}))
+    gallery = gallery_rows(rows)
+    assert gallery.suspects.tolist() == [1, 4, 3, 2, 0]
+    assert gallery.learned_last.tolist() == [1, 2, 3, 0]  # of two in epoch 3 the more suspect
+    assert gallery.easiest.tolist() == [0, 1, 2, 3, 4]
+    assert gallery.rows().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_table_without_dynamics_has_no_suspects():
+    rows = table(label=[0, 0], prediction=[0, 1], avh=[0.1, 0.8])
+    gallery = gallery_rows(rows)
+    assert len(gallery.suspects) == len(gallery.learned_last) == len(gallery.easiest) == 0
 
 
 def test_a_score_where_lower_is_harder_ranks_from_the_low_end():

@@ -136,6 +136,18 @@ def test_mistakes_are_ranked_by_the_margin_where_there_is_one():
     assert order(table.most_confidently_wrong(by="avh")) == [3, 1]
 
 
+def test_suspects_are_ranked_by_suspicion_and_else_by_the_margin():
+    plain = ScoreTable(rows(avh=[0.9, 0.2, 0.8], margin=[3.0, -1.0, 2.0]))
+    assert plain.judge_of_labels() == "logit_margin"
+    assert order(plain.suspects(2)) == [1, 2]
+    about = {**METADATA, "scores": {**METADATA["scores"], "suspicion": {"higher_is_harder": True}}}
+    columns = rows(avh=[0.9, 0.2, 0.8], margin=[3.0, -1.0, 2.0], suspicion=[0.1, 0.4, 0.9])
+    tracked = ScoreTable(with_metadata(columns, about))
+    assert tracked.judge_of_labels() == "suspicion"
+    assert order(tracked.suspects()) == [2, 1, 0]  # row 2 was memorised: its margin looks fine
+    assert order(tracked.suspects(1, by="avh")) == [0]
+
+
 def test_a_table_describes_itself():
     table = ScoreTable(rows())
     assert len(table) == 3

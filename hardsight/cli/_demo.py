@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 _JUDGES = {
-    "avh": "AVH after training",
+    "suspicion": "suspicion, the doubt averaged over training",
     "aum": "AUM, the margin averaged over training",
     "mean_avh": "AVH averaged over training",
+    "avh": "AVH after training",
 }
 
 
@@ -48,20 +49,20 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table(title="The ten hardest training examples", title_justify="left")
-    for column in ("example", "label", "prediction", "AVH", "confidence", "planted error"):
+    table = Table(title="The ten labels most probably wrong", title_justify="left")
+    for column in ("example", "label", "prediction", "suspicion", "AVH", "planted error"):
         table.add_column(column)
-    for row in result.train.hardest(10).itertuples():
+    for row in result.train.suspects(10).itertuples():
         planted = "yes" if row.index in result.planted else ""
         table.add_row(
-            str(row.id), str(row.label), str(row.prediction), f"{row.avh:.3f}",
-            f"{row.model_confidence:.3f}", planted,
+            str(row.id), str(row.label), str(row.prediction), f"{row.suspicion:.3f}",
+            f"{row.avh:.3f}", planted,
         )  # fmt: skip
     console.print(table)
     right = (result.heldout.column("label") == result.heldout.column("prediction")).mean()
     console.print(f"\nheld-out accuracy: {right:.1%} of {len(result.heldout)} digits")
     count = len(result.planted)
-    console.print(f"planted label errors: {count}; found among the {count} hardest")
+    console.print(f"planted label errors: {count}; found among the {count} most suspect")
     for score, title in _JUDGES.items():
         console.print(f"  by {title}: [bold]{result.found(score)}[/]")
     console.print("\nlook at:")

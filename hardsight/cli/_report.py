@@ -11,7 +11,7 @@ import click
               help="Where to write the page; RUN/report.html by default.")  # fmt: skip
 @click.option("--title", help="Headline of the page.")
 def report(run: Path, out: Path | None, title: str | None) -> None:
-    """Write one self-contained HTML page about RUN, a folder that `hardsight score` wrote.
+    """Write one self-contained HTML page about RUN, a folder of `score` or `train`.
 
     The page needs no network and no server: open it, mail it, archive it.
     """

@@ -80,5 +80,6 @@ def _print_result(result: Any, config: Any) -> None:
             f"dynamics of {len(result.dynamics):,} examples -> {result.dynamics.path}",
             soft_wrap=True,
         )
+        console.print(f"look at them: hardsight report {result.folder}", soft_wrap=True)
     console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

@@ -7,6 +7,7 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 from hardsight.experiments._avh_selftrain import avh_selftrain as avh_selftrain
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
+from hardsight.experiments._label_errors import label_errors as label_errors
 from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments._registry import Experiment as Experiment
 from hardsight.experiments._registry import experiment as experiment

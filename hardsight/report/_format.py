@@ -19,14 +19,30 @@ _TITLES = {
     "entropy": "Entropy",
     "min_energy": "Minimum energy",
     "free_energy": "Free energy",
+    "suspicion": "Suspicion",
+    "mean_avh": "Mean AVH",
+    "final_avh": "Final AVH",
+    "aum": "Area under the margin",
+    "early_el2n": "Early EL2N",
+    "map_confidence": "Confidence over epochs",
+    "map_variability": "Variability over epochs",
+    "map_correctness": "Share of epochs right",
+    "angle_velocity": "Angle velocity",
 }
 _SHORT_TITLES = {
     "target_angle": "Angle",
     "feature_norm": "Norm",
     "model_confidence": "P(label)",
     "logit_margin": "Margin",
+    "map_confidence": "Confidence",
+    "first_learned_epoch": "Learned in",
 }
-_UNITS = {"target_angle": "rad", "angular_margin": "rad", "entropy": "nats"}
+_UNITS = {
+    "target_angle": "rad",
+    "angular_margin": "rad",
+    "entropy": "nats",
+    "angle_velocity": "rad per epoch",
+}
 
 
 def score_title(name: str) -> str:

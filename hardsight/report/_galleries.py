@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hardsight.report._format import count, number, score_title, short_title, unit
+from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,14 @@ _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF":
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
 _OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
 # what a card shows besides the score it was chosen by
-_CARD_SCORES = ("logit_margin", "model_confidence", "target_angle", "feature_norm")
+_CARD_SCORES = (
+    "suspicion",
+    "logit_margin",
+    "model_confidence",
+    "map_confidence",
+    "target_angle",
+    "feature_norm",
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Strip:
     title: str
     empty: str
     examples: list[Example]
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,16 +130,28 @@ def galleries(view: View) -> Galleries:
     gallery = view.gallery
     examples = _examples(view)
 
-    def strip(key: str, title: str, empty: str, rows: NDArray[np.int64]) -> Strip:
-        return Strip(key, title, empty, [examples[row] for row in rows.tolist()])
+    def strip(key: str, title: str, empty: str, rows: NDArray[np.int64], by: str = "") -> Strip:
+        return Strip(key, title, empty, [examples[row] for row in rows.tolist()], by)
+
+    hard, confident = score_title(gallery.by or ""), score_title(gallery.confidence_by or "")
+    tracked = [
+        strip("suspects", "Probably mislabelled", "", gallery.suspects, score_title(SUSPICION)),
+        strip("late", "Learned last", "", gallery.learned_last, "First learned epoch"),
+        strip("easiest", "Easiest overall", "", gallery.easiest, hard),
+    ]
+    tracked = [one for one in tracked if one.examples]
 
     no_wrong = "No wrong predictions here."
     return Galleries(
-        by=score_title(gallery.by or ""),
-        confidence_by=score_title(gallery.confidence_by or ""),
+        by=hard,
+        confidence_by=confident,
         overall=[
-            strip("hardest", "Hardest overall", "Nothing to rank.", gallery.hardest),
-            strip("wrong", "Most confidently wrong", no_wrong, gallery.confidently_wrong),
+            *(one for one in tracked if one.key == "suspects"),
+            strip("hardest", "Hardest overall", "Nothing to rank.", gallery.hardest, hard),
+            strip(
+                "wrong", "Most confidently wrong", no_wrong, gallery.confidently_wrong, confident
+            ),
+            *(one for one in tracked if one.key != "suspects"),
         ],
         panels=[
             ClassPanel(

@@ -5,13 +5,14 @@ All rows go into hexagonal bins, so the picture stays small; only shown examples
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import count, plural, score_title, unit
+from hardsight.report._format import count, percent, plural, score_title, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,12 +56,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Map:
-    """Everything the page draws for the map, or the reason why there is none."""
+    """Everything the page draws for a map of two columns; ``shades`` says what the colour is."""
 
     x_name: str
     y_name: str
     x_title: str
     y_title: str
+    shades: str
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     degrees: list[Tick]
@@ -75,6 +77,28 @@ def angle_norm_map(view: View) -> Map | None:
     pair = _pair(view)
     if pair is None:
         return None
+    wrong = np.where(view.outcome < 0, np.nan, view.outcome == 0)
+    return _map(view, pair, "share wrong", wrong, _right_and_wrong)
+
+
+def data_map(view: View) -> Map | None:
+    """Swayamdipta's map: confidence against variability, coloured by correctness."""
+    pair = ("map_variability", "map_confidence")
+    needed = {*pair, "map_correctness"}
+    if not needed <= set(view.table.scores) or np.isnan(view.values(pair[0])).all():
+        return None
+    wrong = 1 - view.values("map_correctness")
+    return _map(view, pair, "share of epochs wrong", wrong, _right_epochs)
+
+
+def _map(
+    view: View,
+    pair: tuple[str, str],
+    shades: str,
+    wrongness: NDArray[np.float64],
+    text: Callable[[float, float], str],
+) -> Map:
+    """The map of two columns, coloured by a share per row; NaN where a row has none."""
     x_values, y_values = view.values(pair[0]), view.values(pair[1])
     shown = ~np.isnan(x_values) & ~np.isnan(y_values)
     x_axis = axis_for(x_values[shown], _LEFT, _RIGHT)
@@ -85,10 +109,11 @@ def angle_norm_map(view: View) -> Map | None:
         y_name=pair[1],
         x_title=_title(pair[0]),
         y_title=_title(pair[1]),
+        shades=shades,
         x_ticks=x_axis.ticks(8),
         y_ticks=y_axis.ticks(6),
         degrees=_degrees(x_axis) if pair[0] == "target_angle" else [],
-        cells=_cells(x[shown], y[shown], view.outcome[shown]),
+        cells=_cells(x[shown], y[shown], wrongness[shown], text),
         points=_points(view, x, y, shown),
         note=_note(int((~shown).sum()), x_axis.clipped + y_axis.clipped),
         summary=f"Map of {plural(shown.sum(), 'example')}: {score_title(pair[0])} from left to "
@@ -113,23 +138,29 @@ def _degrees(axis: Axis) -> list[Tick]:
     return [Tick(axis.at(float(np.deg2rad(d))), f"{d}°") for d in marks]
 
 
-def _cells(x: NDArray[np.float64], y: NDArray[np.float64], outcome: NDArray[np.int8]) -> list[Cell]:
+def _cells(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    wrongness: NDArray[np.float64],
+    text: Callable[[float, float], str],
+) -> list[Cell]:
     """Hexagons with at least one example."""
     centre_x, centre_y, codes = _hexagons(x, y)
     _, first, inverse, totals = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
     )
-    wrong = np.bincount(inverse, outcome == 0, minlength=len(totals))
-    right = np.bincount(inverse, outcome == 1, minlength=len(totals))
+    known = ~np.isnan(wrongness)
+    judged = np.bincount(inverse, known, minlength=len(totals))
+    wrong = np.bincount(inverse, np.where(known, wrongness, 0.0), minlength=len(totals))
     fullest = np.log1p(totals.max(initial=1))
-    shades = np.ceil(_SHADES * np.log1p(totals) / fullest).astype(int)
+    levels = np.ceil(_SHADES * np.log1p(totals) / fullest).astype(int)
     return [
         Cell(
             x=round(float(centre_x[first[i]]), 1),
             y=round(float(centre_y[first[i]]), 1),
-            wrong=_wrongness(right[i], wrong[i]),
-            shade=int(shades[i]),
-            text=_cell_text(int(totals[i]), int(right[i]), int(wrong[i])),
+            wrong=_wrongness(judged[i], wrong[i]),
+            shade=int(levels[i]),
+            text=text(judged[i], wrong[i]) if judged[i] else plural(int(totals[i]), "example"),
         )
         for i in range(len(totals))
     ]
@@ -153,16 +184,16 @@ def _hexagons(
     return centre_x, centre_y, line * 100_000 + column
 
 
-def _wrongness(right: float, wrong: float) -> int:
-    if right + wrong == 0:
-        return 5
-    return int(np.ceil(4 * wrong / (right + wrong)))
+def _wrongness(judged: float, wrong: float) -> int:
+    return int(np.ceil(4 * wrong / judged - 1e-9)) if judged else 5
 
 
-def _cell_text(total: int, right: int, wrong: int) -> str:
-    if right + wrong == 0:
-        return plural(total, "example")
-    return f"{count(right)} right, {count(wrong)} wrong"
+def _right_and_wrong(judged: float, wrong: float) -> str:
+    return f"{count(judged - wrong)} right, {count(wrong)} wrong"
+
+
+def _right_epochs(judged: float, wrong: float) -> str:
+    return f"{plural(judged, 'example')}, right in {percent(1 - wrong / judged)} of the epochs"
 
 
 def _points(

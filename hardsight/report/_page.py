@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.gallery import is_finite
-from hardsight.report import _classes, _histograms, _map
+from hardsight.report import _classes, _dynamics, _histograms, _map
 from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
 from hardsight.report._galleries import galleries
 from hardsight.report._summary import summary_of
@@ -41,6 +41,7 @@ def page(view: View) -> str:
             classes=rows[: _classes.MOST_ROWS],
             classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
             galleries=galleries(view),
+            dynamics=_dynamics.dynamics_of(view),
             scores=_meanings(view),
             errors=view.errors.head(_MOST_LISTED).to_dict("records"),
             broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
@@ -51,7 +52,7 @@ def page(view: View) -> str:
             script=Markup(script),
             policy=content_policy(script),
             version=__version__,
-            figures={"map": _map, "histogram": _histograms},
+            figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
         )
     )
 

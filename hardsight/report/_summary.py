@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hardsight.gallery import is_finite
 from hardsight.report._format import NONE, count, number, percent, plural, score_title
 from hardsight.stats import wilson_interval
+from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
     from hardsight.report._classes import ClassRow, Confusion
@@ -57,6 +58,7 @@ def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) ->
         Fact("Examples", count(len(view.table)), _examples_detail(view)),
         Fact("Classes", count(view.num_classes), _classes_detail(view, classes)),
         *_hardest_class(view, classes),
+        *_suspect(view),
         _unusable(view),
     ]
     return Summary(facts, _notes(view), blurred, _unreadable(view))
@@ -91,6 +93,14 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
     return [Fact("Hardest class", worst.name, f"{mean}, accuracy {percent(worst.accuracy)}")]
 
 
+def _suspect(view: View) -> list[Fact]:
+    """How many labels lost against another class on the average of the epochs."""
+    if SUSPICION not in view.table.scores:
+        return []
+    suspect = int((view.values(SUSPICION) > 0.5).sum())
+    return [Fact("Suspect labels", count(suspect), "suspicion above 0.5: a rival class led")]
+
+
 def _unusable(view: View) -> Fact:
     unread = _unreadable(view)
     broken = int((~is_finite(view.table)).sum())
@@ -106,6 +116,8 @@ def _unreadable(view: View) -> int:
 def _notes(view: View) -> list[Note]:
     sample = str(view.metadata.get("sample") or "unknown")
     text = _SAMPLE_NOTES.get(sample, _SAMPLE_NOTES["unknown"])
+    if sample == "in-sample" and SUSPICION in view.table.scores:
+        text += " Suspicion is taken while they are trained on, and remembers how it began."
     notes = [Note(text, warning=sample == "in-sample")]
     flips = (view.metadata.get("bias") or {}).get("flip_rate")
     if isinstance(flips, int | float) and math.isfinite(flips):

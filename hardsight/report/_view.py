@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
 from hardsight.report._format import NONE
-from hardsight.table import RunFolder, ScoreTable, error_rows
+from hardsight.table import HISTORIES, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ class View:
         gallery: the rows the page shows one by one.
         thumbnails: encoded pictures by source position.
         errors: examples that could not be read.
+        histories: folder of the tracker's epochs, where the run has them.
     """
 
     table: ScoreTable
@@ -40,6 +42,7 @@ class View:
     gallery: Gallery
     thumbnails: dict[int, bytes]
     errors: pd.DataFrame
+    histories: Path | None = None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -109,4 +112,5 @@ def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -
         gallery=gallery_rows(table),
         thumbnails=folder.thumbnails() if folder else {},
         errors=folder.errors() if folder else error_rows([]).to_pandas(),
+        histories=folder.folder / HISTORIES if folder else None,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hardsight.errors import OptionError, OutputError
+from hardsight.errors import MissingDataError, OptionError, OutputError
 from hardsight.report._page import page
 from hardsight.report._view import view_of
-from hardsight.table import TABLE, RunFolder, ScoreTable, read_table
+from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
 
 _REPORT = "report.html"
+_OF_RUNS = (TABLE, DYNAMICS)
 
 
 def write_report(
@@ -19,13 +20,14 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write one self-contained HTML page about a scored dataset.
+    """Write one self-contained HTML page about a scored dataset, or a tracked training run.
 
-    The page needs no network and no server. Thumbnails and unreadable examples are taken from the
-    run's folder where it has them.
+    The page needs no network and no server. Thumbnails, unreadable examples and, where training
+    was tracked, curves over epochs are taken from the run's folder where it has them.
 
     Args:
-        run: the folder of a finished run, its ``table.parquet``, or a table in memory.
+        run: the folder of a finished run of scoring or training, its ``table.parquet``, or a
+            table in memory.
         out: the file to write, or an existing folder; by default ``report.html`` beside the table.
         title: heading of the page; by default the name of the data.
 
@@ -48,11 +50,25 @@ def write_report(
         >>> write_report(table, out=tempfile.mkdtemp()).name
         'report.html'
     """
-    table = run if isinstance(run, ScoreTable) else read_table(run)
+    table = run if isinstance(run, ScoreTable) else _read(Path(run))
     file = _output_file(table, out)
-    folder = RunFolder(table.path.parent) if table.path and table.path.name == TABLE else None
+    folder = RunFolder(table.path.parent) if table.path and table.path.name in _OF_RUNS else None
     replace_page(file, page(view_of(table, folder=folder, title=title)))
     return file
+
+
+def _read(run: Path) -> ScoreTable:
+    """The table of a run, be it one of scoring or one of training."""
+    if run.is_dir() and not (run / TABLE).exists():
+        if (run / DYNAMICS).exists():
+            return read_table(run / DYNAMICS)
+        if (run / "recipe.json").exists():
+            raise MissingDataError(
+                f"{run} is a training run without dynamics; train with `--set track=true` and "
+                f"report on it, or score the model first: `hardsight score --model {run} "
+                "--data ... --out SCORES`, then `hardsight report SCORES`"
+            )
+    return read_table(run)
 
 
 def _output_file(table: ScoreTable, out: str | os.PathLike[str] | None) -> Path:
@@ -60,7 +76,9 @@ def _output_file(table: ScoreTable, out: str | os.PathLike[str] | None) -> Path:
         return Path(out) / _REPORT if Path(out).is_dir() else Path(out)
     if table.path is None:
         raise OptionError("this table has no file to put the report beside; pass out='report.html'")
-    return table.path.with_name(_REPORT if table.path.name == TABLE else f"{table.path.stem}.html")
+    return table.path.with_name(
+        _REPORT if table.path.name in _OF_RUNS else f"{table.path.stem}.html"
+    )
 
 
 def replace_page(file: Path, text: str) -> None:

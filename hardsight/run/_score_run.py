@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.data import EmbeddingSource, ExampleSource, thumbnail
-from hardsight.errors import BadExampleError, DataError, RunExistsError, RunMismatchError
-from hardsight.gallery import gallery_rows
+from hardsight.data import EmbeddingSource, ExampleSource
+from hardsight.errors import DataError, RunExistsError, RunMismatchError
+from hardsight.run._pictures import pictures
 from hardsight.run._progress import progress
 from hardsight.run._rows import bent_count, finished_rows, piece_rows
 from hardsight.run._scorers import Piece, ScorePlan, Scorer
 from hardsight.table import (
-    THUMBNAIL_SCHEMA,
     THUMBNAILS,
     RunFolder,
     ScoreTable,
@@ -96,8 +95,8 @@ class ScoreRun:
         # a stream would have to be read again from its start for every picture
         is_stream = getattr(source, "is_stream", False)
         if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
-            pictures = _pictures(source, table, thumbnails, self.show)
-            self.folder.write_side_file(THUMBNAILS, pictures)
+            found = pictures(source, table, most=thumbnails, show=self.show)
+            self.folder.write_side_file(THUMBNAILS, found)
         return self.folder.finish([table.to_arrow()], table.to_arrow().schema)
 
     def _scored(self, scorer: Scorer, source: Source) -> tuple[list[pa.Table], int]:
@@ -167,19 +166,3 @@ class ScoreRun:
         finite = pc.sum(rows["finite"].cast(pa.int64())).as_py()
         self.about["data"]["rows"] = rows.num_rows + errors
         self.about["counts"] = {"errors": errors, "non_finite": rows.num_rows - finite}
-
-
-def _pictures(source: ExampleSource, table: ScoreTable, most: int, show: bool | None) -> pa.Table:
-    """Small pictures of the examples a report shows; what is no image has none."""
-    indices = gallery_rows(table, budget=most).indices().tolist()
-    kept: dict[int, bytes] = {}
-    with progress("thumbnails", total=len(indices), show=show) as advance:
-        for index in indices:
-            try:
-                picture = thumbnail(source[index].content)
-            except BadExampleError:
-                picture = None  # the file is gone meanwhile; its row stays
-            if picture is not None:
-                kept[index] = picture
-            advance(1)
-    return pa.table([list(kept), list(kept.values())], schema=THUMBNAIL_SCHEMA)

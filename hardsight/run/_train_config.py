@@ -181,6 +181,7 @@ class TrainConfig:
         workers: loader processes, where the images are not resident.
         track: record every training example's hardness in every epoch; see
             :class:`hardsight.tracking.HardnessTracker`.
+        thumbnails: most pictures kept for the report of a tracked run; 0 for none.
         resume: continue the unfinished run in ``out``.
     """
 
@@ -208,6 +209,7 @@ class TrainConfig:
     resident: bool | None = None
     workers: int | None = None
     track: bool = False
+    thumbnails: int = 600
     resume: bool = False
 
     @classmethod
@@ -231,6 +233,7 @@ class TrainConfig:
             ("devices", self.devices, 1),
             ("num_nodes", self.num_nodes, 1),
             ("augment.crop_padding", self.augment.crop_padding, 0),
+            ("thumbnails", self.thumbnails, 0),
             ("schedule.step_epochs", self.schedule.step_epochs, 1),
         )
         if not self.loss:

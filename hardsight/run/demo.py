@@ -25,9 +25,10 @@ from hardsight.data import (
 from hardsight.errors import OutputError
 from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
+from hardsight.run._pictures import pictures
 from hardsight.run._progress import progress
 from hardsight.run.score import score
-from hardsight.table import RunFolder, ScoreTable
+from hardsight.table import HISTORIES, THUMBNAILS, RunFolder, ScoreTable
 from hardsight.tracking import HardnessTracker
 
 _MARK = ".hardsight-demo"  # the demo clears a folder only if the demo made it
@@ -77,13 +78,20 @@ def run_demo(
     folder = _fresh(Path(out))
     train_file, planted = _write_data(folder, "train", seed, errors=_ERROR_SHARE)
     heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
-    model, tracker = _trained(train_file, epochs=epochs, seed=seed, show=show)
+    histories = folder / "train" / HISTORIES
+    model, tracker = _trained(train_file, histories, epochs=epochs, seed=seed, show=show)
     save_file(model.state_dict(), folder / "model.safetensors")
     options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
     train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
-    train = RunFolder(folder / "train").replace_table(tracker.table(train))
+    train = _with_dynamics(RunFolder(folder / "train"), tracker.table(train), train_file, show)
     heldout = score(model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options)
     return DemoResult(folder, train, heldout, planted)
+
+
+def _with_dynamics(run: RunFolder, table: ScoreTable, file: Path, show: bool | None) -> ScoreTable:
+    """The table with its dynamics in the run, and pictures of what a report then shows."""
+    run.write_side_file(THUMBNAILS, pictures(_examples(file), table, most=600, show=show))
+    return run.replace_table(table)
 
 
 def _fresh(folder: Path) -> Path:
@@ -115,7 +123,7 @@ def _write_data(
 
 
 def _trained(
-    file: Path, *, epochs: int, seed: int, show: bool | None
+    file: Path, histories: Path, *, epochs: int, seed: int, show: bool | None
 ) -> tuple[nn.Module, HardnessTracker]:
     """A small CNN, trained by plain steps: the demo needs nothing but the core installation."""
     data = list(batches(_examples(file), Preprocessing(), batch_size=64))
@@ -126,7 +134,7 @@ def _trained(
     steps = epochs * len(data)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=steps)
     order = torch.Generator().manual_seed(seed)
-    tracker = HardnessTracker(num_examples=len(labels), head=model.head)
+    tracker = HardnessTracker(num_examples=len(labels), head=model.head, folder=histories)
     with progress("training a small CNN", total=epochs * len(labels), show=show) as advance:
         for _ in range(epochs):
             for rows in torch.randperm(len(labels), generator=order).split(64):

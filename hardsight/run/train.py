@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -20,6 +20,7 @@ from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._pictures import pictures
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_batches import EvaluationBatches
 from hardsight.run._train_config import AugmentConfig as AugmentConfig
@@ -35,11 +36,19 @@ from hardsight.run._train_folder import is_first_process, prepare, recipe_of
 from hardsight.run._train_images import Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
 from hardsight.run._train_setup import Sources, batches_of, normalised_for, opened_sources
-from hardsight.table import ScoreTable, read_table
+from hardsight.table import (
+    DYNAMICS,
+    HISTORIES,
+    THUMBNAILS,
+    RunFolder,
+    ScoreTable,
+    read_table,
+    with_metadata,
+)
 from hardsight.tracking import HardnessTracker
 
 _PACKAGES = ("timm:", "torchvision:", "hf:")
-_RESULT, _DYNAMICS = "result.json", "dynamics.parquet"
+_RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ def run_recipe(
         test,
         _next_step(folder, config, loaded),
         sources.train.how,
-        None if tracker is None else _dynamics(tracker, folder, is_first),
+        None if tracker is None else _dynamics(tracker, config, sources, is_first, show),
         is_first,
     )
     if is_first:
@@ -242,23 +251,45 @@ def _tracker(
     config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
 ) -> HardnessTracker:
     """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
-    folder = Path(config.out) / "dynamics"
+    folder = Path(config.out) / HISTORIES
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
     examples = len(sources.train.source)
     return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
 
 
-def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTable | None:
-    """The summaries of the examples that were trained on, also as a file."""
+def _dynamics(
+    tracker: HardnessTracker,
+    config: TrainConfig,
+    sources: Sources,
+    is_first: bool,
+    show: bool | None,
+) -> ScoreTable | None:
+    """The summaries of the examples that were trained on, as a file, with pictures beside it."""
     if not is_first:
         return None
+    run, source = RunFolder(config.out), sources.train.source
     table = tracker.summaries()
     seen = table.where(table.column("epochs_seen") > 0)
-    part = folder / f"{_DYNAMICS}.part"
-    pq.write_table(seen.to_arrow(), part)
-    part.replace(folder / _DYNAMICS)
-    return read_table(folder / _DYNAMICS)
+    names = pa.array([source.id_of(index) for index in seen.column("index").tolist()], pa.string())
+    rows = seen.to_arrow()
+    rows = rows.set_column(rows.column_names.index("id"), "id", names)
+    about = {
+        "classes": list(sources.classes),
+        "data": {
+            "spec": config.data.name,
+            "split": config.data.split,
+            "fingerprint": sources.fingerprint,
+        },
+        "model": {"spec": config.model.name},
+        "seed": config.seed,
+    }
+    named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
+    if config.thumbnails:
+        found = pictures(source, named, most=config.thumbnails, show=show)
+        run.write_side_file(THUMBNAILS, found)
+    run.write_side_file(DYNAMICS, named.to_arrow())
+    return read_table(run.folder / DYNAMICS)
 
 
 def _finished(
@@ -275,7 +306,7 @@ def _finished(
         content["test"],
         _next_step(folder, config, loaded),
         sources.train.how,
-        read_table(folder / _DYNAMICS) if config.track else None,
+        read_table(folder / DYNAMICS) if config.track else None,
         is_first_process(),
     )
 

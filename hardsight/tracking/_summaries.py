@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hardsight.errors import OptionError, ShapeError
+from hardsight.errors import OptionError
 from hardsight.registry import summary
-
-Values = NDArray[np.float64]
+from hardsight.tracking._histories import (
+    Values,
+    as_history,
+    epochs_seen,
+    last_seen,
+    mean_seen,
+)
 
 
 @summary(
@@ -47,7 +52,7 @@ def mean_avh(avh: ArrayLike) -> Values:
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1), the mean over epochs.
     """
-    return _mean(_history(avh, "avh"))
+    return mean_seen(as_history(avh, "avh"))
 
 
 @summary(
@@ -79,8 +84,8 @@ def final_avh(avh: ArrayLike) -> Values:
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1).
     """
-    history = _history(avh, "avh")
-    return _last(history)
+    history = as_history(avh, "avh")
+    return last_seen(history)
 
 
 @summary(
@@ -115,7 +120,7 @@ def area_under_margin(logit_margin: ArrayLike) -> Values:
         Pleiss et al., Identifying Mislabeled Data using the Area Under the Margin Ranking,
         NeurIPS 2020, Eqs. (1) and (2).
     """
-    return _mean(_history(logit_margin, "logit_margin"))
+    return mean_seen(as_history(logit_margin, "logit_margin"))
 
 
 @summary(
@@ -153,8 +158,8 @@ def forgetting_events(correct: ArrayLike) -> Values:
         Deviation: an example never learned is "infinitely" forgotten there; here its count is
         finite and still the largest.
     """
-    history = _history(correct, "correct")
-    seen = _seen(history)
+    history = as_history(correct, "correct")
+    seen = epochs_seen(history)
     before = np.full(history.shape[1], math.nan)
     events = np.zeros(history.shape[1])
     for now in history:
@@ -198,7 +203,7 @@ def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
     """
     if window_epochs < 1:
         raise OptionError(f"expected window_epochs to be at least 1, got {window_epochs}")
-    return _mean(_history(el2n, "el2n")[:window_epochs])
+    return mean_seen(as_history(el2n, "el2n")[:window_epochs])
 
 
 @summary(
@@ -230,7 +235,7 @@ def map_confidence(confidence: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, confidence.
     """
-    return _mean(_history(confidence, "confidence"))
+    return mean_seen(as_history(confidence, "confidence"))
 
 
 @summary(
@@ -263,8 +268,8 @@ def map_variability(confidence: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, variability.
     """
-    history = _history(confidence, "confidence")
-    return np.sqrt(_mean((history - _mean(history)) ** 2))
+    history = as_history(confidence, "confidence")
+    return np.sqrt(mean_seen((history - mean_seen(history)) ** 2))
 
 
 @summary(
@@ -296,7 +301,7 @@ def map_correctness(correct: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, correctness.
     """
-    return _mean(_history(correct, "correct"))
+    return mean_seen(as_history(correct, "correct"))
 
 
 @summary(
@@ -329,10 +334,10 @@ def first_learned_epoch(correct: ArrayLike) -> Values:
         Toneva et al., An Empirical Study of Example Forgetting during Deep Neural Network
         Learning, ICLR 2019, Section 3, first learning events, counted in epochs.
     """
-    history = _history(correct, "correct")
+    history = as_history(correct, "correct")
     right = history == 1
     first = np.where(right.any(axis=0), right.argmax(axis=0) + 1, len(history) + 1)
-    return np.where(_seen(history) == 0, math.nan, first)
+    return np.where(epochs_seen(history) == 0, math.nan, first)
 
 
 @summary(
@@ -366,41 +371,10 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
     Reference:
         Ours; the trend that Chen et al., Angular Visual Hardness, ICML 2020, Section 4, draw.
     """
-    history = _history(target_angle, "target_angle")
+    history = as_history(target_angle, "target_angle")
     epochs = np.arange(len(history), dtype=np.float64)[:, None]
     epochs = np.where(np.isnan(history), math.nan, epochs)
-    time = epochs - _mean(epochs)
+    time = epochs - mean_seen(epochs)
     spread = np.nansum(time**2, axis=0)
-    moved = np.nansum(time * (history - _mean(history)), axis=0)
+    moved = np.nansum(time * (history - mean_seen(history)), axis=0)
     return np.where(spread > 0, moved / np.where(spread > 0, spread, 1.0), math.nan)
-
-
-def _history(values: ArrayLike, name: str) -> Values:
-    """A history as a float64 matrix."""
-    history: Values = np.asarray(values, dtype=np.float64)
-    if history.ndim != 2:
-        raise ShapeError(
-            f"expected {name} to have a row per epoch and a column per example, [E, N], got "
-            f"{list(history.shape)}"
-        )
-    return history
-
-
-def _seen(history: Values) -> Values:
-    """In how many epochs each example was seen, ``[N]``."""
-    seen: Values = (~np.isnan(history)).sum(axis=0).astype(np.float64)
-    return seen
-
-
-def _mean(history: Values) -> Values:
-    """Mean over the epochs seen, ``[N]``; NaN where there is none."""
-    seen = _seen(history)
-    return np.where(seen > 0, np.nansum(history, axis=0) / np.maximum(seen, 1), math.nan)
-
-
-def _last(history: Values) -> Values:
-    """Value of the last epoch seen, ``[N]``; NaN where there is none."""
-    last = np.full(history.shape[1], math.nan)
-    for values in history:
-        last = np.where(np.isnan(values), last, values)
-    return last

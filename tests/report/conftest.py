@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -133,6 +134,57 @@ def save_run(folder, table, *, errors=(), pictures=True, side=16):
     return folder
 
 
+def make_histories(table_rows, epochs=8, seed=0):
+    """Confidence and predictions ``[E, N]`` of rows whose first twenty labels are wrong."""
+    rng = np.random.default_rng(seed)
+    labels, n = table_rows["label"], len(table_rows["label"])
+    speed = rng.uniform(0.6, 3.0, n)
+    time = np.arange(1, epochs + 1)[:, None]
+    margin = speed * time - 2 + rng.normal(0, 0.6, (epochs, n))
+    margin[:, :20] = -3 + 0.2 * time + rng.normal(0, 0.3, (epochs, 20))
+    confidence = 1 / (1 + np.exp(-margin))
+    others = (labels + 1) % 10
+    predictions = np.where(margin > 0, labels, others)
+    return {"margin": margin, "confidence": confidence, "prediction": predictions}
+
+
+def make_tracked(folder, *, histories=True, epochs=8):
+    """A finished run with dynamics, and the epochs a tracker would have left beside it."""
+    from hardsight import tracking
+
+    columns = make_rows(300)
+    history = make_histories(columns, epochs)
+    right = (history["prediction"] == columns["label"]).astype(float)
+    summaries = {
+        "suspicion": tracking.suspicion(history["margin"]),
+        "aum": tracking.area_under_margin(history["margin"]),
+        "forgetting_events": tracking.forgetting_events(right),
+        "map_confidence": tracking.map_confidence(history["confidence"]),
+        "map_variability": tracking.map_variability(history["confidence"]),
+        "map_correctness": tracking.map_correctness(right),
+        "first_learned_epoch": tracking.first_learned_epoch(right),
+    }
+    columns = {**columns, "prediction": history["prediction"][-1], **summaries}
+    about = make_metadata(columns, tracking={"epochs": epochs, "num_examples": 300})
+    for name in summaries:
+        spec = tracking.SUMMARIES[name]
+        about["scores"][name] = {
+            "higher_is_harder": spec.higher_is_harder, "meaning": spec.meaning, "version": 1,
+            "low": None, "high": None,
+        }  # fmt: skip
+    save_run(folder, make_table(columns, {**about, "sample": "in-sample"}))
+    if histories:
+        (folder / "dynamics").mkdir()
+        for epoch in range(epochs):
+            rows = {
+                "confidence": history["confidence"][epoch].astype(np.float32),
+                "label": columns["label"].astype(np.int32),
+                "prediction": history["prediction"][epoch].astype(np.int32),
+            }
+            pq.write_table(pa.table(rows), folder / "dynamics" / f"epoch-{epoch + 1:05d}.parquet")
+    return folder
+
+
 class Make:
     """The helpers above under one name, since tests cannot import a conftest."""
 
@@ -141,6 +193,7 @@ class Make:
     table = staticmethod(make_table)
     png = staticmethod(make_png)
     save = staticmethod(save_run)
+    tracked = staticmethod(make_tracked)
 
 
 @pytest.fixture(scope="session")
@@ -155,6 +208,12 @@ def run(tmp_path_factory):
     table = make_table(columns, make_metadata(columns))
     errors = [(400, "class-3/broken.png", "truncated file"), (401, "class-1/zero.png", "0 bytes")]
     return save_run(tmp_path_factory.mktemp("run"), table, errors=errors)
+
+
+@pytest.fixture(scope="session")
+def tracked(tmp_path_factory):
+    """A finished run with dynamics of 8 epochs; its first 20 labels are wrong."""
+    return make_tracked(tmp_path_factory.mktemp("tracked"))
 
 
 FLAGS = (

@@ -1,6 +1,7 @@
 """The page in a real browser: what a person sees, clicks and types."""
 
 import json
+import re
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -239,3 +240,74 @@ def test_many_long_and_hostile_names_do_no_harm(chromium, make, tmp_path):
     )
     assert visible == 1
     assert find(chromium, "#class-count").text == "1 of 300 classes"
+
+
+@pytest.fixture
+def dynamics(chromium, tracked):
+    resize(chromium, 1280, 900)
+    colours(chromium, "light")
+    visit(chromium, write_report(tracked).as_uri())
+    yield chromium
+    assert console(chromium) == []
+
+
+def test_training_dynamics_are_drawn_and_reached_from_the_top(dynamics):
+    link = find(dynamics, "nav a[href='#dynamics']")
+    assert link.text == "Training"
+    for selector in ("#dynamics .map", "#dynamics .learned svg", "#dynamics .curves svg"):
+        box = find(dynamics, selector).size
+        assert box["width"] > 60
+        assert box["height"] > 30
+    assert len(find_all(dynamics, "#dynamics .curves li")) == 24
+    widths = dynamics.execute_script(
+        "return [...document.querySelectorAll('#dynamics img')].map(img => img.naturalWidth)"
+    )
+    assert set(widths) == {16}
+
+
+def test_points_of_the_data_map_open_like_those_of_the_other_map(dynamics):
+    ActionChains(dynamics).move_to_element(find(dynamics, "#theme")).perform()
+    for layer in find_all(dynamics, ".points"):
+        dynamics.execute_script("arguments[0].focus()", layer)
+        dynamics.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        name = find(dynamics, "#tip .id").text
+        dynamics.switch_to.active_element.send_keys(Keys.ENTER)
+        assert find(dynamics, "#enlarged h2").text == name
+        find(dynamics, "#enlarged").send_keys(Keys.ESCAPE)
+    assert len(find_all(dynamics, ".points")) == 2
+
+
+@pytest.mark.parametrize("width", [360, 390, 768])
+def test_dynamics_on_a_narrow_screen_do_not_scroll_sideways(dynamics, width):
+    resize(dynamics, width, 844)
+    assert overflow(dynamics) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_curves_and_bars_stand_out_from_their_ground(dynamics, scheme):
+    colours(dynamics, scheme)
+    pairs = {
+        "#dynamics .curves .line": "stroke",
+        "#dynamics .curves circle": "fill",
+        "#dynamics .learned .bars rect": "fill",
+    }
+    for selector, part in pairs.items():
+        ink, ground = dynamics.execute_script(
+            "const e = document.querySelector(arguments[0]);"
+            "return [getComputedStyle(e)[arguments[1]], getComputedStyle(document.body)"
+            ".backgroundColor]",
+            selector, part,
+        )  # fmt: skip
+        assert contrast(ink, ground) >= 3, selector
+
+
+def contrast(one, other):
+    """WCAG contrast of two ``rgb(...)`` colours."""
+
+    def light(colour):
+        parts = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(one), light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)

@@ -32,17 +32,17 @@ def test_the_demo_writes_tables_reports_and_a_checkpoint(demo):
     train, heldout = hs.read_table(folder / "train"), hs.read_table(folder / "heldout")
     assert (len(train), len(heldout)) == (1348, 449)
     assert train.metadata["sample"] == "in-sample"
-    assert {"aum", "forgetting_events", "mean_avh"} <= set(train.scores)
+    assert {"suspicion", "aum", "forgetting_events", "mean_avh"} <= set(train.scores)
     assert heldout.metadata["sample"] == "out-of-sample"
     assert (heldout.column("label") == heldout.column("prediction")).mean() > 0.95
 
 
 def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
     folder, text = demo
-    assert "The ten hardest training examples" in text
-    assert text.count("yes") >= 7  # planted errors among the ten hardest
+    assert "The ten labels most probably wrong" in text
+    assert text.count("yes") >= 9  # planted errors among the ten suspects
     assert "planted label errors: 54" in text
-    for judge in ("AVH after training: ", "averaged over training: "):
+    for judge in ("suspicion, the doubt averaged over training: ", "AVH after training: "):
         found = int(text.split(judge)[1].split()[0])
         assert found >= 38  # seven in ten of the 54, far above the 2 that chance gives
     words = " ".join(text.split())

@@ -401,11 +401,11 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
 
 def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeypatch):
-    from hardsight.run import _score_run
+    from hardsight.run import _pictures
 
     def broken(content):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(_score_run, "thumbnail", broken)
+    monkeypatch.setattr(_pictures, "thumbnail", broken)
     with pytest.raises(TypeError, match="a bug"):
         hs.score(SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run")

@@ -19,6 +19,7 @@ from hardsight.tracking import (
     map_correctness,
     map_variability,
     mean_avh,
+    suspicion,
 )
 
 NAN = math.nan
@@ -95,6 +96,47 @@ def test_angle_velocity_agrees_with_a_fitted_line():
     angles = np.random.default_rng(0).uniform(0, math.pi, (7, 5))
     expected = np.polyfit(np.arange(7), angles, 1)[0]
     np.testing.assert_allclose(angle_velocity(angles), expected)
+
+
+def test_suspicion_is_the_chance_to_lose_a_duel_with_weights_that_rise():
+    rng = np.random.default_rng(0)
+    logits, labels = 4 * rng.standard_normal((6, 50, 5)), rng.integers(0, 5, 50)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    own, rows = probs[:, np.arange(50), labels], np.arange(50)
+    probs[:, rows, labels] = 0
+    rival = probs.max(axis=2)
+    weights = np.array([1, 4, 9, 16, 16, 16])
+    expected = weights @ (rival / (own + rival)) / 62
+    others = logits.copy()
+    others[:, rows, labels] = -np.inf
+    margin = logits[:, rows, labels] - others.max(axis=2)
+    np.testing.assert_allclose(suspicion(margin, ramp_epochs=4), expected, rtol=1e-12)
+
+
+def test_suspicion_of_a_sure_model_reaches_its_ends_and_never_overflows():
+    got = suspicion(np.array([[1e5, -1e5, 0.0]] * 3, np.float32))
+    np.testing.assert_allclose(got, [0.0, 1.0, 0.5], atol=1e-15)
+
+
+def test_suspicion_skips_epochs_in_which_the_example_did_not_come():
+    # weights 1 and 9 are left: (1 * 0 + 9 * 1/2) / 10
+    got = suspicion([[1e5, NAN], [NAN, NAN], [0.0, NAN]])
+    np.testing.assert_allclose(got, [0.45, NAN])
+
+
+def test_suspicion_remembers_what_aum_forgets_when_a_wrong_label_is_memorised():
+    # first column: believed another class for eight epochs, then memorised with large logits;
+    # second: never quite sure
+    margin = np.array([[-4.0, 0.5]] * 8 + [[40.0, 0.5]] * 4)
+    assert area_under_margin(margin)[0] > area_under_margin(margin)[1]  # looks easier
+    # weights 1 + 4 + ... + 64 = 204 of 204 + 81 + 300
+    assert suspicion(margin)[0] == pytest.approx(204 / 585 / (1 + np.exp(-4)), rel=1e-6)
+    assert suspicion(margin[:10])[0] > 0.5 > suspicion(margin)[1]
+
+
+def test_suspicion_asks_for_a_ramp_of_at_least_one_epoch():
+    with pytest.raises(OptionError, match="ramp_epochs to be at least 1, got 0"):
+        suspicion([[0.1]], ramp_epochs=0)
 
 
 def test_a_history_must_be_a_matrix():

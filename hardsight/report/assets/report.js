@@ -140,9 +140,8 @@
     return open;
   }
 
-  function mapPoints(data, stored, open) {
-    const layer = $(".points");
-    const points = $$(".points .pt");
+  function mapPoints(layer, data, stored, open) {
+    const points = $$(".pt", layer);
     const tip = $("#tip");
     if (!points.length) return;
     const rows = points.map((point) => point.dataset.row);
@@ -192,6 +191,7 @@
     classPicker();
     const stored = sharedPictures();
     const data = JSON.parse($("#examples-data").textContent);
-    mapPoints(data, stored, enlargedView(data, stored));
+    const open = enlargedView(data, stored);
+    for (const layer of $$(".points")) mapPoints(layer, data, stored, open);
   });
 })();

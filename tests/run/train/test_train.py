@@ -331,11 +331,26 @@ def test_tracking_finds_the_planted_label_errors(images, net, tmp_path):
     assert done.dynamics is not None
     assert len(done.dynamics) == 120
     assert set(done.dynamics.hardest(4, by="aum")["index"]) == set(wrong)
+    assert set(done.dynamics.suspects(4)["index"]) == set(wrong)
     assert set(done.dynamics.column("epochs_seen")) == {6}
     assert len(hs.read_table(tmp_path / "run" / "dynamics.parquet")) == 120
     again = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
     assert again.dynamics is not None
     assert again.dynamics.to_pandas().equals(done.dynamics.to_pandas())
+
+
+def test_a_tracked_run_can_be_reported_with_pictures_names_and_curves(images, net, tmp_path):
+    options = {**FAST, "epochs": 3, "track": True}
+    done = hs.train(net, images, out=tmp_path / "run", **options)
+    assert done.dynamics.classes == ["0", "1", "2"]
+    assert done.dynamics.metadata["data"]["spec"] == str(images)
+    text = hs.report.write_report(tmp_path / "run").read_text("utf-8")
+    assert (tmp_path / "run" / "report.html").exists()
+    assert text.count("data-picture=") > 60
+    assert "epoch by epoch" in text
+    again = hs.train(net, images, out=tmp_path / "plain", thumbnails=0, **options)
+    assert not (again.folder / "thumbnails.parquet").exists()
+    assert "data-picture=" not in hs.report.write_report(again.folder).read_text("utf-8")
 
 
 def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path):

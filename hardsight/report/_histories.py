@@ -1,0 +1,58 @@
+"""Curves over epochs of the shown examples, from the files a tracker wrote beside the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_COLUMNS = ["confidence", "label", "prediction"]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What became of some examples.
+
+    Attributes:
+        confidence: probability of the label by epoch, ``[E, n]``, NaN where not seen.
+        right: whether the prediction was the label, ``[E, n]``.
+        quartiles: of the confidence of all examples by epoch, ``[E, 3]``.
+    """
+
+    confidence: NDArray[np.float64]
+    right: NDArray[np.bool_]
+    quartiles: NDArray[np.float64]
+
+
+def histories_of(
+    folder: Path | None, index: NDArray[np.int64], *, epochs: int, num_examples: int
+) -> Histories | None:
+    """Histories of the examples at ``index``, one epoch in memory at a time.
+
+    Returns:
+        ``None`` where the folder does not hold these epochs of these examples.
+    """
+    if folder is None or not epochs:
+        return None
+    parts: list[tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]] = []
+    for epoch in range(1, epochs + 1):
+        try:
+            rows = pq.read_table(folder / f"epoch-{epoch:05d}.parquet", columns=_COLUMNS)
+        except (OSError, pa.ArrowException):
+            return None
+        if rows.num_rows != num_examples:
+            return None
+        confidence, label, prediction = (rows[name].to_numpy() for name in _COLUMNS)
+        seen = confidence[label >= 0]
+        quartiles = np.quantile(seen, [0.25, 0.5, 0.75]) if len(seen) else np.full(3, np.nan)
+        right = (label == prediction)[index]
+        parts.append((confidence[index].astype(np.float64), right, quartiles))
+    confidences, rights, spreads = (np.stack(part) for part in zip(*parts, strict=True))
+    return Histories(confidences, rights, spreads)
