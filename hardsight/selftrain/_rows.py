@@ -25,7 +25,7 @@ Matrix: TypeAlias = "Tensor | NDArray[Any]"
 Floats: TypeAlias = "NDArray[np.floating[Any]]"
 Integers: TypeAlias = "NDArray[np.integer[Any]]"
 
-_TILE_ENTRIES = 1 << 18  # 1 MiB of float32: stays in the cache of a core through several passes
+_TILE_ENTRIES = 1 << 19  # 2 MiB of float32: stays in the cache through several passes
 _LEAST_ROWS = 16
 _TILES_AT_ONCE = 16  # per task of a thread
 
