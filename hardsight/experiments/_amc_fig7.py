@@ -149,7 +149,7 @@ def _claims(
     return [
         Claim(
             "AMC-Loss with a well chosen weight is more accurate than cross-entropy",
-            "Fig. 7, above the dashed line",
+            "Fig. 7; the text has no number",
             in_words(
                 f"λ = {best_weight:g} (chosen on validation): test", chosen.test, CROSS_ENTROPY,
                 base.test, gain,
