@@ -4,7 +4,11 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 :class:`Result`; the lines below list and register them.
 """
 
+from hardsight.experiments._amc_fig7 import amc_fig7 as amc_fig7
+from hardsight.experiments._amc_figs import amc_figs as amc_figs
+from hardsight.experiments._amc_table1 import amc_table1 as amc_table1
 from hardsight.experiments._avh_selftrain import avh_selftrain as avh_selftrain
+from hardsight.experiments._avh_table5 import avh_table5 as avh_table5
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._label_errors import label_errors as label_errors

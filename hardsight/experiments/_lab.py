@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,12 @@ class Lab:
         return whole if limit is None or limit >= len(whole) else whole.subset(_even(whole, limit))
 
     def train(
-        self, model: str | nn.Module, source: MemorySource, *, seed: int, **settings: Any
+        self,
+        model: str | nn.Module | Mapping[str, Any],
+        source: MemorySource,
+        *,
+        seed: int,
+        **settings: Any,
     ) -> TrainResult:
         """Train by :func:`hardsight.train`, or find the finished run of the same recipe.
 

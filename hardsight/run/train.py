@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> Trai
 
 
 def train(
-    model: str | nn.Module,
+    model: str | nn.Module | Mapping[str, Any],
     data: Any,
     *,
     out: str | os.PathLike[str],
@@ -96,8 +97,8 @@ def train(
     """Train a classifier on labelled data, select it on a validation split, and keep it.
 
     Args:
-        model: a name (see :func:`hardsight.models.load_model`) or a module, whose weights are
-            trained in place.
+        model: a name (see :func:`hardsight.models.load_model`), a module, whose weights are
+            trained in place, or the recipe's table ``{"name": "resnet18", "weights": FILE}``.
         data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
             ``{"name": "cifar10", "test_split": "test"}``.
         out: folder of the run.
@@ -130,10 +131,14 @@ def train(
     if not isinstance(data, str):
         is_path = isinstance(data, os.PathLike)
         table["name"] = os.fspath(data) if is_path else getattr(data, "spec", type(data).__name__)
-    name = model if isinstance(model, str) else type(model).__name__
-    given = {"model": name, "data": table, "out": os.fspath(out), **settings}
+    started = dict(model) if isinstance(model, Mapping) else {"name": model}
+    net = started.get("name")
+    if isinstance(net, nn.Module):
+        started["name"] = type(net).__name__
+    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
-    return run_recipe(config, model, data, show_progress)
+    net_or_name = net if isinstance(net, nn.Module) else config.model.name
+    return run_recipe(config, net_or_name, data, show_progress)
 
 
 def run_recipe(

@@ -1,0 +1,77 @@
+"""Train three losses on Fashion-MNIST and put them on one evaluation card.
+
+    python examples/live_card.py --data-root data                     # a GPU, about a minute
+    python examples/live_card.py --data-root data --model small_cnn --limit 10000 \\
+        --epochs 3 --attack-examples 64
+
+``data`` holds ``fashion-mnist/`` and ``mnist/`` with their four idx files each; MNIST plays the
+foreign data. The networks differ in their loss alone: cross-entropy (CE), encouraging loss (EL)
+and cross-entropy with AMC-Loss (AMC).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import hardsight as hs
+from hardsight.experiments import Lab
+from hardsight.report import write_card
+from hardsight.run.evaluate import evaluate
+
+
+def losses(epochs: int) -> dict[str, list[Any]]:
+    amc = {"name": "amc", "weight": 10.0, "ramp": "gaussian", "ramp_epochs": epochs * 80 / 300}
+    return {
+        "CE": ["cross_entropy"],
+        "EL": [{"name": "encouraging", "options": {"log_end": 0.75}}],
+        "AMC": ["cross_entropy", amc],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-root", help="folder above fashion-mnist/ and mnist/")
+    parser.add_argument("--model", default="amc13")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--limit", type=int, help="examples to train on; all by default")
+    parser.add_argument("--attack-examples", type=int, default=256)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--runs", type=Path, default=Path("runs/live-card"))
+    parser.add_argument("--out", type=Path, default=Path("docs/assets/live-card"))
+    args = parser.parse_args()
+    lab = Lab(
+        scale="paper", out=args.out, runs=args.runs, data_root=args.data_root, device=args.device
+    )
+    train = lab.source("fashion-mnist", "train", limit=args.limit)
+    for name, loss in losses(args.epochs).items():
+        done = hs.train(
+            {"name": args.model, "options": {"width": 0.5} if args.model == "amc13" else {}},
+            train,
+            out=args.runs / name,
+            epochs=args.epochs,
+            loss=loss,
+            optimizer={"name": "adam", "lr": 0.002},
+            device=args.device,
+            resume=True,
+        )
+        print(f"{name}: validation accuracy {max(r['val_accuracy'] for r in done.history):.2%}")
+    card = evaluate(
+        [(name, str(args.runs / name), None) for name in losses(args.epochs)],
+        lab.source("fashion-mnist", "test"),
+        train=train,
+        ood=[lab.source("mnist", "test")],
+        attack_examples=args.attack_examples,
+        device=args.device,
+        out=args.runs,
+    )
+    args.out.mkdir(parents=True, exist_ok=True)
+    title = f"Three losses on Fashion-MNIST ({args.model}, {args.epochs} epochs)"
+    print(write_card(card, out=args.out / "card.html", title=title))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Two sets of runs against each other, and what may be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hardsight.errors import StatisticError
+from hardsight.experiments._result import said, spread
+from hardsight.stats import TTest, t_test
+
+
+def compared(first: Sequence[float], second: Sequence[float]) -> TTest | None:
+    """Welch's t test over seeds; none where a single seed, or no spread, allows none.
+
+    Example:
+        >>> compared([1.0], [2.0]) is None
+        True
+    """
+    try:
+        return t_test(first, second)
+    except StatisticError:
+        return None
+
+
+def verdict(test: TTest | None, *, level: float = 0.05) -> bool | None:
+    """Whether the first is larger: yes, no, or undecided at this level.
+
+    Example:
+        >>> verdict(compared([3.0, 3.1, 3.2], [1.0, 1.1, 1.2]))
+        True
+        >>> verdict(compared([1.0, 1.1, 1.2], [3.0, 3.1, 3.2]))
+        False
+        >>> verdict(compared([1.0, 5.0], [2.0, 3.0])) is None
+        True
+    """
+    if test is None or test.p >= level:
+        return None
+    return test.difference > 0
+
+
+def in_words(
+    name: str, first: Sequence[float], other: str, second: Sequence[float], test: TTest | None
+) -> str:
+    """Two means and the test between them.
+
+    Example:
+        >>> in_words("A", [2.0], "B", [1.0], None)
+        'A 2.00, B 1.00, no test'
+    """
+    p = "no test" if test is None else f"p = {test.p:.4f}"
+    return f"{name} {said(spread(first))}, {other} {said(spread(second))}, {p}"
