@@ -42,6 +42,7 @@ class LoadedModel:
         weights_digest: sha256 of the weights file; ``None`` where there was none.
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
+        made_by: ``spec``, or for the folder of a trained model how that was named.
     """
 
     model: nn.Module
@@ -50,6 +51,11 @@ class LoadedModel:
     weights_digest: str | None
     weights_origin: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    made_by: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.made_by:
+            object.__setattr__(self, "made_by", self.spec)
 
 
 def load_model(

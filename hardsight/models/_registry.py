@@ -11,6 +11,7 @@ from hardsight.models._alexnet import AlexNet
 from hardsight.models._amc_nets import AMCNet, MNISTNet
 from hardsight.models._cnn10 import CNN10
 from hardsight.models._densenet import DenseNet121
+from hardsight.models._efficientnet import EfficientNetSmall
 from hardsight.models._resnet import ResNet18, ResNet50
 from hardsight.models._small_cnn import SmallCNN
 from hardsight.models._vgg import VGG19
@@ -21,6 +22,7 @@ MODELS: Mapping[str, type[nn.Module]] = {
     "amc13": AMCNet,
     "cnn10": CNN10,
     "densenet121": DenseNet121,
+    "efficientnet_small": EfficientNetSmall,
     "mnist_cnn": MNISTNet,
     "resnet18": ResNet18,
     "resnet50": ResNet50,
