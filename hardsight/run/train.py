@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,15 @@ from hardsight.errors import (
     NonFiniteError,
     OptionError,
 )
+from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import chosen_device, chosen_workers
 from hardsight.run._seeds import seed_of
+from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
+from hardsight.run._train_config import AdversarialConfig as AdversarialConfig
 from hardsight.run._train_config import AugmentConfig as AugmentConfig
 from hardsight.run._train_config import DataConfig as DataConfig
 from hardsight.run._train_config import LossConfig as LossConfig
@@ -37,9 +42,10 @@ from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
 from hardsight.run._train_config import TrainConfig as TrainConfig
 from hardsight.run._train_engine import own_device, quiet, trainer_of
 from hardsight.run._train_folder import is_first_process, prepare, recipe_of
+from hardsight.run._train_head import frozen_body, reset_head
 from hardsight.run._train_images import Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
-from hardsight.run._train_setup import Sources, batches_of, opened_sources
+from hardsight.run._train_setup import Sources, batches_of, class_counts, opened_sources
 from hardsight.table import ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
@@ -82,7 +88,7 @@ def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> Trai
 
 
 def train(
-    model: str | nn.Module,
+    model: str | nn.Module | Mapping[str, Any],
     data: Any,
     *,
     out: str | os.PathLike[str],
@@ -92,15 +98,16 @@ def train(
     """Train a classifier on labelled data, select it on a validation split, and keep it.
 
     Args:
-        model: a name (see :func:`hardsight.models.load_model`) or a module, whose weights are
-            trained in place.
+        model: a name (see :func:`hardsight.models.load_model`), a module, whose weights are
+            trained in place, or the recipe's table ``{"name": "resnet18", "weights": FILE}``.
         data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
             ``{"name": "cifar10", "test_split": "test"}``.
         out: folder of the run.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split`` and ``test_split`` go to its table ``data``.
+            ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
+            ``data``.
 
     Returns:
         the selected model and its history.
@@ -119,17 +126,21 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    for key in ("split", "root", "validation", "validation_split", "test_split"):
+    for key in ("split", "root", "validation", "validation_split", "test_split", "imbalance"):
         if key in settings:
             table[key] = settings.pop(key)
     data = table["name"]
     if not isinstance(data, str):
         is_path = isinstance(data, os.PathLike)
         table["name"] = os.fspath(data) if is_path else getattr(data, "spec", type(data).__name__)
-    name = model if isinstance(model, str) else type(model).__name__
-    given = {"model": name, "data": table, "out": os.fspath(out), **settings}
+    started = dict(model) if isinstance(model, Mapping) else {"name": model}
+    net = started.get("name")
+    if isinstance(net, nn.Module):
+        started["name"] = type(net).__name__
+    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
-    return _run(config, model, data, show_progress)
+    return _run(config, net if isinstance(net, nn.Module) else config.model.name, data,
+                show_progress)  # fmt: skip
 
 
 def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None) -> TrainResult:
@@ -137,10 +148,15 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     folder, device = Path(config.out), chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = _loaded(config, model, sources)
-    loss = TotalLoss(config.loss)
+    are_balanced = any(term.class_balance is not None for term in config.loss)
+    loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
     _check_strategy(config, loss)
-    needs_head = loss.needs_embeddings or config.track
+    changes_head = config.freeze_body or config.reset_head
+    needs_head = loss.needs_embeddings or config.track or changes_head
     head = _head(config, loaded.model, sources) if needs_head else None
+    if config.reset_head and head is not None:
+        reset_head(loaded.model, head, seed=config.seed)
+    adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
     is_first = is_first_process()
     if is_first:
@@ -148,7 +164,9 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded, sources)
     with quiet(pl), torch.random.fork_rng():
-        recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
+        recorder, pixels, tracker = _fitted(
+            pl, config, sources, loaded, loss, head, adversary, device, show
+        )
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
     result = TrainResult(
@@ -190,6 +208,23 @@ def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
     return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
 
 
+def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
+    """Who changes the training images, where the recipe wants it.
+
+    Raises:
+        ConfigError: pixels are not known, so no change of them can be measured.
+    """
+    if config.adversarial is None:
+        return None
+    data = sources.train
+    if not data.are_ours or data.row(0)[1].ndim != 3:
+        raise ConfigError(
+            "adversarial training needs images whose pixels are known, got tensors or vectors from "
+            f"{data.source.spec}; pass images, and leave their normalisation to the recipe"
+        )
+    return Adversary(config.adversarial, Normalisation(data.how.mean, data.how.std))
+
+
 def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
     if config.strategy == "fsdp" and loss.needs_class_weights:
         raise ConfigError(
@@ -207,6 +242,7 @@ def _fitted(
     loaded: LoadedModel,
     loss: TotalLoss,
     head: Head | None,
+    adversary: Adversary | None,
     device: torch.device,
     show: bool | None,
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
@@ -235,10 +271,12 @@ def _fitted(
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    module = TrainModule(loaded.model, config, loss, head=head, batches=train)
+    module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
+    still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
     answer = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
+        with still:
+            trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(last, recorder.rows)}") from err
     except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
@@ -259,7 +297,11 @@ def _tracker(
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
     examples = len(sources.train.source)
-    return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
+    # drawn with replacement, an example counts as what it was when it first came
+    repeats = "first" if config.sampling == "class_balanced" else "error"
+    return HardnessTracker(
+        examples, head=layer, folder=folder, resume=start is not None, repeats=repeats
+    )
 
 
 def _dynamics(tracker: HardnessTracker, folder: Path, is_first: bool) -> ScoreTable | None:
@@ -347,7 +389,7 @@ def _keep(
     """Write the model as a folder that ``hardsight score`` takes, and the result beside it."""
     from hardsight.run._train_records import plain_state
 
-    stored = StoredModel(loaded.spec, dict(loaded.options), sources.train.how, sources.classes)
+    stored = StoredModel(loaded.made_by, dict(loaded.options), sources.train.how, sources.classes)
     stored.write(result.folder, plain_state(result.model.state_dict()))
     content = {
         "best_epoch": result.best_epoch,
