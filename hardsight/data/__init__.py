@@ -20,6 +20,8 @@ from hardsight.data._human import human_frequency as human_frequency
 from hardsight.data._images import thumbnail as thumbnail
 from hardsight.data._label_noise import with_label_errors as with_label_errors
 from hardsight.data._label_noise import with_transitions as with_transitions
+from hardsight.data._long_tail import long_tailed_counts as long_tailed_counts
+from hardsight.data._long_tail import long_tailed_rows as long_tailed_rows
 from hardsight.data._memory import MemorySource as MemorySource
 from hardsight.data._memory import decoded as decoded
 from hardsight.data._open import open_source as open_source

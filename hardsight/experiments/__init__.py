@@ -9,6 +9,15 @@ from hardsight.experiments._amc_figs import amc_figs as amc_figs
 from hardsight.experiments._amc_table1 import amc_table1 as amc_table1
 from hardsight.experiments._avh_selftrain import avh_selftrain as avh_selftrain
 from hardsight.experiments._avh_table5 import avh_table5 as avh_table5
+from hardsight.experiments._el_combine import el_combine as el_combine
+from hardsight.experiments._el_fig5 import el_fig5 as el_fig5
+from hardsight.experiments._el_fig6 import el_fig6 as el_fig6
+from hardsight.experiments._el_fig7 import el_fig7 as el_fig7
+from hardsight.experiments._el_table1 import el_table1 as el_table1
+from hardsight.experiments._el_table2 import el_table2 as el_table2
+from hardsight.experiments._el_table3 import el_table3 as el_table3
+from hardsight.experiments._el_table4 import el_table4 as el_table4
+from hardsight.experiments._el_table5 import el_table5 as el_table5
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._label_errors import label_errors as label_errors

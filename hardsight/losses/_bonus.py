@@ -21,6 +21,7 @@ def encouraging_bonus(
     log_end: float = 0.75,
     bonus_start: float | None = None,
     power: float = 2.0,
+    clamp: float = 0.0,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -48,6 +49,9 @@ def encouraging_bonus(
         bonus_start: the aggressive bonus: 0 up to this probability, after it the bonus minus its
             value there. The log then runs on to 1: ``log_end`` is not used with it.
         power: the exponent of ``"power"``, at least 1.
+        clamp: 1 - p counts as no less than this inside the log; 0 for the equation itself. The
+            paper's 1e-5 ends the bonus of an example at log-odds of 11.5. Without it the normal
+            and the aggressive bonus have no end, and easy examples outweigh the others.
         label_smoothing: as in ``cross_entropy``; the bonus of every class under the smoothed
             target distribution.
         weight: one factor per class, ``[C]``.
@@ -71,10 +75,11 @@ def encouraging_bonus(
     Reference:
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
         Neural Networks, AAAI 2022, Section 3.1; power and cosine from the published code.
-        Deviation: no clamp of ``1 - p`` at 1e-5, which would zero the gradient of the
-        best-classified examples.
+        Deviation: no clamp of ``1 - p`` by default; the paper's is 1e-5.
     """
-    curve = bonus_curve(bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power)
+    curve = bonus_curve(
+        bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power, clamp=clamp
+    )
     return logit_loss(
         curve,
         logits,
@@ -98,6 +103,7 @@ class EncouragingBonus(LossModule):
         log_end: float = 0.75,
         bonus_start: float | None = None,
         power: float = 2.0,
+        clamp: float = 0.0,
         label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -109,6 +115,7 @@ class EncouragingBonus(LossModule):
             log_end=log_end,
             bonus_start=bonus_start,
             power=power,
+            clamp=clamp,
             label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,
@@ -121,13 +128,17 @@ class EncouragingBonus(LossModule):
         return encouraging_bonus(logits, labels, **self.options)
 
 
-def bonus_curve(*, bonus: str, log_end: float, bonus_start: float | None, power: float) -> Curve:
+def bonus_curve(
+    *, bonus: str, log_end: float, bonus_start: float | None, power: float, clamp: float = 0.0
+) -> Curve:
     """The bonus as a curve over log-odds; see :func:`encouraging_bonus` for the options."""
     check_choice("bonus", bonus, ("log", "power", "cosine"))
     if not 0 <= log_end <= 1:
         raise OptionError(f"expected log_end in [0, 1], got {log_end}")
     if bonus_start is not None and not 0 <= bonus_start < 1:
         raise OptionError(f"expected bonus_start in [0, 1) or None, got {bonus_start}")
+    if not 0 <= clamp < 1:
+        raise OptionError(f"expected clamp in [0, 1), got {clamp}")
     if power < 1:
         raise OptionError(f"expected power of at least 1 (a concave bonus), got {power}")
     if bonus == "power":
@@ -137,12 +148,16 @@ def bonus_curve(*, bonus: str, log_end: float, bonus_start: float | None, power:
     elif bonus_start is None and log_end < 1:
         return _conservative_curve(log_end)
     else:
-        curve, start_value = _normal, math.log1p(-(bonus_start or 0.0))
+        curve, start_value = _normal_curve(clamp), math.log1p(-(bonus_start or 0.0))
     return curve if bonus_start is None else _started(curve, bonus_start, start_value)
 
 
-def _normal(log_odds: Tensor) -> Tensor:
-    return F.logsigmoid(-log_odds)  # log(1 - p)
+def _normal_curve(clamp: float) -> Curve:
+    def curve(log_odds: Tensor) -> Tensor:
+        value = F.logsigmoid(-log_odds)  # log(1 - p)
+        return value.clamp_min(math.log(clamp)) if clamp else value
+
+    return curve
 
 
 def _conservative_curve(log_end: float) -> Curve:

@@ -16,6 +16,7 @@ def encouraging_loss(
     bonus_start: float | None = None,
     bonus: str = "log",
     power: float = 2.0,
+    clamp: float = 0.0,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -41,6 +42,9 @@ def encouraging_loss(
         bonus: ``"log"``, ``"power"`` or ``"cosine"``; see
             :func:`~hardsight.losses.encouraging_bonus`.
         power: the exponent of ``bonus="power"``.
+        clamp: 1 - p counts as no less than this inside the log; 0 for the equation itself. The
+            paper's 1e-5 ends the bonus of an example at log-odds of 11.5. Without it the normal
+            and the aggressive bonus have no end, and easy examples outweigh the others.
         label_smoothing: the smoothed target distribution :math:`q` is applied to the encouraging
             loss of every class, :math:`\sum_c q_c L(p_c)`. (Published code combines the two in
             four different ways.)
@@ -69,10 +73,12 @@ def encouraging_loss(
     Reference:
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
         Neural Networks, AAAI 2022, Eq. (6) and Section 3.1.
-        Deviation: log-odds instead of a clamp of ``1 - p`` at 1e-5, so that the gradient of the
-        best-classified examples is the equation's.
+        Deviation: log-odds, and no clamp of ``1 - p`` by default, so that the gradient of the
+        best-classified examples is the equation's; ``log_end=1, clamp=1e-5`` is the paper's.
     """
-    curve = encouraging_curve(log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power)
+    curve = encouraging_curve(
+        log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
+    )
     return logit_loss(
         curve,
         logits,
@@ -96,6 +102,7 @@ class EncouragingLoss(LossModule):
         bonus_start: float | None = None,
         bonus: str = "log",
         power: float = 2.0,
+        clamp: float = 0.0,
         label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -107,6 +114,7 @@ class EncouragingLoss(LossModule):
             bonus_start=bonus_start,
             bonus=bonus,
             power=power,
+            clamp=clamp,
             label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,
@@ -120,11 +128,18 @@ class EncouragingLoss(LossModule):
 
 
 def encouraging_curve(
-    *, log_end: float, bonus_start: float | None, bonus: str, power: float
+    *,
+    log_end: float,
+    bonus_start: float | None = None,
+    bonus: str = "log",
+    power: float = 2.0,
+    clamp: float = 0.0,
 ) -> Curve:
     """The loss as a curve over log-odds."""
-    reward = bonus_curve(bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power)
-    if bonus == "log" and log_end == 1 and bonus_start is None:
+    reward = bonus_curve(
+        bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power, clamp=clamp
+    )
+    if bonus == "log" and log_end == 1 and bonus_start is None and not clamp:
         return _minus  # log(1 - p) - log p: exact, where the two logs would cancel
 
     def curve(log_odds: Tensor) -> Tensor:

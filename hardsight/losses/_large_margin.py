@@ -8,6 +8,7 @@ from torch import Tensor
 from hardsight._checks import check_rows, check_width
 from hardsight.errors import LabelError, OptionError
 from hardsight.geometry import row_norms, target_angles, widen_together
+from hardsight.losses._encouraging import encouraging_curve
 from hardsight.losses._logits import (
     cross_entropy_curve,
     kept_labels,
@@ -24,6 +25,7 @@ def large_margin_softmax_loss(
     *,
     margin: int = 4,
     blend: float = 0.0,
+    log_end: float | None = None,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -37,8 +39,8 @@ def large_margin_softmax_loss(
               \psi(\theta) = (-1)^k\cos(m\theta) - 2k, \; \theta \in
               \left[\tfrac{k\pi}{m}, \tfrac{(k+1)\pi}{m}\right]
 
-    The bonus of the encouraging loss adds to it:
-    ``encouraging_loss(large_margin_logits(...), labels)``.
+    The bonus of the encouraging loss adds to it by ``log_end``; with another bonus,
+    ``encouraging_loss(large_margin_logits(...), labels, ...)``.
 
     Args:
         embeddings: penultimate features, ``[N, D]``.
@@ -47,6 +49,7 @@ def large_margin_softmax_loss(
         margin: :math:`m`, a whole number of at least 1; 1 is cross-entropy.
         blend: the paper's :math:`\lambda \ge 0` for the start of training; the own logit is
             :math:`\|w_y\|\|x\|(\lambda\cos\theta + \psi(\theta)) / (1 + \lambda)`.
+        log_end: adds the bonus of :func:`~hardsight.losses.encouraging_loss` with this LE.
         label_smoothing: as in ``cross_entropy``.
         weight: one factor per class, ``[C]``.
         ignore_index: label of examples that take no part.
@@ -54,7 +57,7 @@ def large_margin_softmax_loss(
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
-        A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider.
+        A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)`` without a bonus; float32 or wider.
 
     Raises:
         OptionError: ``margin`` is not a positive whole number, or ``blend`` is negative.
@@ -73,7 +76,7 @@ def large_margin_softmax_loss(
         embeddings, labels, class_weights, margin=margin, blend=blend, ignore_index=ignore_index
     )
     return logit_loss(
-        cross_entropy_curve,
+        cross_entropy_curve if log_end is None else encouraging_curve(log_end=log_end),
         logits,
         labels,
         weight=weight,
@@ -99,6 +102,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
         *,
         margin: int = 4,
         blend: float = 0.0,
+        log_end: float | None = None,
         label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -114,6 +118,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
             dtype=dtype,
             margin=margin,
             blend=blend,
+            log_end=log_end,
             label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,

@@ -27,6 +27,7 @@ def linear_encouraging_loss(
     bonus_start: float | None = None,
     bonus: str = "log",
     power: float = 2.0,
+    clamp: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -44,11 +45,12 @@ def linear_encouraging_loss(
         class_weights: rows of the classifier head, ``[C, D]``.
         bias: of the head, ``[C]``, or None.
         log_end: as in :func:`~hardsight.losses.encouraging_loss`, and so are
-            ``bonus_start``, ``bonus``, ``power``, ``weight``, ``ignore_index``, ``reduction`` and
-            ``check_finite``.
+            ``bonus_start``, ``bonus``, ``power``, ``clamp``, ``weight``, ``ignore_index``,
+            ``reduction`` and ``check_finite``.
         bonus_start: see there.
         bonus: see there.
         power: see there.
+        clamp: see there.
         weight: see there.
         ignore_index: see there.
         reduction: see there.
@@ -73,7 +75,9 @@ def linear_encouraging_loss(
         Zhao et al., Well-classified Examples are Underestimated in Classification with Deep
         Neural Networks, AAAI 2022, Eq. (6) and Section 3.1.
     """
-    curve = encouraging_curve(log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power)
+    curve = encouraging_curve(
+        log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
+    )
     twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
     twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
@@ -104,6 +108,7 @@ class LinearEncouragingLoss(HeadLossModule):
         bonus_start: float | None = None,
         bonus: str = "log",
         power: float = 2.0,
+        clamp: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -121,6 +126,7 @@ class LinearEncouragingLoss(HeadLossModule):
             bonus_start=bonus_start,
             bonus=bonus,
             power=power,
+            clamp=clamp,
             weight=weight,
             ignore_index=ignore_index,
             reduction=reduction,

@@ -15,6 +15,7 @@ def mirror_mse_loss(
     labels: Tensor,
     *,
     activation: str = "softmax",
+    bonus_weight: float = 1.0,
     ignore_index: int = -100,
     reduction: str = "mean",
     check_finite: bool = False,
@@ -30,12 +31,14 @@ def mirror_mse_loss(
         logits: ``[N, C]``, ``[N, C, ...]`` or ``[C]``.
         labels: class indices, or targets in ``[0, 1]`` of the shape of ``logits``.
         activation: ``"softmax"`` or ``"sigmoid"``, from logits to :math:`p`.
+        bonus_weight: factor of the bonus, the last two terms; 0 is the mean squared error.
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
-        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[-1, 1]``; float32 or wider.
+        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[-bonus_weight, 1]``; float32 or
+        wider.
 
     Raises:
         OptionError: ``activation`` is neither of the two.
@@ -62,7 +65,7 @@ def mirror_mse_loss(
         y = torch.zeros_like(z).scatter(-1, own.unsqueeze(-1), 1.0)
     p = z.softmax(dim=-1) if activation == "softmax" else torch.sigmoid(z)
     mirrored = (y * p).square() + ((1 - y) * (1 - p)).square()
-    values = ((y - p).square() - mirrored).mean(dim=-1)
+    values = ((y - p).square() - bonus_weight * mirrored).mean(dim=-1)
     if kept is None:
         return reduce_loss(values, reduction, check_finite=check_finite)
     values = torch.where(kept, values, 0.0)
@@ -77,12 +80,14 @@ class MirrorMSELoss(LossModule):
         self,
         *,
         activation: str = "softmax",
+        bonus_weight: float = 1.0,
         ignore_index: int = -100,
         reduction: str = "mean",
         check_finite: bool = False,
     ) -> None:
         super().__init__(
             activation=activation,
+            bonus_weight=bonus_weight,
             ignore_index=ignore_index,
             reduction=reduction,
             check_finite=check_finite,

@@ -5,6 +5,7 @@ from hardsight.models._amc_nets import AMCNet as AMCNet
 from hardsight.models._amc_nets import MNISTNet as MNISTNet
 from hardsight.models._cnn10 import CNN10 as CNN10
 from hardsight.models._densenet import DenseNet121 as DenseNet121
+from hardsight.models._efficientnet import EfficientNetSmall as EfficientNetSmall
 from hardsight.models._efficientnet_lite import EfficientNetLite0 as EfficientNetLite0
 from hardsight.models._load import LoadedModel as LoadedModel
 from hardsight.models._load import load_model as load_model

@@ -11,6 +11,7 @@ from hardsight.models._alexnet import AlexNet
 from hardsight.models._amc_nets import AMCNet, MNISTNet
 from hardsight.models._cnn10 import CNN10
 from hardsight.models._densenet import DenseNet121
+from hardsight.models._efficientnet import EfficientNetSmall
 from hardsight.models._efficientnet_lite import EfficientNetLite0
 from hardsight.models._resnet import ResNet18, ResNet50
 from hardsight.models._small_cnn import SmallCNN
@@ -23,6 +24,7 @@ MODELS: Mapping[str, type[nn.Module]] = {
     "cnn10": CNN10,
     "densenet121": DenseNet121,
     "efficientnet_lite0": EfficientNetLite0,
+    "efficientnet_small": EfficientNetSmall,
     "mnist_cnn": MNISTNet,
     "resnet18": ResNet18,
     "resnet50": ResNet50,

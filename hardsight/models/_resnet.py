@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from hardsight.errors import OptionError
 from hardsight.models._classifier import Classifier, pooled
 
 Branch = Callable[[int, int, int], tuple[nn.Sequential, int]]
@@ -16,6 +17,7 @@ class ResNet18(Classifier):
     Args:
         num_classes: outputs of the head.
         channels: of the input images.
+        width: channels of the first stage; the embedding has 8 times as many.
         seed: of the initial weights; the global random state is neither used nor changed.
 
     Example:
@@ -27,10 +29,14 @@ class ResNet18(Classifier):
         He et al., Deep Residual Learning for Image Recognition, 2016; the stem for 32x32 images.
     """
 
-    def __init__(self, *, num_classes: int = 10, channels: int = 3, seed: int = 0) -> None:
+    def __init__(
+        self, *, num_classes: int = 10, channels: int = 3, width: int = 64, seed: int = 0
+    ) -> None:
+        if width < 1:
+            raise OptionError(f"expected width of at least 1, got {width}")
         super().__init__(
-            lambda: _body(channels, (2, 2, 2, 2), _basic),
-            embedding_width=512,
+            lambda: _body(channels, (2, 2, 2, 2), _basic, width),
+            embedding_width=8 * width,
             num_classes=num_classes,
             seed=seed,
         )
@@ -74,13 +80,13 @@ class _Residual(nn.Module):
         return relu(self.branch(inputs) + self.shortcut(inputs))
 
 
-def _body(channels: int, depths: tuple[int, ...], branch: Branch) -> nn.Sequential:
-    layers: list[nn.Module] = [*_conv(channels, 64, 3), nn.ReLU(inplace=True)]
-    inputs = 64
+def _body(channels: int, depths: tuple[int, ...], branch: Branch, width: int = 64) -> nn.Sequential:
+    layers: list[nn.Module] = [*_conv(channels, width, 3), nn.ReLU(inplace=True)]
+    inputs = width
     for stage, depth in enumerate(depths):
         for block in range(depth):
             stride = 2 if stage and not block else 1
-            made, outputs = branch(inputs, 64 * 2**stage, stride)
+            made, outputs = branch(inputs, width * 2**stage, stride)
             layers.append(_Residual(made, _shortcut(inputs, outputs, stride)))
             inputs = outputs
     return nn.Sequential(*layers, *pooled())

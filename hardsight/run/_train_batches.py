@@ -37,6 +37,8 @@ class TrainBatches(ABC):
         batch_size: over all processes.
         seed: of order and augmentation.
         shard: this process's part.
+        balanced: labels ``[N]``, to draw every class equally often; ``None`` for every example
+            once per epoch.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class TrainBatches(ABC):
         batch_size: int,
         seed: int,
         shard: Shard,
+        balanced: Tensor | None = None,
     ) -> None:
         self.pixels, self.augment, self.length, self.seed = pixels, augment, length, seed
+        self._balanced = balanced
         self.batch_size, self.shard, self.device = batch_size, shard, pixels.device
         self.epoch = 0
 
@@ -63,16 +67,22 @@ class TrainBatches(ABC):
 
     def __iter__(self) -> Iterator[TrainBatch]:
         # a generator: on a resume Lightning makes the iterator before the epoch is known
-        draws = Draws.of_epoch(self.length, self.augment, seed=self.seed, epoch=self.epoch)
+        draws = Draws.of_epoch(
+            self.length, self.augment, seed=self.seed, epoch=self.epoch, balanced=self._balanced
+        )
         yield from self.drawn(draws)
 
     @abstractmethod
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches of an epoch with these draws."""
 
-    def parts(self, order: Tensor) -> list[Tensor]:
-        """This process's rows of each batch."""
-        return [self.shard.of(rows) for rows in order.split(self.batch_size)[: len(self)]]
+    def parts(self, draws: Draws) -> list[Draws]:
+        """This process's part of each batch."""
+        each = (
+            [self.shard.of(part) for part in drawn.split(self.batch_size)[: len(self)]]
+            for drawn in (draws.order, draws.offsets, draws.flips)
+        )
+        return [Draws(*part) for part in zip(*each, strict=True)]
 
 
 class ResidentBatches(TrainBatches):
@@ -101,10 +111,9 @@ class ResidentBatches(TrainBatches):
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches, gathered on the device."""
-        draws = draws.to(self.device)
-        for places in self.parts(draws.order):
-            rows = places if self._rows is None else self._rows[places]
-            yield self._batch(rows, draws.offsets[places], draws.flips[places])
+        for part in self.parts(draws.to(self.device)):
+            rows = part.order if self._rows is None else self._rows[part.order]
+            yield self._batch(rows, part.offsets, part.flips)
 
     def plain(self, rows: Tensor) -> TrainBatch:
         """Some rows as they are, without augmentation."""
@@ -134,18 +143,17 @@ class StreamedBatches(TrainBatches):
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches, read and decoded by the loader processes."""
-        parts = self.parts(draws.order)
-        size = max(map(len, parts), default=1)
-        batches = loaded(self._data, torch.cat(parts), batch_size=size, workers=self._workers)
-        for rows, (index, images, labels) in zip(parts, batches, strict=True):
+        parts = self.parts(draws)
+        size = max((len(part.order) for part in parts), default=1)
+        order = torch.cat([part.order for part in parts])
+        batches = loaded(self._data, order, batch_size=size, workers=self._workers)
+        for part, (index, images, labels) in zip(parts, batches, strict=True):
             images = images.to(self.device, non_blocking=True)
             if images.ndim == 4:
                 padding = self.augment.crop_padding
-                at = torch.arange(len(rows), device=self.device)
-                offsets, flips = (
-                    draw[rows].to(self.device) for draw in (draws.offsets, draws.flips)
-                )
-                images = cropped(padded(images, padding), at, offsets, flips, padding)
+                at = torch.arange(len(images), device=self.device)
+                own = part.to(self.device)
+                images = cropped(padded(images, padding), at, own.offsets, own.flips, padding)
             yield TrainBatch(
                 index.to(self.device),
                 self.pixels.normalised(images),

@@ -16,6 +16,9 @@ SCHEDULES = ("constant", "step", "cosine", "one_cycle", "gaussian_ramps")
 RAMPS = ("none", "gaussian", "linear")
 SELECTIONS = ("accuracy", "loss", "last")
 STRATEGIES = ("auto", "ddp", "fsdp")
+SAMPLINGS = ("shuffled", "class_balanced")
+ATTACKS = ("pgd", "fgsm")
+NORMS = ("linf", "l2")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class DataConfig:
         channels: 1 or 3; those of the images by default.
         mean: per channel on the pixel scale [0, 1]; that of the training images by default.
         std: likewise.
+        imbalance: how many times more examples of the first class than of the last one are
+            trained on, falling exponentially in between; 1 leaves the data as it is. The
+            validation part is held out before and keeps the shares of the data.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -64,6 +70,7 @@ class DataConfig:
     channels: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    imbalance: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,10 @@ class LossConfig:
         ramp: ``none``, ``gaussian`` (exp(-5 (1 - t / T)^2), AMC-Loss) or ``linear``.
         ramp_epochs: T, epochs until the weight is reached.
         start_epoch: the loss plays no part before this epoch; the ramp starts there. From 0.
+        end_epoch: nor from this epoch on; ``None`` for never.
+        class_balance: beta in [0, 1]: weighs classes by the inverse of their effective number of
+            training examples, (1 - beta) / (1 - beta^n), scaled to a mean of 1 over classes. 1 is
+            the inverse of n. With ``start_epoch`` it is deferred re-weighting.
         options: keywords of the loss, such as ``margin_rad``.
     """
 
@@ -85,6 +96,8 @@ class LossConfig:
     ramp: str = "none"
     ramp_epochs: float = 0.0
     start_epoch: int = 0
+    end_epoch: int | None = None
+    class_balance: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -150,6 +163,28 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
+class AdversarialConfig:
+    """Table ``[adversarial]``: training images that are changed to mislead the model first.
+
+    Attributes:
+        epsilon: largest change, in pixels on the scale [0, 1].
+        attack: ``pgd``, or ``fgsm`` for one step.
+        norm: of ``pgd``: ``linf`` or ``l2``.
+        steps: of ``pgd``.
+        step_size: of ``pgd``; 2.5 epsilon / steps by default.
+        share: of every batch that is changed; 1 for all, 0.5 for as many clean as changed.
+    """
+
+    SHORTHAND: ClassVar[str] = "epsilon"
+    epsilon: float
+    attack: str = "pgd"
+    norm: str = "linf"
+    steps: int = 7
+    step_size: float | None = None
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A recipe: the keys of its TOML file, and the keywords of :func:`hardsight.train`.
 
@@ -164,6 +199,11 @@ class TrainConfig:
         optimizer: see :class:`OptimizerConfig`.
         schedule: of the learning rate.
         augment: of training images.
+        sampling: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws,
+            each of a random class first and then of one of its examples, with replacement.
+        adversarial: train on images changed by an attack on the model of the moment.
+        freeze_body: train the classifier head alone; all else stays as it is, batch norm included.
+        reset_head: give the head new random weights first, where ``model.weights`` brought some.
         select: which epoch's weights are kept: the best validation ``accuracy`` or ``loss``, or
             the ``last``. The test split never decides.
         gradient_clip: largest norm of the gradient.
@@ -195,6 +235,10 @@ class TrainConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     augment: AugmentConfig = AugmentConfig()
+    sampling: str = "shuffled"
+    adversarial: AdversarialConfig | None = None
+    freeze_body: bool = False
+    reset_head: bool = False
     select: str = "accuracy"
     gradient_clip: float | None = None
     head: str | None = None
@@ -225,6 +269,8 @@ class TrainConfig:
             ("schedule", self.schedule.name, SCHEDULES),
             ("selection (select)", self.select, SELECTIONS),
             ("strategy", self.strategy, STRATEGIES),
+            ("sampling", self.sampling, SAMPLINGS),
+            *([] if self.adversarial is None else _attack_choices(self.adversarial)),
             *(("ramp", loss.ramp, RAMPS) for loss in self.loss),
         )
         _check_at_least(
@@ -243,6 +289,36 @@ class TrainConfig:
                 f"expected data.validation in [0, 1), a share of the training split, got "
                 f"{self.data.validation}"
             )
+        if not self.data.imbalance >= 1:
+            raise ConfigError(
+                f"expected data.imbalance of at least 1, the first class's count over the last "
+                f"one's, got {self.data.imbalance}"
+            )
+        for loss in self.loss:
+            _check_span(loss)
+
+
+def _attack_choices(
+    adversarial: AdversarialConfig,
+) -> list[tuple[str, str, Sequence[str]]]:
+    if not adversarial.epsilon >= 0 or not 0 < adversarial.share <= 1 or adversarial.steps < 1:
+        raise ConfigError(
+            "expected adversarial.epsilon >= 0, share in (0, 1] and steps >= 1, got "
+            f"{adversarial.epsilon}, {adversarial.share} and {adversarial.steps}"
+        )
+    return [("attack", adversarial.attack, ATTACKS), ("norm", adversarial.norm, NORMS)]
+
+
+def _check_span(loss: LossConfig) -> None:
+    if loss.end_epoch is not None and loss.end_epoch <= loss.start_epoch:
+        raise ConfigError(
+            f"loss {loss.name}: expected end_epoch after start_epoch = {loss.start_epoch}, got "
+            f"{loss.end_epoch}"
+        )
+    if loss.class_balance is not None and not 0 <= loss.class_balance <= 1:
+        raise ConfigError(
+            f"loss {loss.name}: expected class_balance in [0, 1], got {loss.class_balance}"
+        )
 
 
 def _check_choices(*choices: tuple[str, str, Sequence[str]]) -> None:

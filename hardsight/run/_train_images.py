@@ -220,9 +220,9 @@ class Draws:
     """What chance decides about one epoch, the same on every device and for any number of them.
 
     Attributes:
-        order: permutation of the training rows, ``[N]``.
-        offsets: corner of each row's crop, ``[N, 2]``, in ``[0, 2 padding]``.
-        flips: rows to be mirrored, ``[N]``.
+        order: training rows one after the other, ``[N]``: a permutation, or draws of classes.
+        offsets: corner of each one's crop, ``[N, 2]``, in ``[0, 2 padding]``.
+        flips: those to be mirrored, ``[N]``.
     """
 
     order: Tensor
@@ -230,19 +230,49 @@ class Draws:
     flips: Tensor
 
     @classmethod
-    def of_epoch(cls, length: int, how: AugmentConfig, *, seed: int, epoch: int) -> Draws:
-        """The draws of an epoch; each kind has a generator of its own."""
+    def of_epoch(
+        cls,
+        length: int,
+        how: AugmentConfig,
+        *,
+        seed: int,
+        epoch: int,
+        balanced: Tensor | None = None,
+    ) -> Draws:
+        """The draws of an epoch; each kind has a generator of its own.
+
+        ``balanced``: labels ``[N]`` where every class is to be drawn equally often.
+        """
         draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
         reach = 2 * how.crop_padding + 1
-        return cls(
-            torch.randperm(length, generator=draw[0]),
-            torch.randint(reach, (length, 2), generator=draw[1]),
-            torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0),
-        )
+        offsets = torch.randint(reach, (length, 2), generator=draw[1])
+        flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
+        if balanced is not None:  # a row that comes twice is cropped anew
+            return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
+        order = torch.randperm(length, generator=draw[0])
+        return cls(order, offsets[order], flips[order])
 
     def to(self, device: torch.device) -> Draws:
         """The draws on a device."""
         return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+
+def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
+    """As many rows as there are labels, each of a random class, then a random one of that class.
+
+    Args:
+        labels: class indices, ``[N]``; a class without examples is never drawn.
+        draw: decides both.
+    """
+    length = len(labels)
+    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+    sorted_rows = position.argsort(stable=True)  # class after class
+    starts = counts.cumsum(0) - counts
+    drawn = torch.randint(len(counts), (length,), generator=draw)
+    # in double precision a class of 2^24 examples and more still reaches its last one
+    share = torch.rand(length, generator=draw, dtype=torch.float64)
+    rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
+    return rows
 
 
 class Pixels:

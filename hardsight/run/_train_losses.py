@@ -24,6 +24,7 @@ class Term:
 
     Args:
         config: its name, weight, ramp and options.
+        class_counts: training examples of each class, for ``class_balance``.
 
     Attributes:
         inputs: names of the tensors it reads.
@@ -32,7 +33,7 @@ class Term:
         ConfigError: there is no such loss, or an option is unknown or missing.
     """
 
-    def __init__(self, config: LossConfig) -> None:
+    def __init__(self, config: LossConfig, class_counts: Sequence[int] = ()) -> None:
         self.config = config
         self._function, self.inputs = _looked_up(config.name)
         _check_options(config, self._function, self.inputs)
@@ -41,11 +42,15 @@ class Term:
             key: torch.tensor(value, dtype=torch.float32) if key == "weight" else value
             for key, value in config.options.items()
         }
+        if config.class_balance is not None:
+            self._options["weight"] = balancing_weights(class_counts, config.class_balance)
 
     def weight_at(self, epoch: float) -> float:
         """Weight at ``epoch``, counted from 0; fractions are fine."""
         config = self.config
         if epoch < config.start_epoch:
+            return 0.0
+        if config.end_epoch is not None and epoch >= config.end_epoch:
             return 0.0
         since, ramp_epochs = epoch - config.start_epoch, config.ramp_epochs
         if config.ramp == "gaussian":
@@ -72,10 +77,11 @@ class TotalLoss:
 
     Args:
         configs: one per loss.
+        class_counts: training examples of each class, where a loss balances classes.
     """
 
-    def __init__(self, configs: Sequence[LossConfig]) -> None:
-        self.terms = [Term(config) for config in configs]
+    def __init__(self, configs: Sequence[LossConfig], class_counts: Sequence[int] = ()) -> None:
+        self.terms = [Term(config, class_counts) for config in configs]
 
     @property
     def needs_embeddings(self) -> bool:
@@ -121,6 +127,28 @@ class TotalLoss:
             return torch.stack(weighted).sum() if weighted else 0.0 * logits.sum()
 
 
+def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
+    r"""One factor per class that makes up for its number of training examples, ``[C]``.
+
+    .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}, \qquad \frac{1}{C}\sum_c w_c = 1
+
+    A class without examples has no term in the loss; it counts as one of a single example.
+
+    Example:
+        >>> balancing_weights([30, 10], 1.0)
+        tensor([0.5000, 1.5000])
+
+    Reference:
+        Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, Eq. (3);
+        deferred to the end of training by Cao et al., NeurIPS 2019.
+    """
+    counts = torch.tensor(class_counts, dtype=torch.float64).clamp_min(1)
+    # (1 - beta^n) / (1 - beta) tends to n
+    effective = counts if beta == 1 else (1 - beta**counts) / (1 - beta)
+    weights = 1 / effective
+    return (weights / weights.mean()).float()
+
+
 def linear_layer(model: nn.Module, name: str) -> nn.Linear:
     """The head's layer, whose weight a loss reads as ``class_weights``.
 
@@ -155,6 +183,11 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
     for key in config.options:
         if key not in known:
             raise ConfigError(unknown_name(f"option of loss {config.name}", key, list(known)))
+    if config.class_balance is not None and ("weight" not in known or "weight" in config.options):
+        raise ConfigError(
+            f"loss {config.name}: class_balance sets the option 'weight', which "
+            + ("is given as well" if "weight" in known else "this loss does not have")
+        )
     for name, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and name not in config.options:
             raise ConfigError(

@@ -14,6 +14,7 @@ from torch.nn import functional
 from hardsight.errors import NonFiniteError
 from hardsight.heads import Head, capture, logits_of
 from hardsight.run._seeds import seed_of
+from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import TrainBatches
 from hardsight.run._train_config import TrainConfig
 from hardsight.run._train_images import TrainBatch
@@ -107,6 +108,7 @@ class TrainModule(pl.LightningModule):
         loss: its losses.
         head: of the model, where a loss or a tracker reads embeddings.
         batches: to train on.
+        adversary: changes the images of every batch first.
 
     Attributes:
         embeddings: of the last training batch, where a head is known; for callbacks.
@@ -121,9 +123,11 @@ class TrainModule(pl.LightningModule):
         *,
         head: Head | None,
         batches: TrainBatches,
+        adversary: Adversary | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self._adversary = adversary
         self._config, self._loss, self._head = config, loss, head
         self._batches = batches
         # in tuples, or the state dict would hold these parts of the model a second time
@@ -152,11 +156,15 @@ class TrainModule(pl.LightningModule):
     def on_train_epoch_start(self) -> None:
         """Start sums and random states anew: an epoch depends on nothing but its number."""
         self.train_tally = Tally(self.device)
+        if self._config.freeze_body:
+            self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
         self._batches.set_epoch(self.current_epoch)
         torch.manual_seed(seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank))
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """Loss of a batch."""
+        if self._adversary is not None:
+            batch = self._adversary.changed(self.model, batch)
         self.embeddings, self.logits = self._forward(batch.inputs)
         assert self.logits is not None
         loss = self.loss_of(self.logits, batch)

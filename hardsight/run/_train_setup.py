@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, long_tailed_rows, open_source
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._seeds import generator
+from hardsight.run._seeds import generator, seed_of
 from hardsight.run._train_batches import (
     EvaluationBatches,
     ResidentBatches,
@@ -66,6 +66,8 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
     how = Preprocessing(size=config.size, channels=config.channels)
     rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
                                 seed=seed)  # fmt: skip
+    if config.imbalance > 1:
+        rows = _long_tailed(train, rows, config.imbalance, seed=seed)
     others = {
         name: None if split is None else _examples(data, config, split)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
@@ -130,6 +132,25 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
     return rows, sorted(held)
 
 
+def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
+    labels = [source.label_of(index) for index in rows]
+    found = long_tailed_rows(
+        labels, num_classes=len(_class_names(source)), ratio=ratio,
+        seed=seed_of(seed, "imbalance"),
+    )  # fmt: skip
+    return [rows[at] for at in found]
+
+
+def class_counts(sources: Sources) -> list[int]:
+    """Training examples of each class."""
+    labels = _labels(sources.train)
+    return torch.bincount(labels, minlength=len(sources.classes)).tolist()
+
+
+def _labels(data: Decoded) -> torch.Tensor:
+    return torch.tensor([data.source.label_of(index) for index in data.rows])
+
+
 def batches_of(
     sources: Sources,
     config: TrainConfig,
@@ -151,6 +172,7 @@ def batches_of(
 
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
+        "balanced": _labels(sources.train) if config.sampling == "class_balanced" else None,
     }  # fmt: skip
     train: TrainBatches
     decoded = whole(sources.train)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from torch import nn
 from hardsight._optional import require
 from hardsight.config import config_from
 from hardsight.errors import ConfigError, OptionError
+from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import chosen_device, chosen_workers
 from hardsight.run._pictures import pictures
 from hardsight.run._seeds import seed_of
+from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
+from hardsight.run._train_config import AdversarialConfig as AdversarialConfig
 from hardsight.run._train_config import AugmentConfig as AugmentConfig
 from hardsight.run._train_config import DataConfig as DataConfig
 from hardsight.run._train_config import LossConfig as LossConfig
@@ -34,9 +38,16 @@ from hardsight.run._train_config import TrainConfig as TrainConfig
 from hardsight.run._train_engine import own_device, quiet, trainer_of
 from hardsight.run._train_fit import fit, start_of
 from hardsight.run._train_folder import is_first_process, prepare, recipe_of
+from hardsight.run._train_head import frozen_body, reset_head
 from hardsight.run._train_images import Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
-from hardsight.run._train_setup import Sources, batches_of, normalised_for, opened_sources
+from hardsight.run._train_setup import (
+    Sources,
+    batches_of,
+    class_counts,
+    normalised_for,
+    opened_sources,
+)
 from hardsight.table import (
     DYNAMICS,
     HISTORIES,
@@ -105,7 +116,8 @@ def train(
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split`` and ``test_split`` go to its table ``data``.
+            ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
+            ``data``.
 
     Returns:
         the selected model and its history.
@@ -124,7 +136,7 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    for key in ("split", "root", "validation", "validation_split", "test_split"):
+    for key in ("split", "root", "validation", "validation_split", "test_split", "imbalance"):
         if key in settings:
             table[key] = settings.pop(key)
     data = table["name"]
@@ -150,10 +162,15 @@ def run_recipe(
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = loaded_for(config.model, model, sources, seed=config.seed)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
-    loss = TotalLoss(config.loss)
+    are_balanced = any(term.class_balance is not None for term in config.loss)
+    loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
     _check_strategy(config, loss)
-    needs_head = loss.needs_embeddings or config.track
+    changes_head = config.freeze_body or config.reset_head
+    needs_head = loss.needs_embeddings or config.track or changes_head
     head = _head(config, loaded.model, sources) if needs_head else None
+    if config.reset_head and head is not None:
+        reset_head(loaded.model, head, seed=config.seed)
+    adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
     is_first = is_first_process()
     if is_first:
@@ -161,7 +178,9 @@ def run_recipe(
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded, sources)
     with quiet(pl), torch.random.fork_rng():
-        recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
+        recorder, pixels, tracker = _fitted(
+            pl, config, sources, loaded, loss, head, adversary, device, show
+        )
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
     result = TrainResult(
@@ -205,6 +224,23 @@ def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
     return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
 
 
+def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
+    """Who changes the training images, where the recipe wants it.
+
+    Raises:
+        ConfigError: pixels are not known, so no change of them can be measured.
+    """
+    if config.adversarial is None:
+        return None
+    data = sources.train
+    if not data.are_ours or data.row(0)[1].ndim != 3:
+        raise ConfigError(
+            "adversarial training needs images whose pixels are known, got tensors or vectors from "
+            f"{data.source.spec}; pass images, and leave their normalisation to the recipe"
+        )
+    return Adversary(config.adversarial, Normalisation(data.how.mean, data.how.std))
+
+
 def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
     if config.strategy == "fsdp" and loss.needs_class_weights:
         raise ConfigError(
@@ -222,6 +258,7 @@ def _fitted(
     loaded: LoadedModel,
     loss: TotalLoss,
     head: Head | None,
+    adversary: Adversary | None,
     device: torch.device,
     show: bool | None,
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
@@ -243,12 +280,14 @@ def _fitted(
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    module = TrainModule(loaded.model, config, loss, head=head, batches=train)
+    module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
     callbacks = [] if tracker is None else [tracker.lightning_callback()]
-    recorder = fit(
-        trainer, module, train, validation, config=config, show=show, callbacks=callbacks
-    )
+    still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
+    with still:
+        recorder = fit(
+            trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+        )
     return recorder, pixels, tracker
 
 
@@ -260,7 +299,11 @@ def _tracker(
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
     examples = len(sources.train.source)
-    return HardnessTracker(examples, head=layer, folder=folder, resume=start is not None)
+    # drawn with replacement, an example counts as what it was when it first came
+    repeats = "first" if config.sampling == "class_balanced" else "error"
+    return HardnessTracker(
+        examples, head=layer, folder=folder, resume=start is not None, repeats=repeats
+    )
 
 
 def _dynamics(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hardsight.losses import encouraging_bonus, encouraging_loss, focal_loss
 
 
-def reference(logits, labels, log_end=1.0, bonus_start=None, bonus="log", power=2.0):
+def reference(logits, labels, log_end=1.0, bonus_start=None, bonus="log", power=2.0, clamp=0.0):
     """-log p + bonus(p) from the equations, in float64 numpy."""
     z = np.asarray(logits, dtype=np.float64)
     p = np.exp(z - z.max(1, keepdims=True))
@@ -20,7 +20,7 @@ def reference(logits, labels, log_end=1.0, bonus_start=None, bonus="log", power=
         if bonus == "cosine":
             return np.cos(np.pi * q) - 1
         if log_end == 1 or bonus_start is not None:
-            return np.log(1 - q)
+            return np.log(np.maximum(1 - q, clamp))
         line = np.log(1 - log_end) - (q - log_end) / (1 - log_end)
         return np.where(q <= log_end, np.log(1 - q), line)
 
@@ -45,6 +45,9 @@ def batch():
         {"log_end": 0.0},
         {"bonus_start": 0.5},
         {"bonus_start": 0.2},
+        {"log_end": 1.0, "clamp": 0.2},
+        {"bonus_start": 0.5, "clamp": 1e-2},
+        {"log_end": 0.75, "clamp": 1e-5},
         {"bonus": "power", "power": 2.0},
         {"bonus": "power", "power": 1.0, "bonus_start": 0.5},
         {"bonus": "cosine"},
@@ -208,3 +211,14 @@ def test_focal_gradient_is_finite_for_certain_examples():
         logits = torch.tensor([[value, 0.0]], requires_grad=True)
         loss = focal_loss(logits, torch.tensor([0]), gamma=0.5)
         assert torch.isfinite(torch.autograd.grad(loss, logits)[0]).all()
+
+
+def test_a_clamp_ends_the_bonus_of_an_example_that_is_certain():
+    logits = torch.tensor([[11.0, 0.0], [12.0, 0.0], [40.0, 0.0]], requires_grad=True)
+    labels = torch.zeros(3, dtype=torch.long)
+    encouraging_loss(logits, labels, log_end=1.0, clamp=1e-5, reduction="sum").backward()
+    slopes = logits.grad[:, 0]
+    # before log-odds of log(1e5) = 11.5 the slope is -1, after them cross-entropy's p - 1
+    torch.testing.assert_close(slopes[0], torch.tensor(-1.0))
+    torch.testing.assert_close(slopes[1], torch.tensor(-1 / (1 + math.exp(12))))
+    assert abs(float(slopes[2])) < 1e-12

@@ -97,3 +97,11 @@ def test_bad_options_and_labels_raise(batch):
         large_margin_softmax_loss(*batch, blend=-1)
     with pytest.raises(LabelError, match="the margin needs one own class"):
         large_margin_softmax_loss(x, F.one_hot(labels, 4).double(), w)
+
+
+@pytest.mark.parametrize("log_end", [0.5, 1.0])
+def test_the_bonus_is_that_of_the_encouraging_loss_on_the_harder_logits(batch, log_end):
+    x, labels, w = batch
+    got = large_margin_softmax_loss(x, labels, w, margin=3, log_end=log_end)
+    logits = large_margin_logits(x, labels, w, margin=3)
+    torch.testing.assert_close(got, encouraging_loss(logits, labels, log_end=log_end))

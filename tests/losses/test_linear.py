@@ -61,7 +61,14 @@ def test_linear_avh_loss_and_its_gradients_equal_the_plain_ones(reduction, weigh
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
-    "options", [{"log_end": 1.0}, {}, {"bonus_start": 0.5}, {"bonus": "power"}]
+    "options",
+    [
+        {"log_end": 1.0},
+        {},
+        {"bonus_start": 0.5},
+        {"bonus": "power"},
+        {"log_end": 1.0, "clamp": 0.1},
+    ],
 )
 def test_linear_encouraging_loss_and_its_gradients_equal_the_plain_ones(
     reduction, with_bias, options

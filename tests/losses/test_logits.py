@@ -142,6 +142,7 @@ def test_bad_tensors_raise_what_was_expected(logits, labels, error, message):
         ({"reduction": "average"}, "reduction to be one of 'mean', 'sum', 'none', got 'average'"),
         ({"log_end": 1.5}, r"log_end in \[0, 1\], got 1.5"),
         ({"bonus_start": 1.0}, r"bonus_start in \[0, 1\) or None, got 1.0"),
+        ({"clamp": 1.0}, r"clamp in \[0, 1\), got 1.0"),
         ({"bonus": "exp"}, "bonus to be one of 'log', 'power', 'cosine', got 'exp'"),
         ({"bonus": "power", "power": 0.5}, "power of at least 1"),
     ],

@@ -66,3 +66,11 @@ def test_unknown_activation_raises(batch):
         OptionError, match="activation to be one of 'softmax', 'sigmoid', got 'tanh'"
     ):
         mirror_mse_loss(*batch, activation="tanh")
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_without_its_bonus_it_is_the_mean_squared_error(batch, activation):
+    logits, labels = batch
+    p = logits.softmax(1) if activation == "softmax" else logits.sigmoid()
+    got = mirror_mse_loss(logits, labels, activation=activation, bonus_weight=0.0)
+    torch.testing.assert_close(got, F.mse_loss(p, F.one_hot(labels, 4).double()))

@@ -3,7 +3,16 @@ import torch
 
 from hardsight.errors import ModelError, OptionError
 from hardsight.heads import capture, find_head
-from hardsight.models import CNN10, MODELS, AlexNet, AMCNet, MNISTNet, load_model
+from hardsight.models import (
+    CNN10,
+    MODELS,
+    AlexNet,
+    AMCNet,
+    EfficientNetSmall,
+    MNISTNet,
+    ResNet18,
+    load_model,
+)
 
 # parameters at 10 classes, RGB; those of AlexNet, ResNets and DenseNet are the published counts of
 # these CIFAR forms, VGG-19's is 20,040,522 less the 5,504 biases of its convolutions
@@ -88,6 +97,36 @@ def test_cnn10_has_ten_convolutions_and_a_hidden_layer_of_512():
     assert parameters(CNN10()) == 12_587_463
     with pytest.raises(OptionError, match="image_size of at least 16"):
         CNN10(image_size=8)
+
+
+def mbconv(inputs, outputs, expansion, size):
+    wide, squeezed = expansion * inputs, inputs // 4
+    expand = conv_norm(inputs, wide, 1) if expansion > 1 else 0
+    attend = wide * squeezed + squeezed + squeezed * wide + wide
+    return expand + conv_norm(1, wide, size) + attend + conv_norm(wide, outputs, 1)
+
+
+def test_the_small_efficientnet_has_the_widths_and_kernels_of_b0():
+    stages = [  # Table 1 of the paper: expansion, channels, kernel; blocks as documented
+        (1, 16, 3, 1), (6, 24, 3, 2), (6, 40, 5, 2), (6, 80, 3, 2), (6, 112, 5, 2), (6, 192, 5, 2),
+    ]  # fmt: skip
+    wanted, inputs = conv_norm(3, 32), 32
+    for expansion, outputs, size, blocks in stages:
+        for _ in range(blocks):
+            wanted += mbconv(inputs, outputs, expansion, size)
+            inputs = outputs
+    wanted += conv_norm(192, 640, 1) + 640 * 10 + 10
+    assert parameters(EfficientNetSmall()) == wanted == 1_521_350
+    maps = EfficientNetSmall().body[:-2](torch.zeros(1, 3, 32, 32))
+    assert maps.shape == (1, 640, 4, 4)
+
+
+def test_a_width_scales_the_small_efficientnet_and_the_resnet():
+    assert EfficientNetSmall(width=0.25).head.in_features == 160
+    assert ResNet18(width=16).head.in_features == 128
+    for made in (lambda: EfficientNetSmall(width=0), lambda: ResNet18(width=0)):
+        with pytest.raises(OptionError, match=r"expected width .*, got 0"):
+            made()
 
 
 @pytest.mark.parametrize("name", MODELS)

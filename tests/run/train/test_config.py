@@ -60,6 +60,13 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("epochs=0", "expected epochs to be at least 1, got 0"),
         ("augment.crop_padding=-1", "expected augment.crop_padding to be at least 0"),
         ("loss=[]", "expected at least one loss"),
+        ("sampling=balanced", r"unknown sampling 'balanced'. Did you mean 'class_balanced'\?"),
+        ("adversarial={epsilon = 0.1, attack = 'cw'}", "unknown attack 'cw'"),
+        ("adversarial={epsilon = 0.1, norm = 'l1'}", "unknown norm 'l1'"),
+        ("adversarial=-0.1", r"expected adversarial.epsilon >= 0, .* got -0.1, 1.0 and 7"),
+        ("loss={name = 'amc', end_epoch = 0}", "end_epoch after start_epoch = 0, got 0"),
+        ("loss={name = 'focal', class_balance = 2}", r"class_balance in \[0, 1\], got 2"),
+        ("data.imbalance=0.5", "expected data.imbalance of at least 1, .* got 0.5"),
         ("data.validation=1.0", r"expected data.validation in \[0, 1\)"),
     ],
 )

@@ -6,7 +6,7 @@ from torch import nn
 
 from hardsight.errors import ConfigError, HeadError
 from hardsight.run._train_config import LossConfig
-from hardsight.run._train_losses import Term, TotalLoss, linear_layer
+from hardsight.run._train_losses import Term, TotalLoss, balancing_weights, linear_layer
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
 LABELS = torch.tensor([0, 2])
@@ -127,3 +127,37 @@ def test_a_loss_of_class_weights_needs_a_plain_linear_head():
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
     with pytest.raises(HeadError, match=r"needs a plain nn.Linear head, got ParametrizedLinear"):
         linear_layer(model, "0")
+
+
+def test_a_loss_plays_no_part_from_its_last_epoch_on():
+    early = LossConfig("cross_entropy", end_epoch=3)
+    assert [Term(early).weight_at(epoch) for epoch in (0, 2, 3, 9)] == [1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
+def test_classes_are_weighed_by_the_inverse_of_their_effective_number(beta):
+    counts = [50, 5, 1]
+    effective = [sum(beta**k for k in range(n)) for n in counts]  # 1 + beta + ... + beta^(n-1)
+    wanted = [(1 / e) / (sum(1 / f for f in effective) / 3) for e in effective]
+    torch.testing.assert_close(balancing_weights(counts, beta), torch.tensor(wanted))
+
+
+def test_deferred_re_weighting_is_two_terms_that_take_turns():
+    terms = (
+        LossConfig("encouraging", end_epoch=2, options={"log_end": 1.0}),
+        LossConfig("encouraging", start_epoch=2, class_balance=1.0, options={"log_end": 1.0}),
+    )
+    loss = TotalLoss(terms, class_counts=[30, 20, 10])
+    given = {"embeddings": None, "layer": None}
+    odds = (LOGITS.exp().sum(1) - LOGITS.exp()[[0, 1], LABELS]).log() - LOGITS[[0, 1], LABELS]
+    torch.testing.assert_close(loss(LOGITS, LABELS, epoch=1, **given), odds.mean())
+    # labels 0 and 2 of 30 and 10 examples: weights 1 to 3
+    late = (odds[0] + 3 * odds[1]) / 4
+    torch.testing.assert_close(loss(LOGITS, LABELS, epoch=2, **given), late)
+
+
+def test_class_balance_needs_a_loss_with_class_weights_and_sets_them_alone():
+    with pytest.raises(ConfigError, match="'weight', which this loss does not have"):
+        Term(LossConfig("mirror_mse", class_balance=1.0), [1, 2])
+    with pytest.raises(ConfigError, match="'weight', which is given as well"):
+        Term(LossConfig("focal", class_balance=1.0, options={"weight": [1.0]}), [1, 2])
