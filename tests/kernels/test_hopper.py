@@ -30,20 +30,20 @@ class Hopper:
 driver.set_active(Hopper())
 from hardsight.kernels import _hopper, _hopper_launch
 
-kind, width = sys.argv[1], int(sys.argv[2])
+kind, mode, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
 x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
 values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
 flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
-ring = getattr(_hopper_launch, f"{kind}_ring")(width)
+ring = getattr(_hopper_launch, f"{kind}_ring")(mode, width)
 common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
-common |= {"grid": (1,), "num_warps": 4}
-x, w = (_hopper_launch._descriptor(t, (n, 64)) for t, n in ((x, 128), (w, ring.classes)))
+common |= {"MODE": {"angles": 0, "head": 1, "angular": 2, "linear": 3}[mode], "HAS_BIAS": True}
+common |= {"PARTS": ring.parts, "grid": (1,), "num_warps": 4}
+x, w = _hopper_launch._rows_descriptor(x, ring), _hopper_launch._descriptor(w, (ring.classes, 64))
+rest = (values, values, values, labels, flags)
 if kind == "over_classes":
-    rest = (values, values, labels, flags, values, 256, 512, 2, 1, 2, 1.0)
-    common["MODE"] = 0
+    rest += (values, labels.int(), 256, 512, 2, 1, 2, 1.0)
 else:
-    rest = (values, values, labels, flags, values, values, slopes, 512)
-    rest += (256, 0, 512, 2, 2, 0, 4, 1.0)
+    rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
 compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
 assert compiled.metadata.shared <= 232448, compiled.metadata.shared
 assert "wgmma.mma_async" in compiled.asm["ptx"]
@@ -52,11 +52,21 @@ print("compiled", kind)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "width"), [("over_classes", 512), ("over_classes", 1024), ("slopes", 512)]
-)
-def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(kind, width, monkeypatch):
+KERNELS = [
+    ("over_classes", "angles", 512),
+    ("over_classes", "head", 512),
+    ("over_classes", "head", 1024),
+    ("over_classes", "linear", 1024),
+    ("slopes", "angular", 512),
+    ("slopes", "linear", 1024),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode", "width"), KERNELS)
+def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(
+    kind, mode, width, monkeypatch
+):
     monkeypatch.delenv("TRITON_INTERPRET")
-    command = [sys.executable, "-c", COMPILE, kind, str(width)]
+    command = [sys.executable, "-c", COMPILE, kind, mode, str(width)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
