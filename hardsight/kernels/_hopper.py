@@ -159,19 +159,12 @@ def _products(
 
 
 @gluon.jit
-def _parts(acc, PARTS: gl.constexpr):
-    """A tile cut into 1, 2 or 4 runs of classes, where they lie: less to hold at once."""
-    if PARTS == 1:
-        parts = (acc,)
-    else:
-        left, right = _halves(acc)
-        if PARTS == 2:
-            parts = (left, right)
-        else:
-            first, second = _halves(left)
-            third, fourth = _halves(right)
-            parts = (first, second, third, fourth)
-    return parts
+def _quarters(acc):
+    """Four runs of classes of a tile, where they lie: less arithmetic to hold at once."""
+    left, right = _halves(acc)
+    first, second = _halves(left)
+    third, fourth = _halves(right)
+    return first, second, third, fourth
 
 
 @gluon.jit
@@ -191,23 +184,86 @@ def _product_layout(columns):
 
 
 @gluon.jit
+def _by_lane(values):
+    """``[N, C]`` as ``[N, C / 8, 4, 2]``; the third tells the lanes that share a row apart."""
+    return values.reshape([values.shape[0], values.shape[1] // 8, 4, 2])
+
+
+@gluon.jit
+def _lane_sum(values):
+    """``[N, 4]``; nothing crosses lanes before a piece of work is done."""
+    return gl.sum(gl.sum(values, axis=3), axis=1)
+
+
+@gluon.jit
+def _lane_max(values):
+    return gl.max(gl.max(values, axis=3), axis=1)
+
+
+@gluon.jit
+def _over(lanes):
+    """``[N, 4]`` as ``[N, 1, 4, 1]``."""
+    return lanes.expand_dims(1).expand_dims(3)
+
+
+@gluon.jit
 def _add_logits(logits, column, sums, HEAD_TOO: gl.constexpr):
-    """Take a tile of logits into the largest one, its class, and the sums relative to it."""
+    """Take a run of logits into the largest one, its class, and the sums relative to it."""
     largest, which, total, squares, moment = sums
-    here = gl.max(logits, axis=1)
+    here = _lane_max(logits)
     new = gl.maximum(largest, here)
     reference = gl.where(new > 0.5 * FLOOR, new, 0.0)
     drop = largest - reference
     fade = gl.exp2(drop * LOG2E)
-    gaps = logits - reference[:, None]
+    gaps = logits - _over(reference)
     powers = gl.exp2(gaps * LOG2E)
     if HEAD_TOO:
-        found = gl.where(logits == here[:, None], column[None, :], 2147483647)
-        which = gl.where(here > largest, gl.min(found, axis=1), which)
-        moment = fade * (moment + drop * total) + gl.sum(powers * gaps, axis=1)
-        squares = fade * fade * squares + gl.sum(powers * powers, axis=1)
-    total = fade * total + gl.sum(powers, axis=1)
+        found = gl.where(logits == _over(here), column, 2147483647)
+        found = gl.min(gl.min(found, axis=3), axis=1)
+        which = gl.where(here > largest, found, which)
+        moment = fade * (moment + drop * total) + _lane_sum(powers * gaps)
+        squares = fade * fade * squares + _lane_sum(powers * powers)
+    total = fade * total + _lane_sum(powers)
     return new, which, total, squares, moment
+
+
+@gluon.jit
+def _add_part(
+    state, products, column, given, x_scale, label, special,
+    MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
+):  # fmt: skip
+    """Take a run of products into the state of a piece of work, every lane for itself."""
+    _, w_inverse, bias, _, _, _, _, _, classes, scale = given
+    angles, nearest, largest, which, total, squares, moment = state
+    logits = products
+    if MODE != LINEAR:
+        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        cosines = products * x_scale[:, None] * w_scale[None, :]
+    if MODE % 2 == 1 and HAS_BIAS:
+        offset = gl.load(bias + column, mask=column < classes, other=0.0)
+        logits += offset.to(gl.float32)[None, :]
+    if special:
+        other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
+        if MODE == ANGULAR:
+            cosines = gl.where(other, cosines, MASKED)
+        elif MODE != LINEAR:
+            here = _lane_max(_by_lane(gl.where(other, cosines, NONE)))
+            nearest = gl.maximum(nearest, here)
+            cosines = gl.where(other, cosines, 0.0)
+        if MODE % 2 == 1:
+            logits = gl.where(other, logits, FLOOR)
+    elif MODE < 2:
+        nearest = gl.maximum(nearest, _lane_max(_by_lane(cosines)))
+    if MODE == ANGULAR:
+        angles += _lane_sum(_by_lane(gl.exp2(elevation(cosines) * scale)))
+    elif MODE != LINEAR:
+        angles += _lane_sum(_by_lane(elevation(cosines)))
+    if MODE % 2 == 1:  # HEAD or LINEAR
+        sums = (largest, which, total, squares, moment)
+        columns = _by_lane(gl.where(label[:, None] > -2, column[None, :], 0))
+        sums = _add_logits(_by_lane(logits), columns, sums, MODE == HEAD)
+        largest, which, total, squares, moment = sums
+    return angles, nearest, largest, which, total, squares, moment
 
 
 @gluon.jit
@@ -218,11 +274,12 @@ def _collect_item(
 ):  # fmt: skip
     """Sum over one piece of work for this group's rows; ``done`` tiles came before it."""
     x_ring, w_ring = rings
-    x_inverse, w_inverse, bias, labels, flags, partial, index, rows, classes, scale = given
+    x_inverse, _, _, labels, flags, partial, index, rows, classes, _ = given
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
+    PART: gl.constexpr = BLOCK_C // PARTS
     layout: gl.constexpr = _product_layout(BLOCK_C)
-    part_layout: gl.constexpr = _product_layout(BLOCK_C // PARTS)
+    part_layout: gl.constexpr = _product_layout(PART)
     of_rows: gl.constexpr = gl.SliceLayout(1, part_layout)
     _, shares, _, _, _ = work
     row_start, share, first_tile, last_tile = _item(item, work, ALTERNATE)
@@ -230,74 +287,58 @@ def _collect_item(
     row = begin + gl.arange(0, BLOCK_N, of_rows)
     label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
     flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
-    total = gl.zeros([BLOCK_N], gl.float32, of_rows)
-    nearest = gl.full([BLOCK_N], NONE, gl.float32, of_rows)
-    if MODE != LINEAR:
-        x_scale = gl.load(x_inverse + row, mask=row < rows, other=0.0)
-    if MODE % 2 == 1:  # HEAD or LINEAR
-        zeros = gl.zeros([BLOCK_N], gl.float32, of_rows)
-        low = gl.full([BLOCK_N], FLOOR, gl.float32, of_rows)
-        sums = (low, gl.zeros([BLOCK_N], gl.int32, of_rows), zeros, zeros, zeros)
+    x_scale = gl.load(x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
+    # zeros by way of a sum: in the layout that sums have
+    zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
+    none = zeros + NONE
+    state = (zeros, none, zeros + FLOOR, zeros.to(gl.int32), zeros, zeros, zeros)
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         special = gl.load(flags + tile) != 0
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
-        parts = _parts(acc, PARTS)
-        for place in gl.static_range(PARTS):
-            products = parts[place]
-            column = gl.arange(0, BLOCK_C // PARTS, gl.SliceLayout(0, part_layout))
-            column += tile * BLOCK_C + place * (BLOCK_C // PARTS)
-            if MODE != LINEAR:
-                w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
-                cosines = products * x_scale[:, None] * w_scale[None, :]
-                if special:
-                    other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
-                    if MODE == ANGULAR:
-                        cosines = gl.where(other, cosines, MASKED)
-                    else:
-                        here = gl.max(gl.where(other, cosines, NONE), axis=1)
-                        nearest = gl.maximum(nearest, here)
-                        cosines = gl.where(other, cosines, 0.0)
-                elif MODE != ANGULAR:
-                    nearest = gl.maximum(nearest, gl.max(cosines, axis=1))
-                if MODE == ANGULAR:
-                    total += gl.sum(gl.exp2(elevation(cosines) * scale), axis=1)
-                else:
-                    total += gl.sum(elevation(cosines), axis=1)
-            if MODE % 2 == 1:  # HEAD or LINEAR
-                if HAS_BIAS:
-                    offset = gl.load(bias + column, mask=column < classes, other=0.0)
-                    products += offset.to(gl.float32)[None, :]
-                if special:
-                    other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
-                    products = gl.where(other, products, FLOOR)
-                sums = _add_logits(products, column, sums, MODE == HEAD)
+        column = tile * BLOCK_C + gl.arange(0, PART, gl.SliceLayout(0, part_layout))
+        if PARTS == 1:
+            state = _add_part(state, acc, column, given, x_scale, label, special, MODE, HAS_BIAS)
+        else:
+            first, second, third, fourth = _quarters(acc)
+            # a loop, though registers move: four copies of its body outgrow the instruction cache
+            for _ in range(gl.num_programs(1) * PARTS):
+                state = _add_part(
+                    state, first, column, given, x_scale, label, special, MODE, HAS_BIAS
+                )
+                first, second, third = second, third, fourth
+                column += PART
+    slot = 2 * share + group if ALTERNATE else share
+    slots = 2 * shares if ALTERNATE else shares
+    at = partial + slot * rows + row
+    step = slots * rows
     inside = row < rows
-    if ALTERNATE:
-        at = partial + (2 * share + group) * rows + row
-        step = 2 * shares * rows
-    else:
-        at = partial + share * rows + row
-        step = shares * rows
+    angles, nearest, largest, which, total, squares, moment = state
     if MODE == ANGULAR:
-        gl.store(at, gl.zeros_like(total), mask=inside)
-        gl.store(at + step, total, mask=inside)
+        gl.store(at, gl.zeros([BLOCK_N], gl.float32, of_rows), mask=inside)
+        gl.store(at + step, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
     elif MODE != LINEAR:
-        gl.store(at, total, mask=inside)
-        gl.store(at + step, nearest, mask=inside)
+        gl.store(at, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
+        gl.store(at + step, gl.convert_layout(gl.max(nearest, axis=1), of_rows), mask=inside)
         at += 2 * step
-    if MODE % 2 == 1:  # HEAD or LINEAR
-        largest, which, powers, squares, moment = sums
-        gl.store(at, gl.where(largest > 0.5 * FLOOR, largest, NONE), mask=inside)
-        gl.store(at + step, powers, mask=inside)
+    if MODE % 2 == 1:
+        top = gl.max(largest, axis=1)
+        reference = gl.where(top > 0.5 * FLOOR, top, 0.0)
+        drop = largest - reference.expand_dims(1)
+        fade = gl.exp2(drop * LOG2E)
+        top_or_none = gl.where(top > 0.5 * FLOOR, top, NONE)
+        gl.store(at, gl.convert_layout(top_or_none, of_rows), mask=inside)
+        powers = gl.sum(fade * total, axis=1)
+        gl.store(at + step, gl.convert_layout(powers, of_rows), mask=inside)
         if MODE == HEAD:
-            gl.store(at + 2 * step, squares, mask=inside)
-            gl.store(at + 3 * step, moment, mask=inside)
-            if ALTERNATE:
-                gl.store(index + (2 * share + group) * rows + row, which, mask=inside)
-            else:
-                gl.store(index + share * rows + row, which, mask=inside)
+            squares = gl.sum(fade * fade * squares, axis=1)
+            moment = gl.sum(fade * (moment + drop * total), axis=1)
+            which = gl.where(largest == top.expand_dims(1), which, 2147483647)
+            which = gl.convert_layout(gl.min(which, axis=1), of_rows)
+            gl.store(at + 2 * step, gl.convert_layout(squares, of_rows), mask=inside)
+            gl.store(at + 3 * step, gl.convert_layout(moment, of_rows), mask=inside)
+            gl.store(index + slot * rows + row, which, mask=inside)
     return done + gl.maximum(last_tile - first_tile, 0)
 
 
@@ -366,20 +407,54 @@ def _stored_layout(rows, columns):
 
 
 @gluon.jit
+def _emit_part(
+    products, begin, chunk_begin, given, out_rows, x_scale, label, factor, level, special,
+    MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
+):  # fmt: skip
+    """Write the slopes of a run of classes."""
+    _, w_inverse, bias, _, _, _, _, out = given[:8]
+    out_row, rows, classes, scale = given[8:]
+    ROWS: gl.constexpr = products.shape[0]
+    PART: gl.constexpr = products.shape[1]
+    stored: gl.constexpr = _stored_layout(ROWS, PART)
+    column = begin + gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
+    if MODE == ANGULAR:
+        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        cosines = products * x_scale[:, None] * w_scale[None, :]
+        if special:
+            cosines = gl.where(column[None, :] == label[:, None], MASKED, cosines)
+        rise, slope = arc_slope(cosines, True)
+        power = gl.exp2(rise * scale - level[:, None])
+        result = power * slope * w_scale[None, :] * factor[:, None]
+    else:
+        if HAS_BIAS:
+            offset = gl.load(bias + column, mask=column < classes, other=0.0)
+            products += offset.to(gl.float32)[None, :]
+        result = gl.exp2(products * LOG2E - level[:, None]) * factor[:, None]
+        if special:
+            own = column[None, :] == label[:, None]
+            result = gl.where(own, -factor[:, None], result)
+    result = gl.convert_layout(result.to(out.dtype.element_ty), stored)
+    out_column = begin - chunk_begin + gl.arange(0, PART, gl.SliceLayout(0, stored))
+    at = out + out_rows.to(gl.int64)[:, None] * out_row + out_column[None, :]
+    gl.store(at, result, mask=(out_rows < rows)[:, None])
+
+
+@gluon.jit
 def _emit_item(
     rings, bars, work, given, item, done,
-    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Write the slopes of one piece of work for this group's rows."""
     x_ring, w_ring = rings
-    x_inverse, w_inverse, bias, labels, flags, factors, reference, out = given[:8]
-    out_row, rows, classes, scale = given[8:]
+    x_inverse, _, _, labels, flags, factors, reference, _ = given[:8]
+    _, rows, classes, _ = given[8:]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
     layout: gl.constexpr = _product_layout(BLOCK_C)
-    part_layout: gl.constexpr = _product_layout(BLOCK_C // PARTS)
-    stored: gl.constexpr = _stored_layout(BLOCK_N, BLOCK_C // PARTS)
+    part_layout: gl.constexpr = _product_layout(BLOCK_C // 4)
+    stored: gl.constexpr = _stored_layout(BLOCK_N, BLOCK_C // 4)
     _, _, _, chunk_start, _ = work
     row_start, _, first_tile, last_tile = _item(item, work, ALTERNATE)
     begin = row_start if ALTERNATE else row_start + 64 * group
@@ -388,49 +463,33 @@ def _emit_item(
     label = gl.load(labels + row, mask=inside, other=-1).to(gl.int32)
     factor = -gl.load(factors + row, mask=inside, other=0.0)
     level = gl.load(reference + row, mask=inside, other=0.0) * LOG2E
+    x_scale = factor
     if MODE == ANGULAR:
         x_scale = gl.load(x_inverse + row, mask=inside, other=0.0)
         factor *= x_scale
     flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
     out_rows = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
-    out_at = out + out_rows.to(gl.int64)[:, None] * out_row
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         special = gl.load(flags + tile) != 0
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
-        parts = _parts(acc, PARTS)
-        for place in gl.static_range(PARTS):
-            products = parts[place]
-            begin_at = tile * BLOCK_C + place * (BLOCK_C // PARTS)
-            column = begin_at + gl.arange(0, BLOCK_C // PARTS, gl.SliceLayout(0, part_layout))
-            if MODE == ANGULAR:
-                w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
-                cosines = products * x_scale[:, None] * w_scale[None, :]
-                if special:
-                    cosines = gl.where(column[None, :] == label[:, None], MASKED, cosines)
-                rise, slope = arc_slope(cosines, True)
-                power = gl.exp2(rise * scale - level[:, None])
-                result = power * slope * w_scale[None, :] * factor[:, None]
-            else:
-                if HAS_BIAS:
-                    offset = gl.load(bias + column, mask=column < classes, other=0.0)
-                    products += offset.to(gl.float32)[None, :]
-                result = gl.exp2(products * LOG2E - level[:, None]) * factor[:, None]
-                if special:
-                    own = column[None, :] == label[:, None]
-                    result = gl.where(own, -factor[:, None], result)
-            result = gl.convert_layout(result.to(out.dtype.element_ty), stored)
-            out_column = gl.arange(0, BLOCK_C // PARTS, gl.SliceLayout(0, stored))
-            out_column += begin_at - chunk_start * BLOCK_C
-            gl.store(out_at + out_column[None, :], result, mask=(out_rows < rows)[:, None])
+        begin_at = tile * BLOCK_C
+        first, second, third, fourth = _quarters(acc)
+        for _ in range(gl.num_programs(1) * 4):  # as above
+            _emit_part(
+                first, begin_at, chunk_start * BLOCK_C, given, out_rows, x_scale, label, factor,
+                level, special, MODE, HAS_BIAS,
+            )  # fmt: skip
+            first, second, third = second, third, fourth
+            begin_at += BLOCK_C // 4
     return done + gl.maximum(last_tile - first_tile, 0)
 
 
 @gluon.jit
 def _emit(
     rings, bars, work, given,
-    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Every piece of work of this program, for one group."""
@@ -440,14 +499,14 @@ def _emit(
         mbarrier.wait(x_full, 0)
         _emit_item(
             rings, bars, work, given, gl.program_id(0), 0,
-            group, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE,
+            group, MODE, HAS_BIAS, STEPS, ALTERNATE,
         )  # fmt: skip
     else:
         done = 0
         for item in range(gl.program_id(0), row_blocks * shares, gl.num_programs(0)):
             done = _emit_item(
                 rings, bars, work, given, item, done,
-                group, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE,
+                group, MODE, HAS_BIAS, STEPS, ALTERNATE,
             )  # fmt: skip
 
 
@@ -455,7 +514,7 @@ def _emit(
 def slopes(
     x_desc, w_desc, x_inverse, w_inverse, bias, labels, flags, factors, reference, out, out_row,
     rows, classes, row_blocks, shares, tiles_per_share, first_tile, last_tile, scale,
-    MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+    MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Slopes of the weighted log-odds for a chunk of tiles of classes; see the portable twin.
@@ -470,8 +529,8 @@ def slopes(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (_emit, (rings, bars, work, given, 0, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE)),
-            (_emit, (rings, bars, work, given, 1, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE)),
+            (_emit, (rings, bars, work, given, 0, MODE, HAS_BIAS, STEPS, ALTERNATE)),
+            (_emit, (rings, bars, work, given, 1, MODE, HAS_BIAS, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
         [4, 1],

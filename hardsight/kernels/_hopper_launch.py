@@ -29,20 +29,23 @@ class Ring:
     classes: int
     stages: int
     alternate: bool
-    parts: int = 1  # a tile's arithmetic in pieces, so that it stays in registers
+    parts: int  # pieces, 1 or 4, a tile's arithmetic is done in
+
+
+# (mode, whether rows are resident): measured to be faster with a tile's arithmetic in one piece
+_WHOLE = {("angles", True), ("angular", True), ("linear", False)}
 
 
 def over_classes_ring(mode: str, width: int) -> Ring:
     """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
-    parts = 4 if mode == "head" else 1
-    return Ring(128, 6, True, parts) if width <= RESIDENT else Ring(256, 4, False, parts)
+    resident = width <= RESIDENT
+    parts = 1 if (mode, resident) in _WHOLE else 4
+    return Ring(128, 6, True, parts) if resident else Ring(256, 4, False, parts)
 
 
-def slopes_ring(mode: str, width: int) -> Ring:
+def slopes_ring(width: int) -> Ring:
     """As above, less what the exchange of registers before storing needs."""
-    if width <= RESIDENT:
-        return Ring(128, 5, True, 4 if mode == "angular" else 1)
-    return Ring(128, 6, False, 2) if mode == "angular" else Ring(256, 4, False, 2)
+    return Ring(128, 5, True, 4) if width <= RESIDENT else Ring(256, 4, False, 4)
 
 
 def fits(*matrices: Tensor) -> bool:
@@ -107,7 +110,7 @@ def slopes(
     """A function that fills ``out [N, chunk]`` with the slopes of a range of classes."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
-    ring = slopes_ring("linear" if scale is None else "angular", width)
+    ring = slopes_ring(width)
     flags = tile_flags(labels, classes, ring.classes)
     x_desc = _rows_descriptor(embeddings, ring)
     w_desc = _descriptor(class_weights, (ring.classes, DEPTH))
@@ -124,7 +127,7 @@ def slopes(
             factors, reference, out, out.stride(0), rows, classes,
             plan.blocks, plan.shares, plan.per_share, first_tile, last_tile,
             (scale or 0.0) * math.log2(math.e),
-            MODE=3 if scale is None else 2, HAS_BIAS=bias is not None, PARTS=ring.parts,
+            MODE=3 if scale is None else 2, HAS_BIAS=bias is not None,
             STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
         )  # fmt: skip
 
