@@ -57,11 +57,9 @@ print("compiled", kind)
 """
 
 
-KERNELS = [
+KERNELS = [  # rows resident and streamed, a tile whole and in quarters
     ("over_classes", "angles", 512),
-    ("over_classes", "head", 512),
     ("over_classes", "head", 1024),
-    ("over_classes", "linear", 1024),
     ("slopes", "angular", 512),
     ("slopes", "linear", 1024),
 ]
