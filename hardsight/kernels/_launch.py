@@ -60,7 +60,7 @@ def prepare(
     device = embeddings.device
     # tensors, not rows of one: an operator's outputs may not share memory
     inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
-    w_inverse = _row_values(class_weights) if not linear else logit
+    w_inverse = logit if linear else _row_values(class_weights)  # logits need no norms: unread
     flags = None
     if hopper is not None:
         flags = torch.empty(cdiv(rows, group), tiles, dtype=torch.uint8, device=device)
