@@ -2,25 +2,35 @@
 
     python -m benchmarks.kernels --out benchmarks/results
 
-Needs a CUDA device. Peers that are not installed are left out and named. A time is the median of
-timed calls; ``graph`` is the same work replayed from a CUDA graph, without the time Python takes to
-launch it. ``extra`` is the peak of allocated memory over what was there before, less the result;
-for GEMMs the product counts: it is what the fused kernels avoid.
+Needs a CUDA device. A time is the median of timed calls; ``graph`` is the same work replayed from a
+CUDA graph, without the time Python takes to launch it. ``extra`` is the peak of allocated memory
+over what was there before, less the result; for GEMMs the product counts: it is what the fused
+kernels avoid. ``TFLOP/s`` is what the work needs (its matrix products once) over the time, and
+``of floor`` the time over the larger of needed arithmetic at the rate of a large product and least
+traffic at the rate of a large copy, both measured at the start.
+
+Rows are written after every method. A peer that fails or takes too long says so in its row; one
+that breaks the device is noted, and the run goes on in a new process with the row after it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import gc
 import importlib
 import importlib.metadata
 import json
 import math
+import os
 import platform
+import signal
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -44,7 +54,9 @@ TARGETS = {  # times the GEMMs
     ("AVH loss", 1_000_000): 1.4,
 }
 Shape = tuple[int, int, int]
-Method = tuple[str, Callable[[], object]]
+Call = Callable[[], object]
+Method = tuple[str, Callable[[], Call]]  # made when its turn comes: a compiler costs time
+LONGEST = 60  # seconds for one method, compilation included
 
 
 @dataclass
@@ -64,7 +76,34 @@ class Row:
     graph_ms: float | None = None
     graph_ratio: float | None = None
     extra_mib: float | None = None
+    needed_tflop: float | None = None
+    least_mib: float | None = None
+    floor_ms: float | None = None
+    tflops: float | None = None
+    of_floor: float | None = None
+    limit: str = ""
     note: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What tells this row from the others of a run."""
+        return self.work, self.classes, self.method
+
+
+@dataclass
+class Run:
+    """Settings of a run, its rows so far, and the ceilings of the device."""
+
+    out: Path | None
+    deadline: float
+    rows: list[Row]
+    peak_tflops: float = 0.0
+    copy_tbps: float = 0.0
+
+    def base(self, row: Row) -> Row | None:
+        """The matrix product that ``row`` is held against."""
+        same = (one for one in self.rows if one.key[:2] == row.key[:2] and "GEMM" in one.method)
+        return next(same, None)
 
 
 def main() -> None:
@@ -72,45 +111,112 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for kernels.csv and kernels.json")
     parser.add_argument("--skip", default="", help="methods to leave out, comma-separated")
     parser.add_argument("--work", default="scores,loss,encouraging", help="parts to run")
+    parser.add_argument("--seconds", type=float, default=200, help="after them peers are left out")
+    parser.add_argument("--resume", action="store_true", help="go on after the rows in --out")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA device")
+    found = read(options.out) if options.resume else []
+    run = Run(options.out, time.monotonic() + options.seconds, found)
+    run.peak_tflops, run.copy_tbps = ceilings()
+    free()
+    print(f"large product {run.peak_tflops:.0f} TFLOP/s, large copy {run.copy_tbps:.2f} TB/s")
     skipped = {name for name in options.skip.split(",") if name}
     parts = {
         "scores": (score_work, SCORES),
         "loss": (loss_work, LOSSES),
         "encouraging": (encouraging_work, ENCOURAGING),
     }
-    rows: list[Row] = []
     print(HEADER)
     for name in options.work.split(","):
         work, shapes = parts[name]
         for shape in shapes:
-            rows += shape_rows(work, shape, skipped)
-            if options.out:  # after every shape: a run that is cut short keeps what it has
-                write(options.out, rows)
+            run_shape(run, work, shape, skipped)
 
 
-def shape_rows(
-    work: Callable[..., tuple[str, list[Method]]], shape: Shape, skipped: set[str]
-) -> list[Row]:
+def run_shape(
+    run: Run, work: Callable[..., tuple[str, list[Method]]], shape: Shape, skipped: set[str]
+) -> None:
     """Every method on one shape; the first is the matrix product the others are held against."""
     name, methods = work(*shape)
-    rows: list[Row] = []
-    for method, call in methods:
-        if method.split(" ")[0] in skipped:
-            continue
+    done = {row.key for row in run.rows}
+    for method, make in methods:
         row = Row(name, *shape, method)
-        rows.append(row)
-        try:
-            measure(row, call)
-        except Exception as err:  # that a peer fails is a result too
-            row.note = f"{type(err).__name__}: {err}".splitlines()[0][:120]
-        free()
-        row.ratio = quotient(row.median_ms, rows[0].median_ms)
-        row.graph_ratio = quotient(row.graph_ms, rows[0].graph_ms)
+        if method.split(" ")[0] in skipped or row.key in done:
+            continue
+        run.rows.append(row)
+        if time.monotonic() > run.deadline and "GEMM" not in method and "hardsight" not in method:
+            row.note = "left out: the run was over its time"
+        else:
+            attempt(run, row, make)
+        finish(run, row)
         print(line(row), flush=True)
-    return rows
+        write(run)
+        if not is_alive():  # a broken device stays broken in this process
+            if run.out is None:
+                raise SystemExit(f"{method} broke the device; with --out the run would go on")
+            again = [] if "--resume" in sys.argv else ["--resume"]
+            os.execv(sys.executable, [*sys.orig_argv, *again])
+
+
+def attempt(run: Run, row: Row, make: Callable[[], Callable[[], object]]) -> None:
+    """Measure, or note why not: that a peer fails is a result too."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LONGEST)
+    try:
+        measure(row, make())
+    except Exception as err:
+        row.note = f"{type(err).__name__}: {err}".splitlines()[0][:120]
+    finally:
+        signal.alarm(0)
+    with contextlib.suppress(RuntimeError):
+        free()
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"took more than {LONGEST} s")
+
+
+def is_alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def finish(run: Run, row: Row) -> None:
+    """Ratios, and where the time stands against the floor of the work."""
+    base = run.base(row)
+    if base is not None:
+        row.ratio = quotient(row.median_ms, base.median_ms)
+        row.graph_ratio = quotient(row.graph_ms, base.graph_ms)
+    size = row.rows * row.width + row.classes * row.width  # values of both inputs
+    products = 1 if row.work == "AVH scores" else 3
+    row.needed_tflop = 2e-12 * products * row.rows * row.width * row.classes
+    # inputs read once; a loss also writes both gradients, and reads the inputs again for them
+    row.least_mib = 2 * size * (1 if products == 1 else 3) / 2**20
+    arithmetic = 1e3 * row.needed_tflop / run.peak_tflops
+    traffic = row.least_mib * 2**20 / run.copy_tbps * 1e-9
+    row.floor_ms = max(arithmetic, traffic)
+    best = row.graph_ms or row.median_ms
+    if best is None or row.median_ms is None:
+        return
+    row.tflops = 1e3 * row.needed_tflop / best
+    row.of_floor = best / row.floor_ms
+    row.limit = "arithmetic" if arithmetic > traffic else "memory"
+    if row.median_ms > 1.3 * best:
+        row.limit = "launches, when called; " + row.limit
+
+
+def ceilings() -> tuple[float, float]:
+    """Rates of a large product (TFLOP/s) and a large copy (TB/s, read and written)."""
+    a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+    product = statistics.median(timed(lambda: torch.mm(a, b), 15)[5:])
+    source = torch.empty(2**30, dtype=torch.float32, device="cuda").normal_()
+    target = torch.empty_like(source)
+    copy = statistics.median(timed(lambda: target.copy_(source), 10)[3:])
+    return 2e-9 * 8192**3 / product, 8e-9 * 2**30 / copy
 
 
 def measure(row: Row, call: Callable[[], object]) -> None:
@@ -168,13 +274,16 @@ def score_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
         found = kernels.head_statistics(x, labels, w, logits=False)
         return found.target_angle / (found.target_angle + found.other_angle_total)
 
-    compiled = torch.compile(plain_avh, dynamic=False)
+    def compiled() -> Call:
+        function = torch.compile(plain_avh, dynamic=False)
+        return lambda: function(x, labels, w)
+
     return "AVH scores", [
-        ("GEMM", lambda: torch.mm(x, w.T)),
-        ("hardsight", fused),
-        ("statistics, all of hardsight", lambda: kernels.head_statistics(x, labels, w)),
-        ("eager", lambda: plain_avh(x, labels, w)),
-        ("compile", lambda: compiled(x, labels, w)),
+        ("GEMM", lambda: lambda: torch.mm(x, w.T)),
+        ("hardsight", lambda: fused),
+        ("hardsight, all statistics", lambda: lambda: kernels.head_statistics(x, labels, w)),
+        ("eager", lambda: lambda: plain_avh(x, labels, w)),
+        ("compile", compiled),
     ]
 
 
@@ -184,16 +293,20 @@ def loss_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
     x.requires_grad_()
     w.requires_grad_()
 
-    def fused(x: Tensor, labels: Tensor, w: Tensor) -> Tensor:
-        return linear_avh_loss(x, labels, w, scale=SCALE, impl="triton")
+    def fused() -> object:
+        loss = linear_avh_loss(x, labels, w, scale=SCALE, impl="triton")
+        return torch.autograd.grad(loss, (x, w))
 
-    compiled = torch.compile(plain_avh_loss, dynamic=False)
+    def compiled() -> Call:
+        function = torch.compile(plain_avh_loss, dynamic=False)
+        return lambda: torch.autograd.grad(function(x, labels, w), (x, w))
+
     return "AVH loss", [
-        ("3 GEMMs", lambda: three_products(x.detach(), w.detach())),
-        ("hardsight", lambda: torch.autograd.grad(fused(x, labels, w), (x, w))),
-        ("eager", lambda: torch.autograd.grad(plain_avh_loss(x, labels, w), (x, w))),
-        ("compile", lambda: torch.autograd.grad(compiled(x, labels, w), (x, w))),
+        ("3 GEMMs", lambda: lambda: three_products(x.detach(), w.detach())),
+        ("hardsight", lambda: fused),
         *peers(x, labels, w),
+        ("eager", lambda: lambda: torch.autograd.grad(plain_avh_loss(x, labels, w), (x, w))),
+        ("compile", compiled),
     ]
 
 
@@ -208,46 +321,45 @@ def encouraging_work(rows: int, width: int, classes: int) -> tuple[str, list[Met
         loss = linear_encouraging_loss(x, labels, w, log_end=0.75, impl="triton")
         return torch.autograd.grad(loss, (x, w))
 
+    def eager() -> object:
+        return torch.autograd.grad(plain_encouraging_loss(x, labels, w), (x, w))
+
+    def compiled() -> Call:
+        function = torch.compile(plain_encouraging_loss, dynamic=False)
+        return lambda: torch.autograd.grad(function(x, labels, w), (x, w))
+
     return "Encouraging loss", [
-        ("3 GEMMs", lambda: three_products(x.detach(), w.detach())),
-        ("hardsight", fused),
-        ("eager", lambda: torch.autograd.grad(plain_encouraging_loss(x, labels, w), (x, w))),
+        ("3 GEMMs", lambda: lambda: three_products(x.detach(), w.detach())),
+        ("hardsight", lambda: fused),
         *(peer for peer in peers(x, labels, w) if "plain CE" in peer[0]),
+        ("eager", lambda: eager),
+        ("compile", compiled),
     ]
 
 
-def peers(x: Tensor, labels: Tensor, w: Tensor) -> Iterator[Method]:
-    """Other people's fused or angular losses, where they are installed."""
-    cut = optional("cut_cross_entropy")
-    if cut is not None:
-        yield (
-            "cut-cross-entropy (plain CE)",
-            lambda: torch.autograd.grad(cut.linear_cross_entropy(x, w, labels), (x, w)),
-        )
-    liger = optional("liger_kernel.ops.fused_linear_cross_entropy")
-    if liger is not None:
-        linear = liger.LigerFusedLinearCrossEntropyFunction
-        yield (
-            "Liger (plain CE)",
-            lambda: torch.autograd.grad(flat(linear.apply(x, w, labels))[0], (x, w)),
-        )
-    metric = optional("pytorch_metric_learning.losses")
-    if metric is not None:
-        arcface = metric.ArcFaceLoss(num_classes=w.shape[0], embedding_size=w.shape[1], scale=SCALE)
-        arcface.W = torch.nn.Parameter(w.detach().T)
-        yield (
-            "pytorch-metric-learning ArcFace",
-            lambda: torch.autograd.grad(arcface(x, labels), (x, arcface.W)),
-        )
+def peers(x: Tensor, labels: Tensor, w: Tensor) -> list[Method]:
+    """Other people's fused or angular losses; one that is not installed fails, and says so."""
 
+    def cut() -> Call:
+        module = importlib.import_module("cut_cross_entropy")
+        return lambda: torch.autograd.grad(module.linear_cross_entropy(x, w, labels), (x, w))
 
-def optional(module: str):
-    """The module, or None and a line that says why not."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as err:
-        print(f"left out: {module} ({err})")
-        return None
+    def liger() -> Call:
+        module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
+        linear = module.LigerFusedLinearCrossEntropyFunction
+        return lambda: torch.autograd.grad(flat(linear.apply(x, w, labels))[0], (x, w))
+
+    def arcface() -> Call:
+        module = importlib.import_module("pytorch_metric_learning.losses")
+        loss = module.ArcFaceLoss(num_classes=w.shape[0], embedding_size=w.shape[1], scale=SCALE)
+        loss.W = torch.nn.Parameter(w.detach().T)
+        return lambda: torch.autograd.grad(loss(x, labels), (x, loss.W))
+
+    return [
+        ("cut-cross-entropy (plain CE)", cut),
+        ("Liger (plain CE)", liger),
+        ("pytorch-metric-learning ArcFace", arcface),
+    ]
 
 
 def plain_avh(x: Tensor, labels: Tensor, w: Tensor) -> Tensor:
@@ -308,8 +420,8 @@ def quotient(value: float | None, base: float | None) -> float | None:
 
 
 HEADER = (
-    f"{'work':<17}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<33}{'ms':>9}{'p10':>9}"
-    f"{'p90':>9}{'x GEMM':>8}{'graph ms':>10}{'x GEMM':>8}{'extra MiB':>11}  note"
+    f"{'work':<17}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<32}{'ms':>9}{'x GEMM':>8}"
+    f"{'graph ms':>10}{'x GEMM':>8}{'extra MiB':>11}{'TFLOP/s':>9}{'of floor':>9}  note"
 )
 
 
@@ -319,27 +431,46 @@ def line(row: Row) -> str:
 
     target = TARGETS.get((row.work, row.classes)) if row.method == "hardsight" else None
     return (
-        f"{row.work:<17}{row.rows:>7}{row.width:>6}{row.classes:>9}  {row.method:<33}"
-        f"{number(row.median_ms, 9, 3)}{number(row.p10_ms, 9, 3)}{number(row.p90_ms, 9, 3)}"
-        f"{number(row.ratio, 8, 2)}{number(row.graph_ms, 10, 3)}{number(row.graph_ratio, 8, 2)}"
-        f"{number(row.extra_mib, 11, 1)}  {row.note or (f'want {target} x' if target else '')}"
+        f"{row.work:<17}{row.rows:>7}{row.width:>6}{row.classes:>9}  {row.method:<32}"
+        f"{number(row.median_ms, 9, 3)}{number(row.ratio, 8, 2)}{number(row.graph_ms, 10, 3)}"
+        f"{number(row.graph_ratio, 8, 2)}{number(row.extra_mib, 11, 1)}{number(row.tflops, 9, 0)}"
+        f"{number(row.of_floor, 9, 2)}  {row.note or (f'want {target} x' if target else '')}"
     )
 
 
-def write(folder: Path, rows: list[Row]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "kernels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(asdict(rows[0])), lineterminator="\n")
+def write(run: Run) -> None:
+    """Everything so far; a run that is cut short keeps what it has."""
+    if run.out is None:
+        return
+    run.out.mkdir(parents=True, exist_ok=True)
+    rows = [{name: rounded(value) for name, value in asdict(row).items()} for row in run.rows]
+    with (run.out / "kernels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer.writerows(rows)
     record = {
+        "command": " ".join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]),
         "environment": environment(),
         "seed": SEED,
         "scale": SCALE,
         "dtype": "bfloat16",
-        "rows": [asdict(row) for row in rows],
+        "large_product_tflops": round(run.peak_tflops, 1),
+        "large_copy_tbps": round(run.copy_tbps, 3),
+        "rows": rows,
     }
-    (folder / "kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+    (run.out / "kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def rounded(value: object) -> object:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def read(folder: Path) -> list[Row]:
+    """Rows of a run that is to go on."""
+    with (folder / "kernels.json").open() as file:
+        rows = json.load(file)["rows"]
+    names = {field.name for field in fields(Row)}
+    return [Row(**{name: value for name, value in row.items() if name in names}) for row in rows]
 
 
 def environment() -> dict[str, object]:

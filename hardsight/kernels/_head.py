@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hardsight._checks import check_labels
@@ -81,22 +80,16 @@ def _head_statistics(
 ) -> list[Tensor]:
     from hardsight.kernels import _launch
 
-    inverse, angle, logit = _launch.target_pairs(
-        embeddings, labels, class_weights, bias, logits=logits
-    )
-    partial, index = _launch.over_classes(
-        embeddings,
-        labels,
-        class_weights,
-        bias if logits else None,
-        mode="head" if logits else "angles",
-        x_inverse=inverse,
-        w_inverse=_launch.inverse_norms(class_weights),
-    )
-    angles = [angle, *_launch.merge_angles(partial, class_weights.shape[0])]
-    if not logits:
-        return angles
-    return angles + _logit_fields(partial, index, logit, labels)
+    mode = "head" if logits else "angles"
+    bias = bias if logits else None
+    classes = class_weights.shape[0]
+    ready = _launch.prepare(embeddings, labels, class_weights, bias, mode=mode)
+    partial, index = _launch.over_classes(embeddings, labels, class_weights, bias, ready, mode=mode)
+    if logits:
+        merged = _launch.merge_head(partial, index, ready.target_logit, labels, classes)
+    else:
+        merged = [*_launch.merge_angles(partial, classes)]
+    return [ready.target_angle, *merged]
 
 
 @_head_statistics.register_fake
@@ -110,37 +103,3 @@ def _(
     if logits:
         floats[6] = embeddings.new_empty(embeddings.shape[0], dtype=torch.int64)
     return floats
-
-
-def _logit_fields(partial: Tensor, index: Tensor, target: Tensor, labels: Tensor) -> list[Tensor]:
-    """Moments of the softmax from partial ones relative to each share's largest logit."""
-    largest_of, total_of, squares_of, moment_of = partial[2:6]
-    largest, share = largest_of.max(dim=0)  # the first share on a tie, so the first index
-    which = index.gather(0, share[None]).squeeze(0).to(torch.int64)
-    reference = torch.where(largest.isinf(), 0.0, largest)
-    drop = torch.where(total_of > 0, largest_of - reference, 0.0)
-    fade = drop.exp()
-    total = (fade * total_of).sum(dim=0)
-    squares = (fade.square() * squares_of).sum(dim=0)
-    moment = (fade * (moment_of + drop * total_of)).sum(dim=0)
-    other_sum = reference + total.log()
-    everything = torch.logaddexp(other_sum, target)
-    own = (target - everything).exp()
-    other = (other_sum - everything).exp()
-    weight = (reference - everything).exp()
-    surprise = F.softplus(other_sum - target)  # -log p of the own class, also where p rounds to 1
-    # terms p (logsumexp - z), all positive
-    entropy = own * surprise + other * (everything - reference) - weight * moment
-    expected = own * target + other * reference + weight * moment
-    own_wins = (target > largest) | ((target == largest) & (labels < which))
-    return [
-        everything,
-        target,
-        torch.maximum(largest, target),
-        torch.where(own_wins, labels.to(torch.int64), which),
-        largest,
-        expected,
-        entropy,
-        other,
-        weight.square() * squares,
-    ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.experimental.gluon.language as gl
@@ -18,25 +19,33 @@ from hardsight.kernels._support import cdiv, processors
 
 ROWS = 128  # per program
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
+RESIDENT = 512  # widest rows of which a block stays in shared memory
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Tile of classes, places in the ring, and how two warp groups share the work."""
+    """Tile of classes, places in the ring, how two warp groups share the work, parts of a tile."""
 
     classes: int
     stages: int
     alternate: bool
+    parts: int  # pieces, 1 or 4, a tile's arithmetic is done in
 
 
-def over_classes_ring(width: int) -> Ring:
+# (mode, whether rows are resident): measured to be faster with a tile's arithmetic in one piece
+_WHOLE = {("angles", True), ("angular", True), ("linear", False)}
+
+
+def over_classes_ring(mode: str, width: int) -> Ring:
     """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
-    return Ring(128, 6, alternate=True) if width <= 512 else Ring(256, 4, alternate=False)
+    resident = width <= RESIDENT
+    parts = 1 if (mode, resident) in _WHOLE else 4
+    return Ring(128, 6, True, parts) if resident else Ring(256, 4, False, parts)
 
 
 def slopes_ring(width: int) -> Ring:
     """As above, less what the exchange of registers before storing needs."""
-    return Ring(128, 5, alternate=True) if width <= 512 else Ring(128, 6, alternate=False)
+    return Ring(128, 5, True, 4) if width <= RESIDENT else Ring(256, 4, False, 4)
 
 
 def fits(*matrices: Tensor) -> bool:
@@ -55,97 +64,118 @@ def over_classes(
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
+    bias: Tensor | None,
+    flags: Tensor,
     *,
     mode: str,
+    number: int,
+    fields: int,
     scale: float,
     x_inverse: Tensor,
     w_inverse: Tensor,
-    ring: Ring | None = None,
-) -> Tensor:
-    """Partial results ``[2, shares, N]``; modes ``"angles"`` and ``"angular"``."""
+) -> tuple[Tensor, Tensor]:
+    """Partial results ``[fields, shares, N]``, and in mode ``"head"`` classes ``[shares, N]``."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
-    ring = ring or over_classes_ring(width)
-    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, ring.classes)
-    per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
-    shares = cdiv(tiles, per_share)
-    sums = 2 * shares if ring.alternate else shares
-    partial = torch.empty(2, sums, rows, dtype=torch.float32, device=embeddings.device)
+    ring = over_classes_ring(mode, width)
+    plan = _plan(rows, cdiv(classes, ring.classes), ring, processors(embeddings.device))
+    sums = 2 * plan.shares if ring.alternate else plan.shares
+    device = embeddings.device
+    partial = torch.empty(fields, sums, rows, dtype=torch.float32, device=device)
+    head = mode == "head"
+    index = torch.empty(sums, rows, dtype=torch.int32, device=device) if head else partial
     run(
-        _hopper.over_classes, (blocks * shares,),
-        _descriptor(embeddings, (ROWS, DEPTH)),
-        _descriptor(class_weights, (ring.classes, DEPTH)),
-        x_inverse, w_inverse, labels, tile_flags(labels, classes, ring.classes), partial,
-        rows, classes, blocks, shares, per_share, scale * math.log2(math.e),
-        MODE=0 if mode == "angles" else 2, STEPS=cdiv(width, DEPTH), STAGES=ring.stages,
-        ALTERNATE=ring.alternate, num_warps=4,
+        _hopper.over_classes, plan.grid,
+        _rows_descriptor(embeddings, ring), _descriptor(class_weights, (ring.classes, DEPTH)),
+        x_inverse, w_inverse, x_inverse if bias is None else bias, labels, flags, partial, index,
+        rows, classes, plan.blocks, plan.shares, plan.per_share, scale * math.log2(math.e),
+        MODE=number, HAS_BIAS=bias is not None, PARTS=ring.parts, STEPS=cdiv(width, DEPTH),
+        STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
-    return partial
+    return partial, index
 
 
 def slopes(
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
-    out: Tensor,
+    bias: Tensor | None,
     *,
-    flags: Tensor,
-    first_class: int,
     factors: Tensor,
     reference: Tensor,
-    scale: float,
-    x_inverse: Tensor,
-    w_inverse: Tensor,
-    ring: Ring | None = None,
-) -> None:
-    """Fill ``out [N, chunk]``; ``flags`` are those of all classes, see :func:`slope_flags`."""
+    scale: float | None,
+    x_inverse: Tensor | None,
+    w_inverse: Tensor | None,
+) -> Callable[[Tensor, int, int], None]:
+    """A function that fills ``out [N, chunk]`` with the slopes of a range of classes."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
-    ring = ring or slopes_ring(width)
-    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, ring.classes)
-    per_share = _tiles_per_share(blocks, tiles, processors(embeddings.device))
-    run(
-        _hopper.slopes, (blocks * cdiv(tiles, per_share),),
-        _descriptor(embeddings, (ROWS, DEPTH)),
-        _descriptor(class_weights, (ring.classes, DEPTH)),
-        x_inverse, w_inverse, labels, flags, factors, reference, out, out.stride(0),
-        rows, first_class, classes, blocks, per_share, first_class // ring.classes, flags.shape[1],
-        scale * math.log2(math.e),
-        STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate,
-        num_warps=4,
-    )  # fmt: skip
+    ring = slopes_ring(width)
+    flags = tile_flags(labels, classes, ring.classes)
+    x_desc = _rows_descriptor(embeddings, ring)
+    w_desc = _descriptor(class_weights, (ring.classes, DEPTH))
+    x_inverse = factors if x_inverse is None else x_inverse
+    w_inverse = factors if w_inverse is None else w_inverse
+    count = processors(embeddings.device)
 
+    def fill(out: Tensor, first: int, last: int) -> None:
+        first_tile, last_tile = first // ring.classes, cdiv(last, ring.classes)
+        plan = _plan(rows, last_tile - first_tile, ring, count)
+        run(
+            _hopper.slopes, plan.grid,
+            x_desc, w_desc, x_inverse, w_inverse, factors if bias is None else bias, labels, flags,
+            factors, reference, out, out.stride(0), rows, classes,
+            plan.blocks, plan.shares, plan.per_share, first_tile, last_tile,
+            (scale or 0.0) * math.log2(math.e),
+            MODE=3 if scale is None else 2, HAS_BIAS=bias is not None,
+            STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
+        )  # fmt: skip
 
-def slope_flags(labels: Tensor, classes: int, width: int) -> Tensor:
-    """Flags for all chunks of :func:`slopes`; chunks start at multiples of its tile."""
-    return tile_flags(labels, classes, slopes_ring(width).classes)
+    return fill
 
 
 def tile_flags(labels: Tensor, classes: int, tile: int) -> Tensor:
     """``[N / 128, tiles]``: which tiles hold a label of which rows, or run over the last class."""
     rows = labels.shape[0]
-    tiles = cdiv(classes, tile)
-    flags = torch.zeros(cdiv(rows, ROWS), tiles, dtype=torch.uint8, device=labels.device)
-    run(
-        _portable.mark_tiles, (cdiv(rows, 256),),
-        labels, flags, rows, tiles, classes, BLOCK_R=256, GROUP=ROWS, BLOCK_C=tile,
-    )  # fmt: skip
+    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, tile)
+    flags = torch.empty(blocks, tiles, dtype=torch.uint8, device=labels.device)
+    run(_portable.mark_tiles, (blocks,), labels, flags, rows, tiles, classes, GROUP=ROWS, TILE=tile)
     return flags
 
 
+class Plan(NamedTuple):
+    """How blocks of rows and shares of the classes are dealt to programs."""
+
+    grid: tuple[int]
+    blocks: int
+    shares: int
+    per_share: int  # tiles
+
+
 @functools.cache
-def _tiles_per_share(blocks: int, tiles: int, processors: int) -> int:
+def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
     """Split of the classes that keeps every multiprocessor busy to the end.
 
-    A program costs its tiles plus about one for starting; programs run in waves.
+    Programs run in waves. One that keeps its rows costs about a tile for starting; the others are
+    as many as there are multiprocessors, and take one piece of work after the other.
     """
-    splits = {cdiv(tiles, shares) for shares in range(1, min(tiles, 64) + 1)}
+    blocks = cdiv(rows, ROWS)
+    start = 1.0 if ring.alternate else 0.1
 
     def cost(per_share: int) -> float:
         waves = cdiv(blocks * cdiv(tiles, per_share), processors)
-        return waves * (per_share + 1.0)
+        return waves * (per_share + start)
 
-    return min(splits, key=cost)
+    per_share = min({cdiv(tiles, shares) for shares in range(1, min(tiles, 64) + 1)}, key=cost)
+    shares = cdiv(tiles, per_share)
+    programs = blocks * shares
+    return Plan(
+        (programs if ring.alternate else min(programs, processors),), blocks, shares, per_share
+    )
+
+
+def _rows_descriptor(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
+    return _descriptor(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
 
 
 def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:

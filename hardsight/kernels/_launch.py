@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from collections.abc import Callable
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import triton
@@ -25,45 +27,17 @@ _MODES = {
 _WIDEST_FIXED_SCALE = 45.0
 
 
-def inverse_norms(vectors: Tensor) -> Tensor:
-    """``[R]`` float32: 1 / norm of every row, 0 for a zero row."""
-    rows, width = vectors.shape
-    out = _row_values(vectors)
-    blocks = row_blocks(width)
-    run(
-        _portable.inverse_norms, (cdiv(rows, blocks["BLOCK_R"]),),
-        vectors, out, rows, width, *vectors.stride(), **blocks,
-    )  # fmt: skip
-    return out
+class Prepared(NamedTuple):
+    """What a pass over the classes needs of rows ``[N]`` and class weights ``[C]``, float32."""
+
+    x_inverse: Tensor  # 1 / norm, 0 for a zero row
+    target_angle: Tensor  # exact
+    target_logit: Tensor
+    w_inverse: Tensor
+    flags: Tensor | None  # for the Hopper kernels
 
 
-def target_pairs(
-    embeddings: Tensor,
-    labels: Tensor,
-    class_weights: Tensor,
-    bias: Tensor | None,
-    *,
-    logits: bool,
-    ignore: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """1 / norm, exact angle and logit of every example with its own class, ``[N]`` each.
-
-    NaN where a label is no class; with ``ignore`` one under 0 is none on purpose.
-    """
-    rows, width = embeddings.shape
-    # three tensors, not rows of one: an operator's outputs may not share memory
-    inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
-    blocks = row_blocks(width)
-    run(
-        _portable.target_pairs, (cdiv(rows, blocks["BLOCK_R"]),),
-        embeddings, class_weights, bias, labels, inverse, angle, logit,
-        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
-        HAS_BIAS=bias is not None, LOGITS=logits, IGNORE=ignore, **blocks,
-    )  # fmt: skip
-    return inverse, angle, logit
-
-
-def over_classes(
+def prepare(
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
@@ -71,20 +45,66 @@ def over_classes(
     *,
     mode: str,
     scale: float = 0.0,
-    x_inverse: Tensor | None = None,
-    w_inverse: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Partial results ``[k, shares, N]`` of a pass over all classes but each row's own."""
-    hopper = hopper_kernels(embeddings, class_weights)
-    if hopper is not None and (mode == "angles" or (mode == "angular" and not is_online(scale))):
-        partial = hopper.over_classes(
-            embeddings, labels, class_weights,
-            mode=mode, scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
-        )  # fmt: skip
-        return partial, partial
+) -> Prepared:
+    """Norms, and angle and logit of every example with its own class, in one launch.
+
+    NaN where a label is no class; in mode ``"linear"`` one under 0 is none on purpose.
+    """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
+    linear = mode == "linear"
+    hopper = _hopper_for(embeddings, class_weights, mode, scale)
+    tile = 0 if hopper is None else hopper.over_classes_ring(mode, width).classes
+    group = 1 if hopper is None else hopper.ROWS
+    tiles = 0 if hopper is None else cdiv(classes, tile)
+    device = embeddings.device
+    # tensors, not rows of one: an operator's outputs may not share memory
+    inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
+    w_inverse = logit if linear else _row_values(class_weights)  # logits need no norms: unread
+    flags = None
+    if hopper is not None:
+        flags = torch.empty(cdiv(rows, group), tiles, dtype=torch.uint8, device=device)
+    blocks = row_blocks(width)
+    row_programs = cdiv(rows, blocks["BLOCK_R"])
+    weight_programs = 0 if linear else cdiv(classes, blocks["BLOCK_R"])
+    flag_programs = 0 if flags is None else flags.shape[0]
+    run(
+        _portable.prepare, (row_programs + weight_programs + flag_programs,),
+        embeddings, class_weights, bias, labels, inverse, angle, logit, w_inverse, flags,
+        rows, classes, width, *embeddings.stride(), *class_weights.stride(),
+        row_programs, weight_programs, tiles,
+        HAS_BIAS=bias is not None, LOGITS=mode in ("head", "linear"), IGNORE=linear,
+        FLAGS=flags is not None, GROUP=group, TILE=tile, **blocks,
+    )  # fmt: skip
+    return Prepared(inverse, angle, logit, w_inverse, flags)
+
+
+def over_classes(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    prepared: Prepared,
+    *,
+    mode: str,
+    scale: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Partial results ``[k, shares, N]`` of a pass over all classes but each row's own.
+
+    The second tensor is ``[shares, N]``, the classes of the largest logits, in mode ``"head"``.
+    """
     number, fields = _MODES[mode]
+    if prepared.flags is not None:
+        hopper = _hopper_module(embeddings.device)
+        assert hopper is not None
+        partial, index = hopper.over_classes(
+            embeddings, labels, class_weights, bias, prepared.flags,
+            mode=mode, number=number, fields=fields, scale=scale,
+            x_inverse=prepared.x_inverse, w_inverse=prepared.w_inverse,
+        )  # fmt: skip
+        return partial, index
+    rows, width = embeddings.shape
+    classes = class_weights.shape[0]
     tiles = tiles_for(embeddings)
     per_share, shares = shares_for(rows, classes, tiles, embeddings)
     device = embeddings.device
@@ -92,8 +112,9 @@ def over_classes(
     index = torch.empty(shares, rows, dtype=torch.int32, device=device) if mode == "head" else None
     run(
         _portable.over_classes, (cdiv(rows, tiles.rows), shares),
-        embeddings, class_weights, bias, labels, x_inverse, w_inverse, partial, index,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(), scale, per_share,
+        embeddings, class_weights, bias, labels, prepared.x_inverse, prepared.w_inverse, partial,
+        index, rows, classes, width, *embeddings.stride(), *class_weights.stride(),
+        scale, per_share,
         MODE=number, HAS_BIAS=bias is not None, ONLINE=mode != "angular" or is_online(scale),
         PRECISION=precision_of(embeddings), **tiles.options,
     )  # fmt: skip
@@ -129,58 +150,71 @@ def merge_log_odds(
     return log_odds, others
 
 
+def merge_head(
+    partial: Tensor, index: Tensor, target: Tensor, labels: Tensor, classes: int
+) -> list[Tensor]:
+    """The fields of the statistics after the first, ``[N]`` each."""
+    _, shares, rows = partial.shape
+    made = [partial.new_empty(rows) for _ in range(10)]
+    made[4] = torch.empty(rows, dtype=torch.int64, device=partial.device)
+    run(
+        _portable.merge_head, (cdiv(rows, 128),),
+        partial, index, target, labels, *made, rows, classes, shares, BLOCK_R=128,
+    )  # fmt: skip
+    made.insert(3, target)
+    return made
+
+
 def slopes(
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
-    out: Tensor,
     *,
-    first_class: int,
-    flags: Tensor | None,
     factors: Tensor,
     reference: Tensor,
     scale: float | None,
     x_inverse: Tensor | None,
     w_inverse: Tensor | None,
-) -> None:
-    """Fill ``out [N, chunk]`` with slopes; ``flags`` come from :func:`slope_flags`."""
-    if flags is not None:
-        hopper = _hopper_module(embeddings.device)
-        assert hopper is not None
-        hopper.slopes(
-            embeddings, labels, class_weights, out,
-            flags=flags, first_class=first_class, factors=factors, reference=reference,
+) -> Callable[[Tensor, int, int], None]:
+    """A function that fills ``out [N, last - first]`` with the slopes of classes first to last.
+
+    Ranges begin at multiples of 256 classes, and ``out`` has room for whole ones.
+    """
+    hopper = _hopper_for(embeddings, class_weights, "linear" if scale is None else "angular", 0.0)
+    if hopper is not None:
+        fill: Callable[[Tensor, int, int], None] = hopper.slopes(
+            embeddings, labels, class_weights, bias, factors=factors, reference=reference,
             scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
         )  # fmt: skip
-        return
+        return fill
     rows, width = embeddings.shape
-    classes = class_weights.shape[0]
     tiles = tiles_for(embeddings)
-    run(
-        _portable.slopes, (cdiv(rows, tiles.rows), cdiv(classes, tiles.classes)),
-        embeddings, class_weights, bias, labels, x_inverse, w_inverse, factors, reference, out,
-        rows, first_class, classes, width, *embeddings.stride(), *class_weights.stride(),
-        out.stride(0), scale or 0.0,
-        ANGLE=scale is not None, HAS_BIAS=bias is not None,
-        COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),
-        **tiles.options,
-    )  # fmt: skip
+
+    def fill_portable(out: Tensor, first: int, last: int) -> None:
+        part = class_weights[first:last]
+        run(
+            _portable.slopes, (cdiv(rows, tiles.rows), cdiv(last - first, tiles.classes)),
+            embeddings, part, None if bias is None else bias[first:last], labels, x_inverse,
+            None if w_inverse is None else w_inverse[first:last], factors, reference, out,
+            rows, first, last - first, width, *embeddings.stride(), *part.stride(),
+            out.stride(0), scale or 0.0,
+            ANGLE=scale is not None, HAS_BIAS=bias is not None,
+            COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),
+            **tiles.options,
+        )  # fmt: skip
+
+    return fill_portable
 
 
-def slope_flags(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor | None:
-    """What the Hopper kernel of angular slopes needs to know about labels; None without it."""
-    hopper = hopper_kernels(embeddings, class_weights)
-    if hopper is None:
-        return None
-    flags: Tensor = hopper.slope_flags(labels, class_weights.shape[0], embeddings.shape[1])
-    return flags
-
-
-def hopper_kernels(*matrices: Tensor) -> ModuleType | None:
+def _hopper_for(
+    embeddings: Tensor, class_weights: Tensor, mode: str, scale: float
+) -> ModuleType | None:
     """The Hopper kernels, where the device has what they need and they can read the tensors."""
-    module = _hopper_module(matrices[0].device)
-    return module if module is not None and module.fits(*matrices) else None
+    if mode == "angular" and is_online(scale):
+        return None
+    module = _hopper_module(embeddings.device)
+    return module if module is not None and module.fits(embeddings, class_weights) else None
 
 
 @functools.cache
@@ -217,29 +251,32 @@ def finish_embeddings(
     return out
 
 
-def finish_weights(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor, out: Tensor) -> None:
-    """Make the gradient of a chunk of class weights tangent, into ``out``."""
-    rows, width = class_weights.shape
+def finish_weights(
+    gathered: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    w_inverse: Tensor,
+    factors: Tensor,
+) -> None:
+    """Gradient of the class weights of an angular loss, in the place of ``gathered [C, D]``.
+
+    What other classes' examples give is made tangent; then each class's own are added, without
+    atomics.
+    """
+    classes, width = class_weights.shape
     blocks = row_blocks(width)
     run(
-        _portable.finish_weights, (cdiv(rows, blocks["BLOCK_R"]),),
-        gathered, class_weights, w_inverse, out, rows, width, *class_weights.stride(), **blocks,
+        _portable.finish_weights, (cdiv(classes, blocks["BLOCK_R"]),),
+        gathered, class_weights, w_inverse, classes, width, *class_weights.stride(), **blocks,
     )  # fmt: skip
-
-
-def add_targets(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, factors: Tensor, out: Tensor
-) -> None:
-    """Add the examples of each class to the gradient of its weight, without atomics."""
-    rows, width = embeddings.shape
+    rows = embeddings.shape[0]
     ordered, order = torch.sort(labels, stable=True)
-    blocks = row_blocks(width)
     blocks.pop("BLOCK_R")
     run(
         _portable.add_targets, (rows,),
-        embeddings, class_weights, ordered, order, factors, out,
-        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
-        **blocks,
+        embeddings, class_weights, ordered, order, factors, gathered,
+        rows, classes, width, *embeddings.stride(), *class_weights.stride(), **blocks,
     )  # fmt: skip
 
 

@@ -11,6 +11,9 @@ once, in the dtype of the inputs; both gradients are then plain matrix products 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -96,11 +99,9 @@ def _linear(
 ) -> tuple[Tensor, Tensor]:
     from hardsight.kernels import _launch
 
-    _, _, target = _launch.target_pairs(
-        embeddings, labels, class_weights, bias, logits=True, ignore=True
-    )
-    partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, mode="linear")
-    return _launch.merge_log_odds(partial, target, angular_scale=None)
+    ready = _launch.prepare(embeddings, labels, class_weights, bias, mode="linear")
+    partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, ready, mode="linear")
+    return _launch.merge_log_odds(partial, ready.target_logit, angular_scale=None)
 
 
 @_linear.register_fake
@@ -125,29 +126,16 @@ def _linear_backward(
 
     grad = torch.where(labels < 0, 0.0, grad.float())
     unit = _unit_of(grad, embeddings.dtype)
-    factors = grad if unit is None else grad / unit
+    fill = _launch.slopes(
+        embeddings, labels, class_weights, bias,
+        factors=grad if unit is None else grad / unit, reference=others, scale=None,
+        x_inverse=None, w_inverse=None,
+    )  # fmt: skip
     needs_x, needs_w, needs_b = needs
-    classes = class_weights.shape[0]
-    d_x = torch.zeros_like(embeddings, dtype=torch.float32) if needs_x else None
-    d_w = (
-        torch.empty_like(class_weights, memory_format=torch.contiguous_format) if needs_w else None
-    )
-    d_b = torch.empty(classes, dtype=torch.float32, device=grad.device) if needs_b else None
-    buffer = _chunk_buffer(embeddings, classes)
-    for first, last in _chunks(classes, buffer):
-        part = class_weights[first:last]
-        chunk = buffer[:, : last - first]
-        _launch.slopes(
-            embeddings, labels, part, None if bias is None else bias[first:last], chunk,
-            first_class=first, flags=None,
-            factors=factors, reference=others, scale=None, x_inverse=None, w_inverse=None,
-        )  # fmt: skip
-        if d_x is not None:
-            _add_product(d_x, chunk, part)
-        if d_w is not None:
-            torch.mm(chunk.T, embeddings, out=d_w[first:last])
-        if d_b is not None:
-            torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
+    d_b = None
+    if needs_b:
+        d_b = torch.empty(class_weights.shape[0], dtype=torch.float32, device=grad.device)
+    d_x, d_w = _products(fill, embeddings, class_weights, d_b, needs_x=needs_x, needs_w=needs_w)
     return [
         _scaled(d_x, unit).to(embeddings.dtype) if d_x is not None else grad.new_empty(0),
         _scaled(d_w, unit) if d_w is not None else grad.new_empty(0),
@@ -197,16 +185,12 @@ def _angular(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from hardsight.kernels import _launch
 
-    x_inverse, angle, _ = _launch.target_pairs(
-        embeddings, labels, class_weights, None, logits=False
-    )
-    w_inverse = _launch.inverse_norms(class_weights)
+    ready = _launch.prepare(embeddings, labels, class_weights, None, mode="angular", scale=scale)
     partial, _ = _launch.over_classes(
-        embeddings, labels, class_weights, None,
-        mode="angular", scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
-    )  # fmt: skip
-    log_odds, others = _launch.merge_log_odds(partial, angle, angular_scale=scale)
-    return log_odds, others, x_inverse, w_inverse
+        embeddings, labels, class_weights, None, ready, mode="angular", scale=scale
+    )
+    log_odds, others = _launch.merge_log_odds(partial, ready.target_angle, angular_scale=scale)
+    return log_odds, others, ready.x_inverse, ready.w_inverse
 
 
 @_angular.register_fake
@@ -233,40 +217,21 @@ def _angular_backward(
     from hardsight.kernels import _launch
 
     needs_x, needs_w = needs
-    classes = class_weights.shape[0]
     pull = scale * grad.float()  # slope of the log-odds in -angle of the own class
-    factors = pull * x_inverse
-    unit = _unit_of(factors, embeddings.dtype)
-    factors = factors if unit is None else factors / unit
-    d_x = torch.zeros_like(embeddings, dtype=torch.float32, memory_format=torch.contiguous_format)
-    d_w = (
-        torch.empty_like(class_weights, memory_format=torch.contiguous_format) if needs_w else None
+    unit = _unit_of(pull * x_inverse, embeddings.dtype)
+    fill = _launch.slopes(
+        embeddings, labels, class_weights, None,
+        factors=pull if unit is None else pull / unit, reference=others, scale=scale,
+        x_inverse=x_inverse, w_inverse=w_inverse,
+    )  # fmt: skip
+    d_x, d_w = _products(
+        fill, embeddings, class_weights, None, needs_x=needs_x, needs_w=needs_w, unit=unit
     )
-    flags = _launch.slope_flags(embeddings, labels, class_weights)
-    buffer = _chunk_buffer(embeddings, classes)
-    for first, last in _chunks(classes, buffer):
-        part = class_weights[first:last]
-        chunk = buffer[:, : last - first]
-        _launch.slopes(
-            embeddings, labels, part, None, chunk,
-            first_class=first, flags=flags,
-            factors=factors, reference=others, scale=scale,
-            x_inverse=x_inverse, w_inverse=w_inverse[first:last],
-        )  # fmt: skip
-        if needs_x:
-            _add_product(d_x, chunk, part)
-        if d_w is not None:
-            gathered = _scaled(_wide_product(chunk.T, embeddings), unit)
-            _launch.finish_weights(gathered, part, w_inverse[first:last], d_w[first:last])
-            del gathered  # or the next one is made beside it
     if d_w is not None:
-        _launch.add_targets(embeddings, labels, class_weights, pull, d_w)
-    return [
-        _launch.finish_embeddings(_scaled(d_x, unit), embeddings, labels, class_weights, pull)
-        if needs_x
-        else grad.new_empty(0),
-        d_w if d_w is not None else grad.new_empty(0),
-    ]
+        _launch.finish_weights(d_w, embeddings, labels, class_weights, w_inverse, pull)
+    if d_x is not None:
+        d_x = _launch.finish_embeddings(_scaled(d_x, unit), embeddings, labels, class_weights, pull)
+    return [grad.new_empty(0) if one is None else one for one in (d_x, d_w)]
 
 
 @_angular_backward.register_fake
@@ -316,17 +281,53 @@ def _scaled(tensor: Tensor, unit: Tensor | None) -> Tensor:
     return tensor if unit is None else tensor.mul_(unit)
 
 
-def _chunk_buffer(embeddings: Tensor, classes: int) -> Tensor:
-    """Room for the slopes of as many classes as fit ``CHUNK_BYTES``, in whole tiles of 128."""
+def _products(
+    fill: Callable[[Tensor, int, int], None],
+    embeddings: Tensor,
+    class_weights: Tensor,
+    d_b: Tensor | None,
+    *,
+    needs_x: bool,
+    needs_w: bool,
+    unit: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
+
+    A chunk of classes at a time. ``d_b`` takes the sums over the examples; ``unit`` goes into the
+    second product before that is rounded.
+    """
+    rows = embeddings.shape[0]
+    classes = class_weights.shape[0]
+    d_x: Tensor | None = None
+    d_w: Tensor | None = None
+    if needs_w:
+        d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
+    step = _chunk_classes(embeddings, classes, wide=unit is not None)
+    buffer = torch.empty(rows, step, dtype=embeddings.dtype, device=embeddings.device)
+    for first in range(0, classes, step):
+        last = min(first + step, classes)
+        chunk = buffer[:, : last - first]
+        fill(chunk, first, last)
+        if needs_x:
+            d_x = _add_product(d_x, chunk, class_weights[first:last])
+        if d_w is not None and unit is None:
+            torch.mm(chunk.T, embeddings, out=d_w[first:last])
+        elif d_w is not None and unit is not None:
+            d_w[first:last] = _wide_product(chunk.T, embeddings).mul_(unit)
+        if d_b is not None:
+            torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
+    return d_x, d_w
+
+
+def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
+    """Classes whose slopes, and float32 products where asked for, fit ``CHUNK_BYTES``.
+
+    Whole pieces of 512, so that four programs share the tiles of a block of rows evenly, or of 256.
+    """
     rows, width = embeddings.shape
-    per_class = rows * embeddings.element_size() + width * 4
-    tiles = max(1, min(CHUNK_BYTES // (128 * per_class), -(-classes // 128)))
-    return torch.empty(rows, 128 * tiles, dtype=embeddings.dtype, device=embeddings.device)
-
-
-def _chunks(classes: int, buffer: Tensor) -> list[tuple[int, int]]:
-    width = buffer.shape[1]
-    return [(first, min(first + width, classes)) for first in range(0, classes, width)]
+    most = CHUNK_BYTES // (rows * embeddings.element_size() + (width * 4 if wide else 0))
+    step = most // 512 * 512 if most >= 512 else 256
+    return min(step, -(-classes // 256) * 256)
 
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
@@ -336,17 +337,22 @@ def _wide_product(first: Tensor, second: Tensor) -> Tensor:
     return torch.mm(first, second).float()
 
 
-def _add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
-    """``total += first @ second``, summed in float32."""
+def _add_product(total: Tensor | None, first: Tensor, second: Tensor) -> Tensor:
+    """``total + first @ second``, summed in float32, in the memory of ``total``."""
+    if total is None:
+        return _wide_product(first, second)
     if _keeps_float32(first):
-        torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
-    elif first.dtype == torch.float32:
-        total.addmm_(first, second)
-    else:
-        total.add_(torch.mm(first, second))
+        return torch.addmm(total, first, second, out_dtype=torch.float32, out=total)
+    if first.dtype == torch.float32:
+        return total.addmm_(first, second)
+    return total.add_(torch.mm(first, second))
 
 
 def _keeps_float32(matrix: Tensor) -> bool:
     """Whether products of half precision can be asked for in float32: on a GPU, since torch 2.8."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return matrix.is_cuda and matrix.dtype != torch.float32 and release >= (2, 8)
+    return matrix.is_cuda and matrix.dtype != torch.float32 and _release() >= (2, 8)
+
+
+@functools.cache
+def _release() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -19,11 +19,41 @@ NONE = tl.constexpr(float("-inf"))
 
 
 @triton.jit
-def inverse_norms(
-    vectors, out, rows, width, row_stride, col_stride, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """``out[r] = 1 / norm`` of every row, 0 for a zero row."""
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+def prepare(
+    embeddings, class_weights, bias, labels,
+    inverse_out, angle_out, logit_out, w_inverse_out, flags,
+    rows, classes, width, x_row, x_col, w_row, w_col, row_programs, weight_programs, tiles,
+    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr, FLAGS: tl.constexpr,
+    GROUP: tl.constexpr, TILE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """What a pass over the classes needs beforehand, three kinds of programs in one launch.
+
+    Rows with their own classes; norms of the class weights; the tiles that hold a label.
+    """
+    program = tl.program_id(0)
+    if program < row_programs:
+        _target_pairs(
+            program, embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
+            rows, classes, width, x_row, x_col, w_row, w_col,
+            HAS_BIAS, LOGITS, IGNORE, BLOCK_R, BLOCK_D,
+        )  # fmt: skip
+    elif program < row_programs + weight_programs:
+        _inverse_norms(
+            program - row_programs, class_weights, w_inverse_out, classes, width, w_row, w_col,
+            BLOCK_R, BLOCK_D,
+        )  # fmt: skip
+    elif FLAGS:
+        block = program - row_programs - weight_programs
+        _mark_tiles(block, labels, flags, rows, tiles, classes, GROUP, TILE)
+
+
+@triton.jit
+def _inverse_norms(
+    program, vectors, out, rows, width, row_stride, col_stride,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row."""
+    row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
@@ -44,8 +74,8 @@ def _unit(values):
 
 
 @triton.jit
-def target_pairs(
-    embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
+def _target_pairs(
+    program, embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
     rows, classes, width, x_row, x_col, w_row, w_col,
     HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -55,7 +85,7 @@ def target_pairs(
     A label that is no class gives NaN, since nothing checks labels on a device; with ``IGNORE`` a
     label under 0 gives the angle pi / 2 and the logit 0 instead.
     """
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=0)
     wrong = label >= classes
@@ -238,7 +268,7 @@ def slopes(
     """Slope of the weighted log-odds in every product ``x . w``, for a chunk of classes.
 
     Linear: ``-factor * exp(logit - reference)``, and ``+factor`` at the row's own class.
-    Angular: ``-factor * exp(-scale * angle - reference) / sin(angle) / |w|``, and 0 at its own.
+    Angular: ``-factor * exp(-scale * angle - reference) / sin(angle) / |x| / |w|``, 0 at its own.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -256,7 +286,7 @@ def slopes(
         w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
         rise, slope = arc_slope(products * x_scale[:, None] * w_scale[None, :], COARSE)
         power = tl.exp2((rise * scale - level[:, None]) * LOG2E)
-        result = -power * slope * w_scale[None, :] * factor[:, None]
+        result = -power * slope * w_scale[None, :] * (factor * x_scale)[:, None]
         result = tl.where(own, 0.0, result)
     else:
         if HAS_BIAS:
@@ -271,21 +301,29 @@ def slopes(
 
 
 @triton.jit
-def mark_tiles(
-    labels, flags, rows, tiles, classes,
-    BLOCK_R: tl.constexpr, GROUP: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """Mark in ``flags [rows / GROUP, tiles]`` every tile of classes that holds a row's label.
+def mark_tiles(labels, flags, rows, tiles, classes, GROUP: tl.constexpr, TILE: tl.constexpr):
+    """Fill ``flags [rows / GROUP, tiles]``; see below."""
+    _mark_tiles(tl.program_id(0), labels, flags, rows, tiles, classes, GROUP, TILE)
 
-    Programs past the rows mark the last tile where it runs over the last class.
+
+@triton.jit
+def _mark_tiles(
+    block, labels, flags, rows, tiles, classes, GROUP: tl.constexpr, TILE: tl.constexpr
+):
+    """1 for every tile of classes that holds a label of this group of rows, else 0.
+
+    The last tile is marked too where it runs over the last class.
     """
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    flags += block.to(tl.int64) * tiles
+    place = tl.arange(0, 1024)
+    for start in range(0, tiles, 1024):
+        past = (start + place == tiles - 1) & (classes % TILE != 0)
+        tl.store(flags + start + place, past.to(tl.uint8), mask=start + place < tiles)
+    tl.debug_barrier()  # other threads zeroed what this one may mark
+    row = block * GROUP + tl.arange(0, GROUP)
     label = tl.load(labels + row, mask=row < rows, other=-1)
-    at = (row // GROUP).to(tl.int64) * tiles
-    one = tl.full([BLOCK_R], 1, tl.uint8)
-    tl.store(flags + at + label // BLOCK_C, one, mask=(label >= 0) & (label < classes))
-    if classes % BLOCK_C != 0:
-        tl.store(flags + at + tiles - 1, one, mask=row < rows)
+    one = tl.full([GROUP], 1, tl.uint8)
+    tl.store(flags + label // TILE, one, mask=(label >= 0) & (label < classes))
 
 
 @triton.jit
@@ -330,7 +368,7 @@ def _tangent(first, second):
 
 @triton.jit
 def finish_weights(
-    gathered, class_weights, w_inverse, out, rows, width, w_row, w_col,
+    sums, class_weights, w_inverse, rows, width, w_row, w_col,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Gradient of class weights from the examples of other classes: the sum, made tangent."""
@@ -338,12 +376,12 @@ def finish_weights(
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
-    sums = tl.load(gathered + at, mask=inside, other=0.0).to(tl.float32)
+    total = tl.load(sums + at, mask=inside, other=0.0).to(tl.float32)
     w_at = row.to(tl.int64)[:, None] * w_row + column.to(tl.int64)[None, :] * w_col
     w = tl.load(class_weights + w_at, mask=inside, other=0.0).to(tl.float32)
     w *= tl.load(w_inverse + row, mask=row < rows, other=0.0)[:, None]
-    sums -= tl.sum(sums * w, axis=1)[:, None] * w
-    tl.store(out + at, sums.to(out.dtype.element_ty), mask=inside)
+    total -= tl.sum(total * w, axis=1)[:, None] * w
+    tl.store(sums + at, total.to(sums.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -391,10 +429,8 @@ def merge_angles(partial, total_out, nearest_out, rows, classes, shares, BLOCK_R
         at = partial + share * rows + row
         total += tl.load(at, mask=inside, other=0.0)
         nearest = tl.maximum(nearest, tl.load(at + shares * rows, mask=inside, other=0.0))
-    angle = PI / 2 - elevation(tl.minimum(tl.maximum(nearest, -1.0), 1.0))
-    angle = tl.where(nearest == NONE, float("inf"), angle)
     tl.store(total_out + row, (classes - 1) * (PI / 2) - total, mask=inside)
-    tl.store(nearest_out + row, angle, mask=inside)
+    tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)
 
 
 @triton.jit
@@ -418,3 +454,87 @@ def merge_log_odds(
     own = start + slope * tl.load(target + row, mask=inside, other=0.0)
     tl.store(others_out + row, others, mask=inside)
     tl.store(log_odds_out + row, own - others, mask=inside)
+
+
+@triton.jit
+def merge_head(
+    partial, index, target, labels,
+    total_angle_out, nearest_out, logsumexp_out, largest_out, prediction_out, largest_other_out,
+    expected_out, entropy_out, other_out, squares_out,
+    rows, classes, shares, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Angles and moments of the softmax from the six partial sums of a head, and its own class.
+
+    Sums are relative to each share's largest logit. Of equal logits the first class is predicted.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < rows
+    step = shares * rows
+    largest = tl.full([BLOCK_R], NONE, tl.float32)
+    which = tl.full([BLOCK_R], 2147483647, tl.int32)
+    for share in range(shares):
+        at = share * rows + row
+        part = tl.load(partial + 2 * step + at, mask=inside, other=NONE)
+        place = tl.load(index + at, mask=inside, other=0)
+        wins = (part > largest) | ((part == largest) & (place < which))
+        which = tl.where(wins, place, which)
+        largest = tl.maximum(largest, part)
+    reference = tl.where(largest == NONE, 0.0, largest)
+    total_angle = tl.zeros([BLOCK_R], tl.float32)
+    nearest = tl.full([BLOCK_R], NONE, tl.float32)
+    total = tl.zeros([BLOCK_R], tl.float32)
+    squares = tl.zeros([BLOCK_R], tl.float32)
+    moment = tl.zeros([BLOCK_R], tl.float32)
+    for share in range(shares):
+        at = partial + share * rows + row
+        total_angle += tl.load(at, mask=inside, other=0.0)
+        nearest = tl.maximum(nearest, tl.load(at + step, mask=inside, other=NONE))
+        part = tl.load(at + 3 * step, mask=inside, other=0.0)
+        drop = tl.load(at + 2 * step, mask=inside, other=0.0) - reference
+        drop = tl.where(part > 0, drop, 0.0)
+        fade = tl.exp(drop)
+        total += fade * part
+        squares += fade * fade * tl.load(at + 4 * step, mask=inside, other=0.0)
+        moment += fade * (tl.load(at + 5 * step, mask=inside, other=0.0) + drop * part)
+    own_logit = tl.load(target + row, mask=inside, other=0.0)
+    alone = total == 0
+    others = reference + tl.log(tl.where(alone, 1.0, total))
+    gap = tl.where(alone, NONE, others - own_logit)
+    beyond = _log_of_one_and(tl.exp(-tl.abs(gap)))
+    everything = tl.where(alone, own_logit, tl.maximum(own_logit, others) + beyond)
+    surprise = tl.maximum(gap, 0.0) + beyond  # -log p of the own class, also where p rounds to 1
+    own = tl.exp(-surprise)
+    other = tl.where(alone, 0.0, tl.exp(tl.minimum(gap, 0.0) - beyond))
+    weight = tl.where(alone, 0.0, tl.exp(reference - everything))
+    # terms p (logsumexp - z), all positive
+    entropy = own * surprise + other * (everything - reference) - weight * moment
+    label = tl.load(labels + row, mask=inside, other=0)
+    own_wins = (own_logit > largest) | ((own_logit == largest) & (label < which))
+    tl.store(total_angle_out + row, (classes - 1) * (PI / 2) - total_angle, mask=inside)
+    tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)
+    tl.store(logsumexp_out + row, everything, mask=inside)
+    top = tl.where(own_logit > largest, own_logit, largest)
+    tl.store(largest_out + row, tl.where(own_logit == own_logit, top, own_logit), mask=inside)
+    tl.store(prediction_out + row, tl.where(own_wins, label, which.to(tl.int64)), mask=inside)
+    tl.store(largest_other_out + row, largest, mask=inside)
+    tl.store(expected_out + row, own * own_logit + other * reference + weight * moment, mask=inside)
+    tl.store(entropy_out + row, tl.where(alone, 0.0, entropy), mask=inside)
+    tl.store(other_out + row, other, mask=inside)
+    tl.store(squares_out + row, weight * weight * squares, mask=inside)
+
+
+@triton.jit
+def _log_of_one_and(value):
+    """``log(1 + value)`` for values in [0, 1], accurate also where 1 + value rounds."""
+    above = 1.0 + value
+    gained = above - 1.0
+    return tl.where(
+        gained == 0, value, tl.log(above) * (value / tl.where(gained == 0, 1.0, gained))
+    )
+
+
+@triton.jit
+def _nearest_angle(cosine):
+    """The angle of the largest cosine; infinite where there was none."""
+    angle = PI / 2 - elevation(tl.minimum(tl.maximum(cosine, -1.0), 1.0))
+    return tl.where(cosine == NONE, float("inf"), angle)

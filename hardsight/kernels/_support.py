@@ -17,7 +17,7 @@ from hardsight.geometry import widen_together
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CHUNK_BYTES = 50 << 20  # of slopes, and of the products made of them, at once in a backward pass
+CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 
 
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:

@@ -69,7 +69,9 @@ def linear_avh_loss(
     twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
     twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
-    log_odds = twin(embeddings, own, class_weights, scale) - scale * margin_rad
+    log_odds = twin(embeddings, own, class_weights, scale)
+    if margin_rad != 0:
+        log_odds = log_odds - scale * margin_rad
     return log_odds_loss(
         cross_entropy_curve, log_odds, kept, own, weight, class_weights, reduction, check_finite
     )

@@ -177,16 +177,17 @@ def log_odds_loss(
     check_finite: bool,
 ) -> Tensor:
     """``curve`` over the own class's log-odds, weighted and reduced as in ``cross_entropy``."""
-    own_weight = kept.to(log_odds.dtype)
+    values = torch.where(kept, curve(log_odds), 0.0)
+    divisor = kept.sum()
     if weight is not None:
         if list(weight.shape) != [class_weights.shape[0]]:
             raise ShapeError(
                 f"expected one weight per class, [{class_weights.shape[0]}], got "
                 f"{list(weight.shape)}"
             )
-        own_weight = own_weight * weight.to(log_odds.dtype)[own]
-    values = torch.where(kept, own_weight * curve(log_odds), 0.0)
-    return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
+        own_weight = weight.to(log_odds.dtype)[own] * kept
+        values, divisor = own_weight * values, own_weight.sum()
+    return reduce_loss(values, reduction, divisor=divisor, check_finite=check_finite)
 
 
 def _log_odds_fused(

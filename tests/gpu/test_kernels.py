@@ -10,8 +10,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-# (rows, width, classes): alternating groups, streamed rows, odd sizes, pointer loads
-SIZES = [(1_000, 512, 3_000), (300, 1_024, 2_000), (129, 72, 257), (77, 33, 50)]
+# (rows, width, classes): alternating groups, streamed rows, several blocks of rows for every
+# program, odd sizes, pointer loads
+SIZES = [
+    (1_000, 512, 3_000),
+    (300, 1_024, 2_000),
+    (20_000, 576, 700),
+    (129, 72, 257),
+    (77, 33, 50),
+]
 GRADIENT = {torch.float32: 1e-5, torch.bfloat16: 5e-3, torch.float16: 1e-3}
 dtypes = pytest.mark.parametrize("dtype", list(GRADIENT), ids=str)
 sizes = pytest.mark.parametrize(("rows", "width", "classes"), SIZES)
@@ -44,19 +51,81 @@ def test_statistics_match_float64(rows, width, classes, dtype):
 
     x, labels, w, own = head(rows, width, classes, dtype)
     angles = angles64(x.double(), w.double())
-    logits = x.double() @ w.double().T
+    bias = torch.randn(classes, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    logits = x.double() @ w.double().T + bias
     for found in (
         head_statistics(x, labels, w, logits=False),
-        head_statistics(x, labels, w),
+        head_statistics(x, labels, w, bias),
     ):
         total = angles.masked_fill(own, 0).sum(dim=1)
         torch.testing.assert_close(found.other_angle_total, total.float(), rtol=1e-6, atol=0)
         torch.testing.assert_close(found.target_angle, angles[own].float(), rtol=0, atol=2e-6)
         nearest = angles.masked_fill(own, math.inf).amin(dim=1)
         torch.testing.assert_close(found.nearest_other, nearest.float(), rtol=0, atol=2e-6)
-    torch.testing.assert_close(
-        found.logsumexp, logits.logsumexp(dim=1).float(), rtol=2e-6, atol=1e-4
-    )
+    probs = logits.softmax(dim=1)
+    others = probs.masked_fill(own, 0)
+    expected = {
+        "logsumexp": logits.logsumexp(dim=1),
+        "target_logit": logits[own],
+        "largest_logit": logits.amax(dim=1),
+        "largest_other_logit": logits.masked_fill(own, -math.inf).amax(dim=1),
+        "expected_logit": (probs * logits).sum(dim=1),
+        "entropy": torch.special.entr(probs).sum(dim=1),
+        "other_probability": others.sum(dim=1),
+        "other_probability_squares": others.square().sum(dim=1),
+    }
+    for name, value in expected.items():  # logits reach some hundreds: 1e-4 is their rounding
+        torch.testing.assert_close(
+            getattr(found, name), value.float(), rtol=1e-5, atol=3e-4, msg=lambda m, n=name: n + m
+        )
+    picked = logits.gather(1, found.prediction[:, None]).squeeze(1)
+    torch.testing.assert_close(picked, logits.amax(dim=1), rtol=0, atol=3e-4)
+
+
+def test_of_equal_logits_the_first_class_is_predicted():
+    from hardsight.kernels import head_statistics
+
+    x, labels, w, _ = head(300, 512, 1_000, torch.bfloat16)
+    w = w.repeat(3, 1)  # every class three times, in tiles of either group
+    found = head_statistics(x, labels + 2_000, w).prediction
+    others = found % 1_000 != labels  # the own class's logit is summed in another order
+    assert int(others.sum()) > 100
+    assert int(found[others].max()) < 1_000
+
+
+@pytest.mark.parametrize("width", [512, 1_024])
+def test_a_single_class_has_no_other(width):
+    from hardsight.kernels import head_statistics
+
+    x, labels, w, _ = head(5, width, 1, torch.bfloat16)
+    found = head_statistics(x, labels, w)
+    assert torch.equal(found.other_probability, torch.zeros(5, device="cuda"))
+    assert torch.equal(found.largest_other_logit, torch.full((5,), -math.inf, device="cuda"))
+    torch.testing.assert_close(found.logsumexp, found.target_logit)
+    assert torch.equal(found.prediction, labels)
+
+
+@dtypes
+@sizes
+def test_linear_log_odds_and_gradients_match_float64(rows, width, classes, dtype):
+    from hardsight.kernels import linear_log_odds
+
+    x, labels, w, own = head(rows, width, classes, dtype)
+    w = w * width**-0.5
+    generator = torch.Generator("cuda").manual_seed(1)
+    weights = torch.randn(rows, device="cuda", generator=generator)
+    bias = torch.randn(classes, device="cuda", generator=generator)
+    inputs = [x, w, bias]
+    wide = [tensor.double().requires_grad_() for tensor in inputs]
+    logits = wide[0] @ wide[1].T + wide[2]
+    expected = logits[own] - logits.masked_fill(own, -math.inf).logsumexp(dim=1)
+    expected_grads = torch.autograd.grad((expected * weights).sum(), wide)
+    narrow = [tensor.detach().requires_grad_() for tensor in inputs]
+    found = linear_log_odds(narrow[0], labels, *narrow[1:])
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-4)
+    grads = torch.autograd.grad((found * weights).sum(), narrow)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        assert relative_error(grad, expected_grad) < GRADIENT[dtype]
 
 
 @dtypes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import hardsight.kernels
 
-_TRITON_SIDE = ("_math", "_portable", "_launch", "_run")
+_TRITON_SIDE = ("_math", "_portable", "_launch", "_run", "_hopper", "_hopper_launch")
 
 
 @pytest.fixture(scope="package", autouse=True)

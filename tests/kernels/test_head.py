@@ -127,3 +127,34 @@ def test_large_and_small_embeddings_have_the_same_angles(make_head):
         found = head_statistics(scaled, head.labels, head.class_weights, logits=False)
         torch.testing.assert_close(found.other_angle_total, expected.other_angle_total)
         torch.testing.assert_close(found.target_angle, expected.target_angle)
+
+
+def test_a_certain_example_keeps_the_size_of_what_is_left():
+    # logits 60, 0, 0: the others have e^-60 each, far below what 1 - p can hold
+    found = head_statistics(
+        torch.tensor([[60.0, 0.0]]),
+        torch.tensor([0]),
+        torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]),
+    )
+    left = 2 * math.exp(-60)
+    torch.testing.assert_close(found.other_probability.item(), left, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.entropy.item(), left * 61, rtol=1e-5, atol=0)
+
+
+def test_an_own_logit_far_below_the_others_does_not_round_their_sum():
+    found = head_statistics(
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([0]),
+        torch.tensor([[-1e4, 0.0], [1.25, 0.0], [1.25, 3.0]]),
+    )
+    torch.testing.assert_close(found.logsumexp.item(), 1.25 + math.log(2), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.other_probability.item(), 1.0)
+
+
+def test_of_equal_logits_the_first_class_is_predicted(make_head):
+    head = make_head(20, 16, 30, torch.float32)
+    class_weights = head.class_weights.repeat(4, 1)  # shares of their own for each copy
+    found = head_statistics(head.embeddings, head.labels + 90, class_weights).prediction
+    others = found % 30 != head.labels  # the own class's logit is summed in another order
+    assert int(others.sum()) > 10
+    assert int(found[others].max()) < 30

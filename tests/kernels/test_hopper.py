@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 COMPILE = """
 import sys
@@ -30,20 +31,24 @@ class Hopper:
 driver.set_active(Hopper())
 from hardsight.kernels import _hopper, _hopper_launch
 
-kind, width = sys.argv[1], int(sys.argv[2])
+kind, mode, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
 x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
 values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
 flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
-ring = getattr(_hopper_launch, f"{kind}_ring")(width)
-common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
-common |= {"grid": (1,), "num_warps": 4}
-x, w = (_hopper_launch._descriptor(t, (n, 64)) for t, n in ((x, 128), (w, ring.classes)))
 if kind == "over_classes":
-    rest = (values, values, labels, flags, values, 256, 512, 2, 1, 2, 1.0)
-    common["MODE"] = 0
+    ring = _hopper_launch.over_classes_ring(mode, width)
 else:
-    rest = (values, values, labels, flags, values, values, slopes, 512)
-    rest += (256, 0, 512, 2, 2, 0, 4, 1.0)
+    ring = _hopper_launch.slopes_ring(width)
+common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
+common |= {"MODE": {"angles": 0, "head": 1, "angular": 2, "linear": 3}[mode], "HAS_BIAS": True}
+common |= {"grid": (1,), "num_warps": 4}
+x, w = _hopper_launch._rows_descriptor(x, ring), _hopper_launch._descriptor(w, (ring.classes, 64))
+rest = (values, values, values, labels, flags)
+if kind == "over_classes":
+    rest += (values, labels.int(), 256, 512, 2, 1, 2, 1.0)
+    common["PARTS"] = ring.parts
+else:
+    rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
 compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
 assert compiled.metadata.shared <= 232448, compiled.metadata.shared
 assert "wgmma.mma_async" in compiled.asm["ptx"]
@@ -52,11 +57,49 @@ print("compiled", kind)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "width"), [("over_classes", 512), ("over_classes", 1024), ("slopes", 512)]
-)
-def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(kind, width, monkeypatch):
+KERNELS = [  # rows resident and streamed, a tile whole and in quarters
+    ("over_classes", "angles", 512),
+    ("over_classes", "head", 1024),
+    ("slopes", "angular", 512),
+    ("slopes", "linear", 1024),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode", "width"), KERNELS)
+def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(
+    kind, mode, width, monkeypatch
+):
     monkeypatch.delenv("TRITON_INTERPRET")
-    command = [sys.executable, "-c", COMPILE, kind, str(width)]
+    command = [sys.executable, "-c", COMPILE, kind, mode, str(width)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
+
+
+# (examples, tiles): fewer pieces than multiprocessors, one wave, several waves, a single tile
+SPLITS = [(1, 5), (4_096, 48), (4_096, 7_813), (65_536, 4), (300, 1)]
+
+
+@pytest.mark.parametrize("alternate", [True, False])
+@pytest.mark.parametrize(("examples", "tiles"), SPLITS)
+def test_a_plan_covers_every_tile_of_every_block_of_rows_once(examples, tiles, alternate):
+    from hardsight.kernels._hopper_launch import Ring, _plan
+
+    plan = _plan(examples, tiles, Ring(128, 4, alternate, 4), 132)
+    assert plan.blocks == -(-examples // 128)
+    assert (plan.shares - 1) * plan.per_share < tiles <= plan.shares * plan.per_share
+    pieces = plan.blocks * plan.shares
+    assert plan.grid == (pieces if alternate else min(pieces, 132),)
+
+
+@pytest.mark.parametrize("classes", [700, 768])
+def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(classes):
+    from hardsight.kernels._hopper_launch import tile_flags
+
+    labels = torch.tensor([0, 5, 130, -1, classes, *[300] * 123, 699])  # 129 rows, two blocks
+    found = tile_flags(labels, classes, 128)
+    expected = torch.zeros(2, 6, dtype=torch.uint8)
+    expected[0, [0, 1, 2]] = 1
+    expected[1, 5] = 1
+    if classes % 128:
+        expected[:, 5] = 1
+    assert torch.equal(found, expected)
