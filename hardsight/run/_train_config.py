@@ -181,6 +181,8 @@ class TrainConfig:
         workers: loader processes, where the images are not resident.
         track: record every training example's hardness in every epoch; see
             :class:`hardsight.tracking.HardnessTracker`.
+        track_test: record the same of the test split, by a pass over it after every epoch; for
+            `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``.
     """
 
@@ -208,6 +210,7 @@ class TrainConfig:
     resident: bool | None = None
     workers: int | None = None
     track: bool = False
+    track_test: bool = False
     resume: bool = False
 
     @classmethod
@@ -235,6 +238,8 @@ class TrainConfig:
         )
         if not self.loss:
             raise ConfigError("expected at least one loss, got none, e.g. loss = 'cross_entropy'")
+        if self.track_test and self.data.test_split is None:
+            raise ConfigError("track_test needs data.test_split, the split that is to be watched")
         if not 0 <= self.data.validation < 1:
             raise ConfigError(
                 f"expected data.validation in [0, 1), a share of the training split, got "

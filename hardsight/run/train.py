@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from hardsight.run._train_config import ScheduleConfig as ScheduleConfig
 from hardsight.run._train_config import TrainConfig as TrainConfig
 from hardsight.run._train_engine import own_device, quiet, trainer_of
 from hardsight.run._train_folder import is_first_process, prepare, recipe_of
-from hardsight.run._train_images import Pixels, Shard
+from hardsight.run._train_images import Decoded, Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
 from hardsight.run._train_setup import Sources, batches_of, opened_sources
 from hardsight.table import ScoreTable, read_table
@@ -63,6 +64,8 @@ class TrainResult:
         dynamics: one row per training example with the summaries of its dynamics, where the
             recipe has ``track = true``; also in ``dynamics.parquet``.
         is_first_process: of several that train together, the one that writes and prints.
+        tracked: folder of the epochs of each set of examples that was watched but never trained
+            on; see ``track_on`` of :func:`train`.
     """
 
     folder: Path
@@ -74,11 +77,12 @@ class TrainResult:
     preprocessing: Preprocessing
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
+    tracked: dict[str, Path] = field(default_factory=dict)
 
 
 def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
     """:func:`train` by settings, as the command line does it."""
-    return _run(config, config.model.name, config.data.name, show_progress)
+    return _run(config, config.model.name, config.data.name, show_progress, None)
 
 
 def train(
@@ -87,6 +91,7 @@ def train(
     *,
     out: str | os.PathLike[str],
     show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a classifier on labelled data, select it on a validation split, and keep it.
@@ -98,6 +103,10 @@ def train(
             ``{"name": "cifar10", "test_split": "test"}``.
         out: folder of the run.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
+        track_on: examples to watch but never to train on, by name, each anything that
+            :func:`hardsight.data.open_source` takes: after every epoch the measures of
+            :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
+            key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
             ``validation``, ``validation_split`` and ``test_split`` go to its table ``data``.
@@ -129,26 +138,36 @@ def train(
     name = model if isinstance(model, str) else type(model).__name__
     given = {"model": name, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
-    return _run(config, model, data, show_progress)
+    return _run(config, model, data, show_progress, track_on)
 
 
-def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None) -> TrainResult:
+def _run(
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    track_on: Mapping[str, Any] | None,
+) -> TrainResult:
     pl = require("lightning.pytorch", extra="train", feature="training")
     folder, device = Path(config.out), chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = _loaded(config, model, sources)
     loss = TotalLoss(config.loss)
-    _check_strategy(config, loss)
-    needs_head = loss.needs_embeddings or config.track
+    watched = _watched(config, sources, track_on)
+    _check_strategy(config, loss, watched)
+    needs_head = loss.needs_embeddings or config.track or bool(watched)
     head = _head(config, loaded.model, sources) if needs_head else None
     recipe = recipe_of(config, sources)
+    recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:
         prepare(folder, recipe, resume=config.resume)
     if config.resume and (folder / _RESULT).exists():
-        return _finished(folder, config, loaded, sources)
+        return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), torch.random.fork_rng():
-        recorder, pixels, tracker = _fitted(pl, config, sources, loaded, loss, head, device, show)
+        recorder, pixels, tracker = _fitted(
+            pl, config, sources, loaded, loss, head, device, show, watched
+        )
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
     result = TrainResult(
@@ -161,6 +180,7 @@ def _run(config: TrainConfig, model: str | nn.Module, data: Any, show: bool | No
         sources.train.how,
         None if tracker is None else _dynamics(tracker, folder, is_first),
         is_first,
+        {name: folder / "tracked" / name for name in watched},
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
@@ -190,7 +210,23 @@ def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
     return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
 
 
-def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
+def _watched(
+    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+) -> dict[str, Decoded]:
+    """The examples to watch, by name; none in most runs."""
+    if not (config.track_test or given):
+        return {}
+    from hardsight.run._train_watch import watched_sets  # needs Lightning
+
+    return watched_sets(config, sources, given)
+
+
+def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
+    if config.strategy == "fsdp" and watched:
+        raise ConfigError(
+            "strategy 'fsdp' splits the weights, which a pass over tracked examples (track_test, "
+            "track_on) needs whole; use strategy = 'ddp'"
+        )
     if config.strategy == "fsdp" and loss.needs_class_weights:
         raise ConfigError(
             "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
@@ -209,6 +245,7 @@ def _fitted(
     head: Head | None,
     device: torch.device,
     show: bool | None,
+    watched: Mapping[str, Decoded],
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
     from hardsight.run._train_module import TrainModule
     from hardsight.run._train_records import LAST, ProgressBar, RunRecorder
@@ -230,6 +267,14 @@ def _fitted(
         tracker = _tracker(config, sources, loaded.model.get_submodule(head.name), start)
         # before the recorder: an epoch's rows are written when its checkpoint says so
         trainer.callbacks.append(tracker.lightning_callback())
+    if watched:
+        from hardsight.run._train_watch import evaluation_tracking
+
+        assert head is not None
+        how: dict[str, Any] = {"shard": shard, "classes": sources.classes, "start": start}
+        trainer.callbacks.append(
+            evaluation_tracking(config, watched, loaded.model, head, pixels, show=show, **how)
+        )
     trainer.callbacks += [recorder, bar]
     loaded.model.train()
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
@@ -284,7 +329,11 @@ def _advice(last: Path, rows: list[dict[str, float]]) -> str:
 
 
 def _finished(
-    folder: Path, config: TrainConfig, loaded: LoadedModel, sources: Sources
+    folder: Path,
+    config: TrainConfig,
+    loaded: LoadedModel,
+    sources: Sources,
+    watched: Mapping[str, Decoded],
 ) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -299,6 +348,7 @@ def _finished(
         sources.train.how,
         read_table(folder / _DYNAMICS) if config.track else None,
         is_first_process(),
+        {name: folder / "tracked" / name for name in watched},
     )
 
 
