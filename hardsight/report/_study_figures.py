@@ -116,13 +116,80 @@ def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
 
 
 def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """Mean score against the level of degradation."""
-    return []
+    """Accuracy and mean score against the level, one figure per kind of degradation."""
+    return [_levels(study, folder) for study in content["result"]]
+
+
+def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    levels, kind = np.array(study["levels"]), study["kind"]
+    with _panels(1 + len(study["scores"]), size=(3.4, 3.0)) as (figure, axes):
+        accuracy = study["accuracy"]
+        values = np.array([one["value"] for one in accuracy])
+        ends = np.array([[one["value"] - one["low"], one["high"] - one["value"]]
+                         for one in accuracy]).T  # fmt: skip
+        axes[0, 0].errorbar(levels, values, yerr=ends.clip(0), fmt="o-", capsize=3,
+                            color=_COLOURS[0])  # fmt: skip
+        axes[0, 0].set(title="accuracy (95 % interval)", xlabel=f"{kind} level", ylabel="accuracy")
+        for axis, one in zip(axes[0, 1:], study["scores"], strict=True):
+            mean, std = np.array(one["means"]), np.array(one["stds"])
+            axis.plot(levels, mean, "o-", color=_COLOURS[1], label="mean over pictures")
+            axis.fill_between(levels, mean - std, mean + std, color=_COLOURS[1], alpha=0.15,
+                              label="± standard deviation", lw=0)  # fmt: skip
+            axis.set(title=title(one["name"]), xlabel=f"{kind} level", ylabel=title(one["name"]))
+        axes[0, -1].legend(fontsize=8)
+        if kind == "contrast":  # harder to the right, as for noise
+            for axis in axes[0]:
+                axis.invert_xaxis()
+        name = _save(figure, folder / f"degradation-{kind}.svg")
+    return name, f"Accuracy and scores by level of {kind}; harder to see towards the right."
 
 
 def dynamics_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
-    """Measures against epochs."""
-    return []
+    """Measures against epochs: all examples of every run, then the groups of each run."""
+    runs = content["result"]["runs"]
+    made = [_all_runs(runs, folder)]
+    for place, run in enumerate(runs):
+        if run["groups"]:
+            file = folder / f"dynamics-groups-{place + 1}.svg"
+            made.append(_groups(run, file))
+    return made
+
+
+_ALONG = ("norm", "avh", "confidence", "correct")
+
+
+def _all_runs(runs: list[Any], folder: Path) -> tuple[str, str]:
+    with _panels(len(_ALONG), size=(3.4, 3.0)) as (figure, axes):
+        for place, run in enumerate(runs):
+            colour = _COLOURS[place % len(_COLOURS)]
+            _along(axes[0], run["overall"], run["epochs"], colour, run["name"], band=True)
+        axes[0, -1].legend(fontsize=8)
+        name = _save(figure, folder / "dynamics.svg")
+    return name, "Means over examples by epoch; bands: standard deviation over examples."
+
+
+def _groups(run: Mapping[str, Any], file: Path) -> tuple[str, str]:
+    with _panels(len(_ALONG), size=(3.4, 3.0)) as (figure, axes):
+        for place, group in enumerate(run["groups"]):
+            colour = _COLOURS[place % len(_COLOURS)]
+            label = f"{group['group']}, n {group['n']:,}"
+            _along(axes[0], group, run["epochs"], colour, label, band=False)
+        axes[0, -1].legend(fontsize=8)
+        name = _save(figure, file)
+    return name, f"{run['name']}: means by epoch, split by the share of people who chose the label."
+
+
+def _along(
+    axes: Any, curves: Mapping[str, Any], epochs: int, colour: str, label: str, *, band: bool
+) -> None:
+    at = np.arange(1, epochs + 1)
+    for axis, measure in zip(axes, _ALONG, strict=True):
+        mean, std = np.array(curves["means"][measure]), np.array(curves["stds"][measure])
+        axis.plot(at, mean, "-o", ms=3, color=colour, label=label)
+        if band and measure in ("norm", "avh"):
+            axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
+        axis.set(title=title(measure), xlabel="epoch", ylabel=title(measure))
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def title(name: str) -> str:

@@ -5,10 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from hardsight.data import human_frequency
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency
 from hardsight.errors import TableError
 from hardsight.registry import unknown_name
+from hardsight.run._study_degradation import DegradationStudy as DegradationStudy
+from hardsight.run._study_degradation import ScoreByLevel as ScoreByLevel
+from hardsight.run._study_degradation import degradation_study as degradation_study
+from hardsight.run._study_dynamics import Curves as Curves
+from hardsight.run._study_dynamics import DynamicsStudy as DynamicsStudy
+from hardsight.run._study_dynamics import Histories as Histories
+from hardsight.run._study_dynamics import Observation as Observation
+from hardsight.run._study_dynamics import RunDynamics as RunDynamics
+from hardsight.run._study_dynamics import observations as observations
+from hardsight.run._study_dynamics import read_histories as read_histories
+from hardsight.run._study_dynamics import run_dynamics as run_dynamics
 from hardsight.run._study_human import HumanStudy as HumanStudy
 from hardsight.run._study_human import Hypothesis as Hypothesis
 from hardsight.run._study_human import ScoreAgainstPeople as ScoreAgainstPeople
@@ -92,6 +107,118 @@ def study_human(
         figures = {"histograms": study.histograms}
         write_study(out, "human", study, study.tables(), settings=settings, figures=figures)
     return study
+
+
+def study_degradation(
+    model: Any,
+    data: Any,
+    *,
+    noise: Sequence[float] = NOISE_LEVELS,
+    contrast: Sequence[float] = CONTRAST_LEVELS,
+    scores: Sequence[str] = ("avh", "model_confidence", "feature_norm"),
+    limit: int | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> list[DegradationStudy]:
+    """Scores of the same pictures at every level of noise and of contrast.
+
+    Args:
+        model: as :func:`hardsight.score` takes it.
+        data: pictures, as :func:`hardsight.data.open_source` takes them.
+        noise: widths of additive uniform noise; empty for none.
+        contrast: levels of contrast; empty for none.
+        scores: names of scores.
+        limit: take so many pictures, evenly spaced over the data.
+        seed: of the noise; each picture has the same draw at every level.
+        split: of data that has several.
+        data_root: folder above those of named datasets.
+        out: folder for ``study.json``; see :func:`study_human`.
+        options: further keywords of :func:`hardsight.score`, such as ``device``.
+
+    Returns:
+        one study for noise and one for contrast.
+
+    Raises:
+        OptionError: no levels, or one outside ``[0, 1]``.
+        DataError: the data holds no pictures.
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Definition 4, Figs. 17 and 18.
+    """
+    from hardsight.run._study_levels import level_scores
+
+    kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
+    found = [
+        degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
+        for kind, values, correct, harder in level_scores(
+            model, data, kinds, scores=scores, limit=limit, seed=seed, split=split,
+            data_root=data_root, **options,
+        )
+    ]  # fmt: skip
+    if out is not None:
+        settings = {
+            "model": str(model), "data": str(data), "split": split, "limit": limit, "seed": seed,
+        }  # fmt: skip
+        tables = [table for study in found for table in study.tables()]
+        write_study(out, "degradation", found, tables, settings=settings, figures={})
+    return found
+
+
+def study_dynamics(
+    runs: Sequence[str | os.PathLike[str]],
+    *,
+    examples: str = "test",
+    human: str | os.PathLike[str] | None = None,
+    bins: Sequence[float] = HUMAN_BINS,
+    out: str | os.PathLike[str] | None = None,
+) -> DynamicsStudy:
+    """Norm, AVH, confidence and accuracy along training, and the AVH paper's observations.
+
+    Args:
+        runs: folders of ``hardsight train``, of different models to compare them.
+        examples: ``test`` (recorded with ``track_test = true``), ``train`` (``track = true``), or
+            a name given to ``track_on`` of :func:`hardsight.train`.
+        human: what people chose, as in :func:`study_human`; curves are then split by it.
+        bins: edges of the bins of human frequency.
+        out: folder for ``study.json``; see :func:`study_human`.
+
+    Raises:
+        MissingDataError: a run has nothing recorded.
+        OptionError: no run was given.
+        HardsightError: another subclass that says what to do.
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Section 3.2, Figs. 4, 9 and 10.
+    """
+    folders = [Path(run) for run in runs]
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    found = []
+    for folder, name in zip(folders, names, strict=True):
+        histories = read_histories(folder, examples=examples, name=name)
+        frequency = None if human is None else _tracked_frequency(histories, human)
+        found.append(run_dynamics(histories, frequency=frequency, bins=bins))
+    study = DynamicsStudy(tuple(found), observations(found))
+    if out is not None:
+        settings = {
+            "runs": [str(folder) for folder in folders], "examples": examples,
+            "human": None if human is None else os.fspath(human), "bins": list(bins),
+        }  # fmt: skip
+        write_study(out, "dynamics", study, study.tables(), settings=settings, figures={})
+    return study
+
+
+def _tracked_frequency(histories: Histories, human: str | os.PathLike[str]) -> NDArray[np.float64]:
+    if histories.examples is None:
+        raise TableError(
+            f"the run {histories.name} does not say who its examples are, so what people said "
+            "cannot be joined; study the examples of track_test or track_on"
+        )
+    return human_frequency(histories.examples, file=human)[histories.rows]
 
 
 def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:
