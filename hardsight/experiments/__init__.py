@@ -4,6 +4,9 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 :class:`Result`; the lines below list and register them.
 """
 
+from hardsight.experiments._avh_degradation import avh_degradation as avh_degradation
+from hardsight.experiments._avh_dynamics import avh_dynamics as avh_dynamics
+from hardsight.experiments._avh_human import avh_human as avh_human
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS

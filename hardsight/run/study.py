@@ -21,14 +21,17 @@ from hardsight.run._study_dynamics import DynamicsStudy as DynamicsStudy
 from hardsight.run._study_dynamics import Histories as Histories
 from hardsight.run._study_dynamics import Observation as Observation
 from hardsight.run._study_dynamics import RunDynamics as RunDynamics
+from hardsight.run._study_dynamics import concordance as concordance
 from hardsight.run._study_dynamics import observations as observations
 from hardsight.run._study_dynamics import read_histories as read_histories
 from hardsight.run._study_dynamics import run_dynamics as run_dynamics
+from hardsight.run._study_dynamics import settled_epoch as settled_epoch
 from hardsight.run._study_human import HumanStudy as HumanStudy
 from hardsight.run._study_human import Hypothesis as Hypothesis
 from hardsight.run._study_human import ScoreAgainstPeople as ScoreAgainstPeople
 from hardsight.run._study_human import human_study as human_study
 from hardsight.run._study_tables import StudyTable as StudyTable
+from hardsight.run._study_tables import said_p as said_p
 from hardsight.run._study_tables import write_study
 from hardsight.stats import HUMAN_BINS
 from hardsight.table import ScoreTable, read_table
