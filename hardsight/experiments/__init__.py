@@ -6,6 +6,7 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 
 from hardsight.experiments._avh_degradation import avh_degradation as avh_degradation
 from hardsight.experiments._avh_dynamics import avh_dynamics as avh_dynamics
+from hardsight.experiments._avh_geometry import avh_geometry as avh_geometry
 from hardsight.experiments._avh_human import avh_human as avh_human
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs

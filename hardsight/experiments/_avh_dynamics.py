@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -221,7 +222,8 @@ def _counted_rise(runs: Sequence[RunDynamics]) -> str:
     larger = sum(ratio > 1 for ratio in ratios)
     return (
         f"last over first epoch: {np.nanmin(ratios):.2f} to {np.nanmax(ratios):.2f}, larger than 1 "
-        f"in {larger} of {len(runs)} runs; the mean norm rises in {rising} of {count} steps between epochs"
+        f"in {larger} of {len(runs)} runs; the mean norm rises in {rising} of {count} steps "
+        "between epochs"
     )
 
 
@@ -372,12 +374,20 @@ def _mean_and_spread(curves: Sequence[Sequence[float]]) -> tuple[Floats, Floats]
     return values.mean(axis=0), values.std(axis=0, ddof=1 if len(values) > 1 else 0)
 
 
-def _line(axis: object, curves: Sequence[Sequence[float]], colour: str, label: str) -> None:
+def _line(axis: Any, curves: Sequence[Sequence[float]], colour: str, label: str) -> None:
     """Mean over seeds with a band of their standard deviation; epochs or steps from 1."""
     mean, std = _mean_and_spread(curves)
     at = np.arange(1, len(mean) + 1)
-    axis.plot(at, mean, color=colour, label=label)  # type: ignore[attr-defined]
-    axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.2, lw=0)  # type: ignore[attr-defined]
+    axis.plot(at, mean, color=colour, label=label)
+    axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
+    axis.locator_params(axis="x", integer=True)
+
+
+def _legend(figure: Any, axis: Any, title: str | None = None) -> None:
+    """One legend under the whole figure, of what one panel shows."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8,
+                  title=title, title_fontsize=8)  # fmt: skip
 
 
 _BAND = "Lines: mean over examples and seeds; bands: standard deviation over seeds."
@@ -392,8 +402,7 @@ def _human_figure(lab: Lab, runs: Runs, subjects: Subjects) -> Figure:
                 _line(axis, [run.groups[place].means[key] for run in of_seeds], COLOURS[place],
                       f"{group.group.replace('people ', '')}, n {group.n:,}")  # fmt: skip
             axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
-        axes[3 * row + 2].legend(fontsize=7, title=f"chosen by {subjects.annotators}",
-                                 title_fontsize=7)  # fmt: skip
+    _legend(figure, axes[0], f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "human-bins",
         caption=f"Fig. 4: norm, AVH and accuracy by epoch, split by the share of "
@@ -409,7 +418,7 @@ def _confidence_figure(lab: Lab, runs: Runs, subjects: Subjects) -> Figure:
             curves = [run.groups[place].means["confidence"] for run in of_seeds]
             _line(axis, curves, COLOURS[place], group.group.replace("people ", ""))
         axis.set(title=say(model), xlabel="epoch", ylabel="model confidence")
-    axes[-1].legend(fontsize=7, title=f"chosen by {subjects.annotators}", title_fontsize=7)
+    _legend(figure, axes[0], f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "confidence",
         caption=f"Fig. 9: model confidence by epoch, split likewise. {_BAND}",
@@ -424,7 +433,7 @@ def _overall_figure(lab: Lab, runs: Runs) -> Figure:
         for place, (model, of_seeds) in enumerate(runs.items()):
             _line(axis, [run.overall.means[key] for run in of_seeds], COLOURS[place], say(model))
         axis.set(title=title, xlabel="epoch", ylabel=title)
-    axes[-1].legend(fontsize=7)
+    _legend(figure, axes[0])
     return lab.figure(
         figure, "overall",
         caption=f"Figs. 10 and 13: all test examples by epoch. {_BAND}",
@@ -443,7 +452,7 @@ def _level_figure(
                 curves = [of_level[place].means[key] for of_level in of_seeds]
                 _line(axis, curves, COLOURS[place], f"{kind} {level:g}")
             axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
-        axes[3 * row + 2].legend(fontsize=7)
+    _legend(figure, axes[0])
     number, count = (11 if kind == "noise" else 12), next(iter(by_model.values()))[0][0].n
     return lab.figure(
         figure, kind,

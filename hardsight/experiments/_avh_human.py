@@ -450,7 +450,7 @@ def class_groups(classes: Sequence[str]) -> dict[str, list[int]]:
                 f"{classes[animals[1]]} (1 class)": animals[1:2]}  # fmt: skip
     count = len(classes)
     return {
-        f"{count} classes": list(range(count)),
+        f"{count // 2} classes": list(range(count // 2)),
         f"{max(2, count // 3)} classes": list(range(max(2, count // 3))),
         "1 class": [0],
     }
