@@ -53,6 +53,7 @@ class ModelSetting:
             the paper's 90.
         batch_size: of training.
         train_limit: train on so many examples; all by default.
+        test_limit: watch so many test examples; all by default.
         degraded: test pictures that are also watched at every level of noise and contrast.
         seeds: one network each.
     """
@@ -62,6 +63,7 @@ class ModelSetting:
     epochs: int = 12
     batch_size: int = 512
     train_limit: int | None = None
+    test_limit: int | None = None
     degraded: int = 2000
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -95,7 +97,7 @@ class Subjects:
         self._lab, self._setting = lab, setting
         name = setting.dataset
         self._train = lab.source(name, "train", limit=setting.train_limit)
-        test = lab.source(name, "test")
+        test = lab.source(name, "test", limit=setting.test_limit)
         self.annotators = "people" if test.human_counts is not None else "simulated annotators"
         if test.human_counts is None:
             test = with_simulated_annotators(lab.source(name, "train"), test)

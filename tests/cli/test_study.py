@@ -85,3 +85,70 @@ def test_what_is_not_there_is_wrong_usage(scored, tmp_path):
     missing = run("human", scored, "--human", tmp_path / "none.csv")
     assert missing.exit_code == 2
     assert "none.csv" in missing.output
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    hs.train(
+        "small_cnn", "builtin:digits", split="train", test_split="test", track_test=True,
+        out=folder, epochs=2, batch_size=256, device="cpu", show_progress=False,
+    )  # fmt: skip
+    return folder
+
+
+def test_dynamics_follows_a_run_and_splits_it_by_people(trained, people):
+    done = run("dynamics", trained, "--human", people)
+    assert done.exit_code == 0, done.output
+    assert "The paper's observations" in done.output
+    assert "people [0.8, 1]" in done.output
+    page = (trained / "study-dynamics" / "study.md").read_text()
+    for name in ("dynamics.svg", "dynamics-groups-1.svg"):
+        assert f"]({name})" in page
+        assert (trained / "study-dynamics" / name).read_text().startswith("<?xml")
+
+
+def test_dynamics_says_what_to_train_with(trained, tmp_path):
+    done = run("dynamics", trained, "--examples", "train")
+    assert done.exit_code == 2
+    assert "train with track = true" in done.output.replace("\n", " ")
+    assert run("dynamics").exit_code == 2
+
+
+def test_degradation_scores_a_trained_model_at_every_level(trained, tmp_path):
+    done = run(
+        "degradation", "--model", trained, "--data", "builtin:digits", "--split", "test",
+        "--device", "cpu", "--limit", 30, "--noise", "0,0.4", "--contrast", "1,0.1",
+        "--out", tmp_path / "study",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "Scores by level of contrast" in done.output
+    for name in ("degradation-noise.svg", "degradation-contrast.svg", "study.md"):
+        assert (tmp_path / "study" / name).exists()
+
+
+def test_a_page_without_matplotlib_has_the_tables_and_says_so(
+    scored, people, tmp_path, monkeypatch
+):
+    import sys
+
+    run("human", scored, "--human", people, "--out", tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = hs.report.write_study(tmp_path).read_text()
+    assert "No figures: a study's figures needs 'matplotlib'" in page
+    assert "| score | n | Spearman |" in page
+
+
+def test_a_page_of_nothing_is_explained(tmp_path):
+    from hardsight.errors import DataError, MissingDataError
+
+    with pytest.raises(MissingDataError, match=r"no study at .*; make one with hardsight study"):
+        hs.report.write_study(tmp_path)
+    for text, message in (
+        ("{", "is no study: "),
+        ("{}", "is no study; make one"),
+        ('{"kind": "human", "format": 9}', "has study format 9, this version reads 1"),
+    ):
+        (tmp_path / "study.json").write_text(text)
+        with pytest.raises(DataError, match=message):
+            hs.report.write_study(tmp_path)

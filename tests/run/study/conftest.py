@@ -40,3 +40,13 @@ def table(people):
         "scores": {name: {"higher_is_harder": harder} for name, harder in FACTS.items()},
     }
     return ScoreTable(with_metadata(rows, about))
+
+
+@pytest.fixture
+def embeddings_file(tmp_path):
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "embeddings.npz", embeddings=draw.normal(size=(9, 4)).astype(np.float32),
+        labels=np.arange(9) % 3, class_weights=draw.normal(size=(3, 4)).astype(np.float32),
+    )  # fmt: skip
+    return tmp_path / "embeddings.npz"
