@@ -319,7 +319,7 @@ def _sphere_figure(lab: Lab, one: Sphere) -> Figure:
     axes[0].set_title("points on the sphere")
     for axis, values, title in ((axes[1], one.avh, "AVH"), (axes[2], one.norm, "norm ‖x‖")):
         dots = axis.scatter(across, up, c=values, s=4, cmap="viridis", rasterized=True)
-        figure.colorbar(dots, ax=axis, label=title)
+        figure.colorbar(dots, ax=axis, label=title).solids.set_rasterized(True)
         axis.set_title(title)
     for axis in axes:
         axis.set(xlabel="first minus second coordinate", ylabel="third coordinate")

@@ -216,4 +216,4 @@ def density(figure: Any, axis: Any, x: Floats, y: Floats, *, bins: int = 25) -> 
         norm=LogNorm(1, max(2.0, float(counts.max()))),
     )  # fmt: skip
     axis.grid(False)
-    figure.colorbar(mesh, ax=axis, label="examples")
+    figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)

@@ -22,6 +22,8 @@ _STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
+    "figure.facecolor": "white",
+    "svg.fonttype": "none",
     "svg.hashsalt": "hardsight",
     "figure.constrained_layout.use": True,
 }
@@ -86,11 +88,11 @@ def density(figure: Any, axis: Any, one: Mapping[str, Any]) -> None:
     counts = np.array(one["counts"], dtype=np.float64).T
     shown = np.ma.masked_equal(counts, 0)
     mesh = axis.pcolormesh(
-        one["x_edges"], one["y_edges"], shown, cmap="viridis", rasterized=False,
+        one["x_edges"], one["y_edges"], shown, cmap="viridis", rasterized=True,
         norm=LogNorm(1, max(2.0, float(counts.max()))),
     )  # fmt: skip
     axis.grid(False)
-    figure.colorbar(mesh, ax=axis, label="examples")
+    figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)
 
 
 def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
