@@ -1,7 +1,7 @@
-"""Train three losses on Fashion-MNIST and put them on one evaluation card.
+r"""Train three losses on Fashion-MNIST and put them on one evaluation card.
 
     python examples/live_card.py --data-root data                     # a GPU, about a minute
-    python examples/live_card.py --data-root data --model small_cnn --limit 10000 \\
+    python examples/live_card.py --data-root data --model small_cnn --limit 10000 \
         --epochs 3 --attack-examples 64
 
 ``data`` holds ``fashion-mnist/`` and ``mnist/`` with their four idx files each; MNIST plays the

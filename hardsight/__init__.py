@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from hardsight.heads import find_head as find_head
     from hardsight.run.adapt import adapt as adapt
     from hardsight.run.score import score as score
+    from hardsight.run.study import study_degradation as study_degradation
+    from hardsight.run.study import study_dynamics as study_dynamics
+    from hardsight.run.study import study_human as study_human
     from hardsight.run.train import train as train
     from hardsight.table import read_table as read_table
 
@@ -50,6 +53,9 @@ _VERBS = {
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
+    "study_degradation": "hardsight.run.study",
+    "study_dynamics": "hardsight.run.study",
+    "study_human": "hardsight.run.study",
     "train": "hardsight.run.train",
 }
 

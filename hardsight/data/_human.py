@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
 from hardsight.data._wrapped import stored_column
 from hardsight.errors import DataError, MissingDataError, ShapeError
+from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from hardsight.data._example import ExampleSource
 
 COUNTS_COLUMN = "human_counts"
+_INDEX_COLUMN = "index"
 _ID_COLUMNS = ("id", "image", "path", "file", "filename", "image_name")
 _VALUE_COLUMNS = (
     "human_frequency", "human_selection_frequency", "selection_frequency", "frequency", "hsf",
@@ -28,17 +31,19 @@ _VALUE_COLUMNS = (
 
 
 def human_frequency(
-    source: ExampleSource, *, file: str | os.PathLike[str] | None = None
+    source: ExampleSource | ScoreTable, *, file: str | os.PathLike[str] | None = None
 ) -> NDArray[np.float64]:
     r"""Share of people who chose the label of each example.
 
     .. math:: f_i = \frac{\mathrm{counts}_{i, y_i}}{\sum_c \mathrm{counts}_{i, c}}
 
     Args:
-        source: from :func:`hardsight.data.open_source`.
+        source: from :func:`hardsight.data.open_source`, or a table of its scores, whose rows are
+            then found by their index or id.
         file: where the source has no column ``human_counts``: counts ``[N, C]`` in the source's
-            order (``.npy``, such as ``cifar10h-counts.npy``), or a CSV with a column of ids
-            (``id``, ``image``, ``path``, ...; whole ids or file names) and one of frequencies
+            order (``.npy``, such as ``cifar10h-counts.npy``, or the column ``human_counts`` of a
+            ``.parquet``), or a CSV with a column of ids (``id``, ``image``, ``path``, ...; whole
+            ids or file names) or positions (``index``, from 0) and one of frequencies
             (``human_frequency``, ``frequency``, ...).
 
     Returns:
@@ -48,29 +53,77 @@ def human_frequency(
     Raises:
         MissingDataError: there are no counts, or no such file.
         ShapeError: the number of counts differs from that of examples or classes.
-        DataError: counts are negative or all 0, a frequency is outside ``[0, 1]``, or an id of a
-            CSV repeats.
+        DataError: counts are negative or all 0, a frequency is outside ``[0, 1]``, or an id or
+            index of a CSV repeats, or an index runs past the examples.
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 2 (human selection frequency);
         Peterson et al., Human uncertainty makes classification more robust, 2019 (CIFAR-10H).
     """
+    rows = _rows_of_table(source) if isinstance(source, ScoreTable) else _rows_of_source(source)
     if file is not None:
         path = existing(file)
         if path.suffix.lower() == ".csv":
-            return _from_csv(source, path)
-        return _shares(source, _stored_counts(path), str(path))
-    counts = stored_column(source, COUNTS_COLUMN)
+            return _from_csv(rows, path)
+        return _shares(rows, _stored_counts(path), str(path))
+    counts = stored_column(source, COUNTS_COLUMN) if rows.may_hold_counts else None
     if counts is None:
         raise MissingDataError(
-            f"{source.spec} holds no column {COUNTS_COLUMN!r}; pass file=, with counts [N, C] "
-            "(.npy) or a CSV of ids and frequencies"
+            f"{rows.spec} holds no column {COUNTS_COLUMN!r}; pass file=, with counts [N, C] "
+            "(.npy, .parquet) or a CSV of ids and frequencies"
         )
-    return _shares(source, _stacked(counts, source.spec), source.spec)
+    return _shares(rows, _stacked(counts, rows.spec), rows.spec)
 
 
-def _shares(source: ExampleSource, counts: NDArray[Any], where: str) -> NDArray[np.float64]:
-    wanted = (len(source), len(source.classes))
+@dataclass(frozen=True)
+class _Rows:
+    """The examples whose frequency is asked for.
+
+    Attributes:
+        spec: what they are called in messages.
+        ids: their names.
+        labels: their classes.
+        positions: where they stand in the source.
+        length: examples of the source.
+        num_classes: classes of it.
+        may_hold_counts: whether the counts may lie beside the examples themselves.
+    """
+
+    spec: str
+    ids: list[str]
+    labels: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    length: int
+    num_classes: int
+    may_hold_counts: bool
+
+
+def _rows_of_source(source: ExampleSource) -> _Rows:
+    every = range(len(source))
+    labels = np.array([source.label_of(index) for index in every], dtype=np.int64)
+    ids = [source.id_of(index) for index in every]
+    positions, classes = np.arange(len(labels)), len(source.classes)
+    return _Rows(source.spec, ids, labels, positions, len(labels), classes, True)
+
+
+def _rows_of_table(table: ScoreTable) -> _Rows:
+    """Rows of a table; examples that could not be read are counted, though they have no row."""
+    positions = table.column("index").astype(np.int64)
+    unread = int(table.metadata.get("counts", {}).get("errors", 0))
+    last = int(positions.max()) if len(positions) else -1
+    return _Rows(
+        spec=str(table.path or "the table"),
+        ids=[str(name) for name in table.column("id")],
+        labels=table.column("label").astype(np.int64),
+        positions=positions,
+        length=max(len(table) + unread, last + 1),
+        num_classes=len(table.classes),
+        may_hold_counts=False,
+    )
+
+
+def _shares(rows: _Rows, counts: NDArray[Any], where: str) -> NDArray[np.float64]:
+    wanted = (rows.length, rows.num_classes)
     if counts.shape != wanted:
         raise ShapeError(
             f"expected human counts [{wanted[0]}, {wanted[1]}] (examples, classes) in {where}, "
@@ -83,8 +136,7 @@ def _shares(source: ExampleSource, counts: NDArray[Any], where: str) -> NDArray[
             f"expected counts of at least one person per example in {where}, got "
             f"{counts[bad[0]].tolist()} at position {bad[0]} ({len(bad)} such examples)"
         )
-    labels = np.array([source.label_of(index) for index in range(len(source))])
-    shares: NDArray[np.float64] = counts[np.arange(len(labels)), labels] / totals
+    shares: NDArray[np.float64] = counts[rows.positions, rows.labels] / totals[rows.positions]
     return shares
 
 
@@ -100,6 +152,8 @@ def _stacked(lists: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _stored_counts(path: Path) -> NDArray[Any]:
+    if path.suffix.lower() == ".parquet":
+        return _parquet_counts(path)
     arrays = stored_arrays(path)
     found = next((arrays[name] for name in ("", COUNTS_COLUMN, "counts") if name in arrays), None)
     if found is None:
@@ -110,44 +164,86 @@ def _stored_counts(path: Path) -> NDArray[Any]:
     return found.whole()
 
 
-def _from_csv(source: ExampleSource, path: Path) -> NDArray[np.float64]:
-    stated = _csv_frequencies(path)
-    ids = [source.id_of(index) for index in range(len(source))]
+def _parquet_counts(path: Path) -> NDArray[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as err:
+        raise DataError(f"{path} is not a readable parquet file: {err}") from err
+    with file:
+        if COUNTS_COLUMN not in file.schema_arrow.names:
+            raise DataError(
+                f"expected a column {COUNTS_COLUMN!r} in {path}, got "
+                f"{', '.join(file.schema_arrow.names) or 'none'}"
+            )
+        lists = file.read([COUNTS_COLUMN])[COUNTS_COLUMN].to_numpy()
+    return _stacked(lists, str(path))
+
+
+def _from_csv(rows: _Rows, path: Path) -> NDArray[np.float64]:
+    key, stated = _csv_frequencies(path)
+    if key == _INDEX_COLUMN:
+        found = _by_position(rows, stated, path)
+        first = "0"
+    else:
+        found = _by_name(rows, stated, path)
+        first = repr(rows.ids[0]) if rows.ids else "none"
+    if np.isnan(found).all():
+        raise DataError(
+            f"{path} lists none of the {len(rows.ids):,} examples of {rows.spec}; expected ids "
+            f"such as {first}, got {next(iter(stated), 'no rows')!r}"
+        )
+    return found
+
+
+def _by_name(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[np.float64]:
+    ids = rows.ids
     keys = ids if any(name in stated for name in ids) else [name.rpartition("/")[2] for name in ids]
     repeated = [key for key, count in Counter(keys).items() if count > 1 and key in stated]
     if repeated:
         raise DataError(
-            f"{path} names {repeated[0]!r}, which {source.spec} holds more than once; use whole "
+            f"{path} names {repeated[0]!r}, which {rows.spec} holds more than once; use whole "
             f"ids such as {ids[0]!r}"
         )
-    found = np.array([stated.get(key, np.nan) for key in keys])
-    if np.isnan(found).all():
-        raise DataError(
-            f"{path} lists none of the {len(ids):,} examples of {source.spec}; expected ids such "
-            f"as {ids[0]!r}, got {next(iter(stated), 'no rows')!r}"
-        )
-    return found
+    return np.array([stated.get(key, np.nan) for key in keys])
 
 
-def _csv_frequencies(path: Path) -> dict[str, float]:
+def _by_position(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[np.float64]:
+    for name in stated:
+        if not name.isdecimal() or int(name) >= rows.length:
+            raise DataError(
+                f"expected an index from 0 to {rows.length - 1} in {path}, as {rows.spec} has "
+                f"{rows.length:,} examples, got {name!r}; use the file of this split"
+            )
+    values = {int(name): value for name, value in stated.items()}
+    return np.array([values.get(int(position), np.nan) for position in rows.positions])
+
+
+def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
+    """The column of ids, and the frequency of each."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
         columns = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = columns
-        key = next((name for name in _ID_COLUMNS if name in columns), None)
+        key = next((name for name in (*_ID_COLUMNS, _INDEX_COLUMN) if name in columns), None)
         value = next((name for name in _VALUE_COLUMNS if name in columns), None)
         if key is None or value is None:
             raise DataError(
-                f"expected a column of ids ({', '.join(_ID_COLUMNS)}) and one of frequencies "
-                f"({', '.join(_VALUE_COLUMNS)}) in {path}, got {', '.join(columns) or 'no header'}"
+                f"expected a column of ids ({', '.join(_ID_COLUMNS)} or {_INDEX_COLUMN}) and one "
+                f"of frequencies ({', '.join(_VALUE_COLUMNS)}) in {path}, got "
+                f"{', '.join(columns) or 'no header'}"
             )
         found: dict[str, float] = {}
         for row in rows:
             name, text = (row[key] or "").strip(), (row[value] or "").strip()
+            if key == _INDEX_COLUMN and name.isdecimal():
+                name = str(int(name))  # 007 is 7
             if name in found:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
             found[name] = _frequency(text, f"{path}, line {rows.line_num}")
-    return found
+    return key, found
 
 
 def _frequency(text: str, where: str) -> float:

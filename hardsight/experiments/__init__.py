@@ -7,6 +7,10 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 from hardsight.experiments._amc_fig7 import amc_fig7 as amc_fig7
 from hardsight.experiments._amc_figs import amc_figs as amc_figs
 from hardsight.experiments._amc_table1 import amc_table1 as amc_table1
+from hardsight.experiments._avh_degradation import avh_degradation as avh_degradation
+from hardsight.experiments._avh_dynamics import avh_dynamics as avh_dynamics
+from hardsight.experiments._avh_geometry import avh_geometry as avh_geometry
+from hardsight.experiments._avh_human import avh_human as avh_human
 from hardsight.experiments._avh_selftrain import avh_selftrain as avh_selftrain
 from hardsight.experiments._avh_table5 import avh_table5 as avh_table5
 from hardsight.experiments._el_combine import el_combine as el_combine

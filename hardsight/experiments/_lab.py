@@ -118,7 +118,7 @@ class Lab:
             model: a name, or a table ``{"name": ..., "options": {...}}`` as in a recipe.
             source: to train on; the validation share is taken from it.
             seed: of the run.
-            settings: other keys of :class:`hardsight.run.train.TrainConfig`.
+            settings: other keys of :class:`hardsight.run.train.TrainConfig`, and ``track_on``.
         """
         key = {
             "model": model if isinstance(model, str | dict) else repr(model),
@@ -126,7 +126,7 @@ class Lab:
             "seed": seed,
             **settings,
         }
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode())
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=_identity).encode())
         folder = self.runs / digest.hexdigest()[:16]
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
@@ -180,6 +180,11 @@ class Lab:
         """Keep a matplotlib figure as ``NAME.svg`` beside the result."""
         save(figure, self.out / f"{name}.svg")
         return Figure(f"{name}.svg", caption, alt)
+
+
+def _identity(value: Any) -> str:
+    """What a setting that is no plain value is known by: data by its fingerprint."""
+    return value.fingerprint() if isinstance(value, MemorySource) else str(value)
 
 
 def _even(source: MemorySource, limit: int) -> np.ndarray[Any, Any]:

@@ -222,6 +222,8 @@ class TrainConfig:
         track: record every training example's hardness in every epoch; see
             :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
+        track_test: record the same of the test split, by a pass over it after every epoch; for
+            `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``.
     """
 
@@ -254,6 +256,7 @@ class TrainConfig:
     workers: int | None = None
     track: bool = False
     thumbnails: int = 600
+    track_test: bool = False
     resume: bool = False
 
     @classmethod
@@ -284,6 +287,8 @@ class TrainConfig:
         )
         if not self.loss:
             raise ConfigError("expected at least one loss, got none, e.g. loss = 'cross_entropy'")
+        if self.track_test and self.data.test_split is None:
+            raise ConfigError("track_test needs data.test_split, the split that is to be watched")
         if not 0 <= self.data.validation < 1:
             raise ConfigError(
                 f"expected data.validation in [0, 1), a share of the training split, got "

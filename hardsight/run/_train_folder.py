@@ -79,6 +79,8 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     differing = differing_keys(old, new)
     if old["data_fingerprint"] != new["data_fingerprint"]:
         differing.append("other training data")
+    if old.get("tracked", {}) != new.get("tracked", {}):
+        differing.append("other tracked examples")
     if differing:
         raise RunMismatchError(
             f"the run in {folder} cannot be continued with this recipe: it has "

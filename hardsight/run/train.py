@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from hardsight.run._train_engine import own_device, quiet, trainer_of
 from hardsight.run._train_fit import fit, start_of
 from hardsight.run._train_folder import is_first_process, prepare, recipe_of
 from hardsight.run._train_head import frozen_body, reset_head
-from hardsight.run._train_images import Pixels, Shard
+from hardsight.run._train_images import Decoded, Pixels, Shard
 from hardsight.run._train_losses import TotalLoss
 from hardsight.run._train_setup import (
     Sources,
@@ -79,6 +79,8 @@ class TrainResult:
         dynamics: one row per training example with the summaries of its dynamics, where the
             recipe has ``track = true``; also in ``dynamics.parquet``.
         is_first_process: of several that train together, the one that writes and prints.
+        tracked: folder of the epochs of each set of examples that was watched but never trained
+            on; see ``track_on`` of :func:`train`.
     """
 
     folder: Path
@@ -90,6 +92,7 @@ class TrainResult:
     preprocessing: Preprocessing
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
+    tracked: dict[str, Path] = field(default_factory=dict)
 
 
 def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
@@ -103,6 +106,7 @@ def train(
     *,
     out: str | os.PathLike[str],
     show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a classifier on labelled data, select it on a validation split, and keep it.
@@ -114,6 +118,10 @@ def train(
             ``{"name": "cifar10", "test_split": "test"}``.
         out: folder of the run.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
+        track_on: examples to watch but never to train on, by name, each anything that
+            :func:`hardsight.data.open_source` takes: after every epoch the measures of
+            :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
+            key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
             ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
@@ -150,11 +158,16 @@ def train(
     given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
-    return run_recipe(config, net_or_name, data, show_progress)
+    return run_recipe(config, net_or_name, data, show_progress, track_on=track_on)
 
 
 def run_recipe(
-    config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    track_on: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
@@ -164,22 +177,24 @@ def run_recipe(
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
-    _check_strategy(config, loss)
+    watched = _watched(config, sources, track_on)
+    _check_strategy(config, loss, watched)
     changes_head = config.freeze_body or config.reset_head
-    needs_head = loss.needs_embeddings or config.track or changes_head
+    needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
     head = _head(config, loaded.model, sources) if needs_head else None
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
+    recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:
         prepare(folder, recipe, resume=config.resume)
     if config.resume and (folder / _RESULT).exists():
-        return _finished(folder, config, loaded, sources)
+        return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), torch.random.fork_rng():
         recorder, pixels, tracker = _fitted(
-            pl, config, sources, loaded, loss, head, adversary, device, show
+            pl, config, sources, loaded, loss, head, adversary, device, show, watched
         )
     _load_best(loaded.model, folder)
     test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
@@ -193,6 +208,7 @@ def run_recipe(
         sources.train.how,
         None if tracker is None else _dynamics(tracker, config, sources, is_first, show),
         is_first,
+        {name: folder / "tracked" / name for name in watched},
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
@@ -241,7 +257,23 @@ def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
     return Adversary(config.adversarial, Normalisation(data.how.mean, data.how.std))
 
 
-def _check_strategy(config: TrainConfig, loss: TotalLoss) -> None:
+def _watched(
+    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+) -> dict[str, Decoded]:
+    """The examples to watch, by name; none in most runs."""
+    if not (config.track_test or given):
+        return {}
+    from hardsight.run._train_watch import watched_sets  # needs Lightning
+
+    return watched_sets(config, sources, given)
+
+
+def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
+    if config.strategy == "fsdp" and watched:
+        raise ConfigError(
+            "strategy 'fsdp' splits the weights, which a pass over tracked examples (track_test, "
+            "track_on) needs whole; use strategy = 'ddp'"
+        )
     if config.strategy == "fsdp" and loss.needs_class_weights:
         raise ConfigError(
             "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
@@ -261,6 +293,7 @@ def _fitted(
     adversary: Adversary | None,
     device: torch.device,
     show: bool | None,
+    watched: Mapping[str, Decoded],
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
     from hardsight.run._train_module import TrainModule
 
@@ -282,7 +315,17 @@ def _fitted(
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
-    callbacks = [] if tracker is None else [tracker.lightning_callback()]
+    callbacks: list[Any] = [] if tracker is None else [tracker.lightning_callback()]
+    if watched:
+        from hardsight.run._train_watch import evaluation_tracking
+
+        assert head is not None
+        how: dict[str, Any] = {"shard": shard, "start": start_of(config), "show": show}
+        callbacks.append(
+            evaluation_tracking(
+                config, watched, loaded.model, head, pixels, classes=sources.classes, **how
+            )
+        )
     still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
     with still:
         recorder = fit(
@@ -341,7 +384,11 @@ def _dynamics(
 
 
 def _finished(
-    folder: Path, config: TrainConfig, loaded: LoadedModel, sources: Sources
+    folder: Path,
+    config: TrainConfig,
+    loaded: LoadedModel,
+    sources: Sources,
+    watched: Mapping[str, Decoded],
 ) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -356,6 +403,7 @@ def _finished(
         sources.train.how,
         read_table(folder / DYNAMICS) if config.track else None,
         is_first_process(),
+        {name: folder / "tracked" / name for name in watched},
     )
 
 

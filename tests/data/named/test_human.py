@@ -107,3 +107,49 @@ def test_a_file_name_that_occurs_twice_needs_the_whole_id(tmp_path, folder, pict
     (tmp_path / "f.csv").write_text("id,frequency\nx.png,1\n")
     with pytest.raises(DataError, match=r"holds more than once; use whole ids such as 'a/x.png'"):
         human_frequency(open_source(tmp_path / "set"), file=tmp_path / "f.csv")
+
+
+@pytest.fixture
+def table(source):
+    """A table of the source without its third example, which could not be read."""
+    import pyarrow as pa
+
+    from hardsight.table import ScoreTable, with_metadata
+
+    index = [0, 1, 3, 4, 5]
+    rows = {"index": index, "id": [source.id_of(i) for i in index]}
+    rows["label"] = [LABELS[i] for i in index]
+    about = {"classes": ["a", "b", "c"], "counts": {"errors": 1}}
+    return ScoreTable(with_metadata(pa.table(rows), about))
+
+
+def test_rows_of_a_table_find_their_counts_by_position(tmp_path, source, table):
+    kept = [FREQUENCY[i] for i in (0, 1, 3, 4, 5)]
+    np.testing.assert_allclose(human_frequency(table, file=tmp_path / "a.parquet"), kept)
+    np.save(tmp_path / "counts.npy", np.array(COUNTS))
+    np.testing.assert_allclose(human_frequency(table, file=tmp_path / "counts.npy"), kept)
+    np.save(tmp_path / "kept.npy", np.array(COUNTS)[[0, 1, 3, 4, 5]])
+    with pytest.raises(ShapeError, match=r"expected human counts \[6, 3\].*got \[5, 3\]"):
+        human_frequency(table, file=tmp_path / "kept.npy")
+    with pytest.raises(MissingDataError, match="holds no column 'human_counts'; pass file="):
+        human_frequency(table)
+
+
+def test_a_csv_may_name_positions(tmp_path, source, table):
+    (tmp_path / "f.csv").write_text("index,frequency\n3,0.5\n0,0.25\n")
+    expected = [0.25, np.nan, np.nan, 0.5, np.nan, np.nan]
+    np.testing.assert_array_equal(human_frequency(source, file=tmp_path / "f.csv"), expected)
+    found = human_frequency(table, file=tmp_path / "f.csv")
+    np.testing.assert_array_equal(found, [0.25, np.nan, 0.5, np.nan, np.nan])
+    (tmp_path / "f.csv").write_text("index,frequency\n6,0.5\n")
+    with pytest.raises(DataError, match=r"an index from 0 to 5 in .*6 examples, got '6'"):
+        human_frequency(table, file=tmp_path / "f.csv")
+
+
+def test_a_parquet_file_without_counts_is_explained(tmp_path, source, write_parquet, pictures):
+    write_parquet(tmp_path / "none.parquet", pictures, LABELS)
+    with pytest.raises(DataError, match=r"expected a column 'human_counts' in .*got image, label"):
+        human_frequency(source, file=tmp_path / "none.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"no")
+    with pytest.raises(DataError, match="is not a readable parquet file"):
+        human_frequency(source, file=tmp_path / "broken.parquet")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hardsight.cli._score import _floats, _names, _pair
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hardsight.run.study import StudyTable
+
+_HUMAN_EPILOG = """\b
+FILE is one of
+  people.csv        columns id,frequency   (id as in the table, or the file name)
+                    or index,frequency     (position in the data, from 0)
+  counts.npy        [N, C]: how many people chose each class, in the order of the data
+  data.parquet      with a column human_counts, such as cifar10/cifar10-test.parquet
+
+\b
+Examples:
+  hardsight score --model run/ --data cifar10 --split test --data-root data --out scores
+  hardsight study human scores --human data/cifar10/cifar10-test.parquet
+  hardsight study human scores --human people.csv --scores avh,model_confidence --test meng
+
+A hardness should fall where more people chose the label, so its coefficient is negative. AVH and
+confidence share the human column: the default test allows for it, the paper's does not.
+"""
+
+
+_HELP = """Statistics on your own data: scores against people, degradations, training.
+
+\b
+hardsight study human TABLE --human FILE         scores against human selection frequency
+hardsight study degradation --model M --data D   scores against noise and contrast
+hardsight study dynamics RUN [RUN ...]           norm, AVH and accuracy along training
+"""
+
+
+@click.group(help=_HELP)
+def study() -> None:
+    """See ``_HELP``."""
+
+
+@study.command(epilog=_HUMAN_EPILOG)
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--human", required=True, metavar="FILE", type=click.Path(path_type=Path),
+              help="What people chose: a CSV of frequencies, or counts (.npy, "
+              ".parquet).")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path),
+              help="Folder for study.json, study.md and figures; by default study-human beside "
+              "the table.")  # fmt: skip
+@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+              help="Columns to study; all scores by default.")  # fmt: skip
+@click.option("--test", type=click.Choice(["steiger", "meng", "bootstrap"]), default="steiger",
+              show_default=True,
+              help="Between the correlations of AVH and confidence.")  # fmt: skip
+@click.option("--quantiles", type=click.IntRange(min=1), default=5, show_default=True,
+              help="Quantile bins of human frequency, beside the paper's five.")  # fmt: skip
+@click.option("--alpha", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05,
+              show_default=True, help="Level of the decisions.")  # fmt: skip
+def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
+    """Hold every score of TABLE against how often people chose the label.
+
+    TABLE is a folder that `hardsight score` wrote, or its table.parquet. Printed and written: the
+    correlations with intervals, total, per bin of human frequency and within classes; AVH against
+    model confidence by a dependent test; and the AVH paper's four hypotheses, in words.
+    """
+    from hardsight.run.study import study_folder, study_human
+
+    folder = out or study_folder(table, "human")
+    found = study_human(table, human, out=folder, **options)
+    _print(found.tables(), folder)
+
+
+_DEGRADATION_EPILOG = """\b
+Examples:
+  hardsight study degradation --model run/ --data cifar10 --split test --data-root data
+  hardsight study degradation --model net.py:make --weights w.safetensors --data photos/ \\
+                              --noise 0,0.2,0.4 --contrast 1,0.3 --limit 2000 --out study
+
+Every picture is scored at every level, with the same draw of noise scaled by the level. A good
+hardness rises as pictures get harder to see.
+"""
+
+
+@study.command(epilog=_DEGRADATION_EPILOG)
+@click.option("--model", required=True, help="Folder of a trained model, or any model as in "
+              "hardsight score.")  # fmt: skip
+@click.option("--data", required=True, help="Labelled pictures: folder, .parquet, idx, a name.")
+@click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
+@click.option("--split", help="Split of data that has several, such as test.")
+@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
+@click.option("--noise", callback=_floats, default="0,0.1,0.2,0.3,0.4", show_default=True,
+              metavar="W,W,...", help="Widths of uniform noise, in pixels 0..1.")  # fmt: skip
+@click.option("--contrast", callback=_floats, default="1,0.6,0.3,0.2,0.1", show_default=True,
+              metavar="C,C,...", help="Levels of contrast.")  # fmt: skip
+@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+              help="Scores to study (avh, model_confidence, feature_norm).")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
+@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the model.")
+@click.option("--mean", callback=_floats, metavar="M[,M,M]",
+              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
+@click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
+@click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")
+@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("study-degradation"),
+              show_default=True, help="Folder for study.json, study.md and figures.")  # fmt: skip
+def degradation(out: Path, **options: Any) -> None:
+    """Score the same pictures at levels of noise and of contrast.
+
+    Printed and written: accuracy and the mean of each score per level, and how the score follows
+    the level, over all pictures and within each picture.
+    """
+    from hardsight.run.study import study_degradation
+
+    given = {name: value for name, value in options.items() if value is not None}
+    found = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
+    _print([table for one in found for table in one.tables()], out)
+
+
+_DYNAMICS_EPILOG = """\b
+A recipe records what this reads with
+  track_test = true    the test split after every epoch (examples the model never trains on)
+  track = true         every training example (study them with --examples train)
+
+\b
+Examples:
+  hardsight study dynamics runs/resnet18
+  hardsight study dynamics runs/alexnet runs/resnet18 --human cifar10-test.parquet --out study
+"""
+
+
+@study.command(epilog=_DYNAMICS_EPILOG)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--examples", default="test", show_default=True,
+              help="Which recorded examples: test, train, or a name of track_on.")  # fmt: skip
+@click.option("--human", metavar="FILE", type=click.Path(path_type=Path),
+              help="What people chose, as in study human; splits the curves.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path),
+              help="Folder for study.json, study.md and figures; by default study-dynamics in the "
+              "first run.")  # fmt: skip
+def dynamics(runs: tuple[Path, ...], examples: str, human: Path | None, out: Path | None) -> None:
+    """Follow norm, AVH, confidence and accuracy of RUNS, folders that `hardsight train` wrote.
+
+    Printed and written: the curves over epochs (which count from 1), overall and by human
+    frequency, and whether the AVH paper's four observations hold, with numbers.
+    """
+    from hardsight.run.study import study_dynamics, study_folder
+
+    folder = out or study_folder(runs[0], "dynamics")
+    found = study_dynamics(runs, examples=examples, human=human, out=folder)
+    _print(found.tables(), folder)
+
+
+def _print(tables: Sequence[StudyTable], folder: Path) -> None:
+    """The tables on the terminal, and where everything lies."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from hardsight.report import write_study
+
+    console = Console(highlight=False)
+    for one in tables:
+        shown = Table(title=escape(one.title), title_justify="left", title_style="bold")
+        for column in one.columns:
+            shown.add_column(escape(column), overflow="fold")
+        for row in one.rows:
+            shown.add_row(*(escape(cell) for cell in row))
+        console.print(shown)
+        if one.note:
+            console.print(escape(one.note), style="dim", soft_wrap=True)
+        console.print()
+    page = write_study(folder)
+    console.print(
+        f"{escape(str(page))}\n{escape(str(page.with_name('study.json')))}", soft_wrap=True
+    )

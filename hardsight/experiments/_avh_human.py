@@ -1,0 +1,498 @@
+"""AVH, Section 4: which scores agree with people?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.experiments._avh_models import (
+    PAPER,
+    SMOKE,
+    ModelSetting,
+    Subjects,
+    density,
+    said_spearman,
+    say,
+)
+from hardsight.experiments._lab import Lab, Outputs
+from hardsight.experiments._plots import panels
+from hardsight.experiments._registry import experiment
+from hardsight.experiments._result import Cell, Claim, Figure, Result, Spread, Table, spread
+from hardsight.registry import SCORES
+from hardsight.run.study import HumanStudy, concordance, human_study, said_p
+from hardsight.stats import HUMAN_BINS
+
+Floats = NDArray[np.float64]
+Studies = dict[str, list[HumanStudy]]
+
+AVH, CONFIDENCE, NORM = "avh", "model_confidence", "class_normalized_feature_norm"
+_SUBJECTS = {AVH: "AVH", CONFIDENCE: "Model confidence", NORM: "‖x‖ within class"}
+_METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
+_BINS = ("[0, .2)", "[.2, .4)", "[.4, .6)", "[.6, .8)", "[.8, 1]")
+# Tables 2 and 6 to 9: coefficient with AVH and with confidence, z of both, z value, p
+_PAPER_TESTS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float, float, float, str]]]]
+_PAPER_TESTS = {
+    "alexnet": ("AlexNet", {
+        "spearman": (0.339, 0.325, 0.352, 0.337, 1.92, "0.027"),
+        "pearson": (0.324, 0.31, 0.336, 0.320, 1.90, "0.028"),
+        "kendall": (0.244, 0.23, 0.249, 0.234, 1.81, "0.035"),
+    }),
+    "vgg19": ("VGG-19", {
+        "spearman": (0.349, 0.335, 0.364, 0.348, 1.94, "0.026"),
+        "pearson": (0.358, 0.343, 0.374, 0.357, 2.09, "0.018"),
+        "kendall": (0.244, 0.229, 0.249, 0.233, 1.94, "0.026"),
+    }),
+    "resnet18": ("ResNet-50", {
+        "spearman": (0.360, 0.325, 0.377, 0.337, 4.85, "< .00001"),
+        "pearson": (0.385, 0.341, 0.406, 0.355, 6.2, "< .00001"),
+        "kendall": (0.257, 0.231, 0.263, 0.235, 3.38, ".0003"),
+    }),
+    "densenet121": ("DenseNet-121", {
+        "spearman": (0.367, 0.329, 0.4059, 0.355, 6.2, "< .00001"),
+        "pearson": (0.390, 0.347, 0.412, 0.362, 6.09, "< .00001"),
+        "kendall": (0.262, 0.234, 0.268, 0.238, 3.65, ".0001"),
+    }),
+}  # fmt: skip
+_PAPER_BINS: Sequence[Sequence[Cell]] = (
+    ("Number of samples", None, 29987, 837, 2732, 6541, 11066, 8811),
+    ("AVH", 0.377, 0.36, 0.228, 0.125, 0.124, 0.103, 0.094),
+    ("Model confidence", 0.337, 0.325, 0.192, 0.122, 0.102, 0.078, 0.056),
+    ("‖x‖ within class", None, 0.0017, 0.0013, 0.0007, 0.0005, 0.0004, 0.0003),
+)
+
+
+@experiment(
+    "avh-human",
+    title="Do the model's scores agree with people?",
+    reproduces="Angular Visual Hardness, Tables 1, 2, 6-9, Figs. 5, 16, 19",
+    scales={"smoke": SMOKE, "paper": PAPER},
+)
+def avh_human(lab: Lab, setting: ModelSetting) -> Result:
+    """Four networks are trained on CIFAR-10 with 3 seeds each and applied to its test split, on
+    which CIFAR-10H says how many of about 50 people chose the label (human selection frequency).
+    Each score is correlated with that frequency: in total, within bins of it and within classes;
+    AVH and model confidence are compared by the paper's test, which takes the two coefficients for
+    independent, and by Steiger's, which allows for what they share. Nothing is selected: every
+    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is 12
+    epochs with the learning rate divided by 10 after each third. At smoke scale the annotators are
+    simulated and no people.
+    """  # noqa: D205
+    subjects = Subjects(lab, setting)
+    studies: Studies = {model: [] for model in setting.models}
+    columns: dict[str, dict[str, Floats]] = {}
+    accuracy: dict[str, list[float]] = {model: [] for model in setting.models}
+    for model in setting.models:
+        for seed in setting.seeds:
+            outputs = lab.outputs(subjects.run(model, seed), subjects.test)
+            found = all_scores(outputs)
+            columns.setdefault(model, found)
+            accuracy[model].append(outputs.accuracy)
+            studies[model].append(
+                human_study(
+                    found,
+                    subjects.frequency,
+                    labels=subjects.test.labels,
+                    higher_is_harder={name: SCORES[name].higher_is_harder for name in found},
+                )
+            )
+    main = _main_model(setting.models)
+    who = subjects.annotators
+    return Result(
+        tables=[
+            _bin_table(studies[main], main, who),
+            _quantile_table(studies[main], main, who),
+            _test_table(studies),
+            _score_table(studies, accuracy, who),
+            _hypothesis_table(studies),
+        ],
+        claims=human_claims(studies, accuracy, who, main),
+        figures=[
+            _three_panels(lab, columns[main], subjects, main),
+            _by_model(lab, columns, subjects),
+            _by_granularity(lab, columns[main], subjects, main),
+        ],
+        data={
+            "annotators": who,
+            "accuracy": accuracy,
+            "spearman": _every(studies, lambda one: one.correlations["spearman"].value),
+            "pearson": _every(studies, lambda one: one.correlations["pearson"].value),
+            "kendall": _every(studies, lambda one: one.correlations["kendall"].value),
+            "within_class": _every(
+                studies, lambda one: one.within_class.value if one.within_class else None
+            ),
+            "hypotheses": {
+                model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
+                for model, of_seeds in studies.items()
+            },
+        },
+    )
+
+
+def all_scores(outputs: Outputs) -> dict[str, Floats]:
+    """Every score of the registry that gives one number per example."""
+    return {
+        name: spec.function(*(getattr(outputs, key) for key in spec.inputs)).double().numpy()
+        for name, spec in SCORES.items()
+        if not spec.per_class
+    }
+
+
+def human_claims(
+    studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str, main: str
+) -> list[Claim]:
+    """The paper's sentences, held against the studies."""
+    return [
+        _correlates(studies, "H1", AVH, f"AVH has a correlation with the frequency of {who}.",
+                    "Spearman 0.36 (ResNet-50), p < 0.001"),
+        _correlates(studies, "H2", CONFIDENCE,
+                    f"Model confidence has a correlation with the frequency of {who}.",
+                    "Spearman 0.325 (ResNet-50), p < 0.001"),
+        _stronger(studies, who),
+        _no_norm(studies, who),
+        _better_models(studies, accuracy),
+        _weaker_where_easy(studies[main], main),
+    ]  # fmt: skip
+
+
+def _runs(studies: Studies) -> list[HumanStudy]:
+    return [study for of_seeds in studies.values() for study in of_seeds]
+
+
+def _outcome(study: HumanStudy, name: str) -> bool | None:
+    return next(one.rejected for one in study.hypotheses if one.name == name)
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "undefined"
+    return f"{min(values):+.3f} to {max(values):+.3f}"
+
+
+def _spearman(studies: Sequence[HumanStudy], name: str) -> list[float]:
+    found = [study.score(name).correlations.get("spearman") for study in studies]
+    return [one.value for one in found if one is not None]
+
+
+def _all_or_none(yes: int, of: int) -> bool | None:
+    """Holds in every run, in none, or undecided."""
+    return True if yes == of else (False if yes == 0 else None)
+
+
+def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> Claim:
+    runs = _runs(studies)
+    values = _spearman(runs, score)
+    sign = -1 if SCORES[score].higher_is_harder else 1
+    yes = sum(
+        bool(_outcome(study, name)) and all(sign * rho > 0 for rho in _spearman([study], score))
+        for study in runs
+    )
+    seen = f"Spearman {_range(values)}; null hypothesis rejected, in the expected direction, in "
+    return Claim(says, paper, f"{seen}{yes} of {len(runs)} runs", _all_or_none(yes, len(runs)))
+
+
+def _stronger(studies: Studies, who: str) -> Claim:
+    runs = [study for study in _runs(studies) if study.comparisons]
+    differences = [study.comparisons[0].difference for study in runs]
+    ahead = sum(bool(_outcome(study, "H3")) for study in runs)
+    behind = sum(
+        study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
+        for study in runs
+    )
+    return Claim(
+        f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
+        "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
+        f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
+        f"stronger in {ahead} of {len(runs)} runs, confidence in {behind}",
+        _all_or_none(ahead, len(runs)),
+    )
+
+
+def _no_norm(studies: Studies, who: str) -> Claim:
+    runs = _runs(studies)
+    rejected = sum(bool(_outcome(study, "H4")) for study in runs)
+    return Claim(
+        f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
+        "Spearman 0.0017, p > 0.05",
+        f"Spearman {_range(_spearman(runs, NORM))}; a correlation is shown in {rejected} of "
+        f"{len(runs)} runs",
+        _all_or_none(len(runs) - rejected, len(runs)),
+    )
+
+
+def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) -> Claim:
+    points = [
+        (float(np.mean(accuracy[model])), -float(np.mean(np.abs(_spearman(of_seeds, AVH)))))
+        for model, of_seeds in studies.items()
+    ]
+    agree, pairs = concordance(points)
+    listed = ", ".join(
+        f"{say(model)} {100 * point[0]:.1f} %: {-point[1]:.3f}"
+        for model, point in zip(studies, points, strict=True)
+    )
+    return Claim(
+        "Better models tend to have higher coefficients.",
+        "0.339 (AlexNet), 0.349 (VGG-19), 0.360 (ResNet-50), 0.367 (DenseNet-121)",
+        f"{agree} of {pairs} pairs of networks agree; accuracy and |Spearman| of AVH: {listed}",
+        None if not pairs else _all_or_none(agree, pairs),
+    )
+
+
+def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
+    """Of the populated bins, the hardest against the easiest."""
+    found = [_bin_values(studies, AVH, "bins", place) for place in range(len(_BINS))]
+    usable = [(place, values) for place, values in enumerate(found) if len(values) == len(studies)]
+    says = (
+        "The correlation of AVH within a bin is weakest among the easiest examples (the numbers of "
+        "Table 1; its text says that the harder the sample, the weaker the correlation)."
+    )
+    paper = "0.228 in [0, .2], 0.094 in [.8, 1]"
+    if len(usable) < 2:
+        return Claim(says, paper, "fewer than two bins hold enough examples", None)
+    (first, hard), (last, easy) = usable[0], usable[-1]
+    one, two = spread(hard), spread(easy)
+    seen = f"{say(model)}: {one} in {_BINS[first]}, {two} in {_BINS[last]}"
+    apart = len(studies) > 1 and (one.low > two.high or two.low > one.high)
+    return Claim(says, paper, seen, one.mean > two.mean if apart else None)
+
+
+def _bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
+    found = []
+    for study in studies:
+        bins = getattr(study.score(name), which)
+        inner = bins[place].correlation if place < len(bins) else None
+        if inner is not None:
+            found.append(abs(inner.value))
+    return found
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return spread(values) if values else None
+
+
+def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
+    counts: list[Cell] = [one.n for one in studies[0].score(AVH).bins]
+    rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
+    for name, title in _SUBJECTS.items():
+        total = np.abs(_spearman(studies, name))
+        cells = [_spread(_bin_values(studies, name, "bins", b)) for b in range(len(_BINS))]
+        rows.append([title, _spread(np.arctanh(total).tolist()), _spread(total.tolist()), *cells])
+    return Table(
+        f"Table 1: |Spearman| with the frequency of {who}, {say(model)}",
+        ("score", "z-score", "total", *_BINS),
+        rows,
+        "Mean ± standard deviation over seeds. Bins are half-open, the last one is closed; an "
+        "empty cell has too few examples. The paper's rows: ResNet-50, ImageNet validation set.",
+        paper=_PAPER_BINS,
+    )
+
+
+def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
+    bins = studies[0].score(AVH).quantile_bins
+    edges = [f"[{one.low:.3g}, {one.high:.3g}{']' if one is bins[-1] else ')'}" for one in bins]
+    counts: list[Cell] = [one.n for one in bins]
+    rows: list[list[Cell]] = [["Number of samples", *counts]]
+    for name, title in _SUBJECTS.items():
+        found = [_spread(_bin_values(studies, name, "quantile_bins", b)) for b in range(len(bins))]
+        rows.append([title, *found])
+    return Table(
+        f"The same within quantile bins, {say(model)}",
+        ("score", *edges),
+        rows,
+        f"Most images have a frequency near 1 among {who}, which leaves little to rank: bins of "
+        "about equal size, merged where frequencies are equal.",
+    )
+
+
+def _test_table(studies: Studies) -> Table:
+    rows: list[list[Cell]] = []
+    paper: list[list[Cell]] = []
+    for model, of_seeds in studies.items():
+        for place, (method, title) in enumerate(_METHODS.items()):
+            tests = [study.comparisons[2 * place : 2 * place + 2] for study in of_seeds]
+            tests = [pair for pair in tests if len(pair) == 2]
+            if not tests:
+                continue
+            ours, theirs = ([pair[k] for pair in tests] for k in (0, 1))
+            first, second = ([getattr(one, key) for one in ours] for key in ("first", "second"))
+            z_scores = [spread(np.arctanh(values).tolist()) for values in (first, second)]
+            rows.append([
+                say(model), title, spread(first), spread(second), *z_scores,
+                spread([one.z for one in theirs]),
+                said_p(max(one.p / 2 if one.z > 0 else 1 - one.p / 2 for one in theirs)),
+                spread([one.z for one in ours]), said_p(max(one.p for one in ours)),
+            ])  # fmt: skip
+            if model in _PAPER_TESTS:
+                name, numbers = _PAPER_TESTS[model]
+                paper.append([name, title, *numbers[method], None, None])
+    return Table(
+        "Tables 2, 6-9: AVH against model confidence",
+        ("network", "coefficient", "with AVH", "with confidence", "Z avh", "Z mc",
+         "Z value (independent)", "p, one-sided", "z (Steiger, dependent)", "p, two-sided"),
+        rows,
+        "Absolute coefficients, mean ± standard deviation over seeds; p: the largest over seeds. "
+        "A negative z means that confidence is the stronger. The independent test is the paper's.",
+        paper=paper or None,
+    )  # fmt: skip
+
+
+def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
+    names = [one.name for one in next(iter(studies.values()))[0].scores if one.correlations]
+    strength = {
+        name: float(np.mean([np.mean(np.abs(_spearman(s, name))) for s in studies.values()]))
+        for name in names
+        if all(_spearman(s, name) for s in studies.values())
+    }
+    rows: list[list[Cell]] = [
+        ["accuracy, %", *(spread([100 * value for value in accuracy[model]]) for model in studies)]
+    ]
+    for name in sorted(strength, key=strength.__getitem__, reverse=True):
+        rows.append([name, *(spread(_spearman(of_seeds, name)) for of_seeds in studies.values())])
+    return Table(
+        f"Every score: Spearman with the frequency of {who}",
+        ("score", *(say(model) for model in studies)),
+        rows,
+        "Mean ± standard deviation over seeds, strongest first. A hardness is negative.",
+    )
+
+
+def _hypothesis_table(studies: Studies) -> Table:
+    words = {True: "rejected", False: "not rejected", None: "not tested"}
+    rows: list[list[Cell]] = []
+    for place, one in enumerate(_runs(studies)[0].hypotheses):
+        cells = []
+        for of_seeds in studies.values():
+            outcomes = [words[study.hypotheses[place].rejected] for study in of_seeds]
+            counted = {word: outcomes.count(word) for word in dict.fromkeys(outcomes)}
+            cells.append(", ".join(f"{word} ({n})" for word, n in counted.items()))
+        rows.append([one.name, one.says, one.paper, *cells])
+    return Table(
+        "Hypotheses: the null hypothesis is ...",
+        ("", "hypothesis", "paper", *(say(model) for model in studies)),
+        rows,
+        "Level 0.05, Holm's correction over the four; in brackets: number of seeds. H3 by the "
+        "dependent test, where only a stronger AVH counts.",
+    )
+
+
+def _every(
+    studies: Studies, value: Callable[[Any], float | None]
+) -> dict[str, dict[str, list[float | None]]]:
+    names = [one.name for one in _runs(studies)[0].scores]
+    return {
+        model: {
+            name: [value(study.score(name)) if study.score(name).correlations else None
+                   for study in of_seeds]
+            for name in names
+        }
+        for model, of_seeds in studies.items()
+    }  # fmt: skip
+
+
+def _main_model(models: Sequence[str]) -> str:
+    """The network of Table 1: a ResNet where there is one."""
+    return next((model for model in models if model.startswith("resnet")), models[-1])
+
+
+def _unit(values: Floats) -> Floats:
+    """Linearly to [0, 1], as the paper draws AVH."""
+    scaled: Floats = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
+    return scaled
+
+
+def _three_panels(
+    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
+) -> Figure:
+    figure, axes = panels(1, 3, width=3.8, height=3.2)
+    for axis, (name, title) in zip(axes, _SUBJECTS.items(), strict=True):
+        values = _unit(columns[name]) if name == AVH else columns[name]
+        density(figure, axis, subjects.frequency, values)
+        axis.set(
+            title=f"{title}: {said_spearman(subjects.frequency, values)}",
+            xlabel=f"frequency among {subjects.annotators}",
+            ylabel=f"{title}, scaled to [0, 1]" if name == AVH else title,
+        )
+    return lab.figure(
+        figure, "histograms",
+        caption=f"Fig. 5: {say(model)}, first seed. Share of {subjects.annotators} who chose the "
+        "label against AVH (scaled to [0, 1]), model confidence and the norm within its class; "
+        "colour: number of examples.",
+        alt="Three two-dimensional histograms of human frequency against a score.",
+    )  # fmt: skip
+
+
+def _by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects) -> Figure:
+    figure, axes = panels(1, len(columns), width=3.8, height=3.2)
+    for axis, (model, found) in zip(axes, columns.items(), strict=True):
+        density(figure, axis, subjects.frequency, _unit(found[AVH]))
+        axis.set(
+            title=f"{say(model)}: {said_spearman(subjects.frequency, found[AVH])}",
+            ylabel="AVH, scaled to [0, 1]",
+            xlabel=f"frequency among {subjects.annotators}",
+        )  # fmt: skip
+    return lab.figure(
+        figure, "networks",
+        caption=f"Fig. 16: share of {subjects.annotators} who chose the label against AVH, by "
+        "network, first seed.",
+        alt="Two-dimensional histograms of human frequency against AVH, one per network.",
+    )  # fmt: skip
+
+
+def class_groups(classes: Sequence[str]) -> dict[str, list[int]]:
+    """Three granularities: a wide group of classes, a narrow one, a single class."""
+    vehicles = [at for at, name in enumerate(classes) if name in _VEHICLES]
+    if len(vehicles) == len(_VEHICLES):
+        animals = [at for at in range(len(classes)) if at not in vehicles]
+        return {f"animals ({len(animals)} classes)": animals,
+                f"vehicles ({len(vehicles)} classes)": vehicles,
+                f"{classes[animals[1]]} (1 class)": animals[1:2]}  # fmt: skip
+    count = len(classes)
+    return {
+        f"{count // 2} classes": list(range(count // 2)),
+        f"{max(2, count // 3)} classes": list(range(max(2, count // 3))),
+        "1 class": [0],
+    }
+
+
+_VEHICLES = ("airplane", "automobile", "ship", "truck")
+
+
+def group_frequency(counts: NDArray[Any], group: Sequence[int]) -> Floats:
+    """Share of annotators who chose any class of a group, ``[N]``.
+
+    Example:
+        >>> group_frequency(np.array([[5, 3, 2], [0, 1, 9]]), [0, 1])
+        array([0.8, 0.1])
+    """
+    shares: Floats = counts[:, list(group)].sum(axis=1) / counts.sum(axis=1)
+    return shares
+
+
+def _by_granularity(
+    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
+) -> Figure:
+    test = subjects.test
+    assert test.human_counts is not None
+    groups = class_groups(test.classes)
+    figure, axes = panels(1, len(groups), width=3.8, height=3.2)
+    for axis, (title, group) in zip(axes, groups.items(), strict=True):
+        rows = np.isin(test.labels, group)
+        frequency = group_frequency(test.human_counts, group)[rows]
+        norm = columns[NORM][rows]
+        density(figure, axis, frequency, norm)
+        axis.set(
+            title=f"{title}: {said_spearman(frequency, norm)}",
+            xlabel=f"frequency of the group among {subjects.annotators}",
+            ylabel="‖x‖ within class",
+        )  # fmt: skip
+    return lab.figure(
+        figure, "granularity",
+        caption=f"Fig. 19: the norm against the frequency at three granularities of classes, "
+        f"{say(model)}, first seed. A choice counts if it falls into the group.",
+        alt="Two-dimensional histograms of human frequency against the norm, for three groups.",
+    )  # fmt: skip
+
+
+assert len(_BINS) == len(HUMAN_BINS) - 1

@@ -1,0 +1,104 @@
+"""A study as a page of markdown with its figures beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hardsight.errors import DataError, MissingDataError, MissingExtraError, OutputError
+
+_STUDY, _PAGE, _FORMAT = "study.json", "study.md", 1
+_TITLES = {
+    "human": "Scores against people",
+    "degradation": "Scores against degraded pictures",
+    "dynamics": "Hardness along training",
+}
+
+
+def write_study(study: str | os.PathLike[str]) -> Path:
+    """Write ``study.md`` and its figures (SVG) beside a ``study.json``.
+
+    Figures need matplotlib; without it the page says so and has the tables alone.
+
+    Args:
+        study: the folder that ``hardsight study`` or :func:`hardsight.study_human` wrote to, or
+            the ``study.json`` in it.
+
+    Returns:
+        The page.
+
+    Raises:
+        MissingDataError: there is no study.
+        DataError: the file is none.
+        OutputError: the page cannot be written.
+    """
+    path = Path(study)
+    file = path / _STUDY if path.is_dir() else path
+    content = _read(file)
+    try:
+        figures = _figures(content, file.parent)
+        missing = ""
+    except MissingExtraError as err:
+        figures, missing = [], f"No figures: {err}."
+    page = file.with_name(_PAGE)
+    part = page.with_name(f".tmp-{_PAGE}")
+    try:
+        part.write_text(_markdown(content, figures, missing), encoding="utf-8")
+        part.replace(page)
+    except OSError as err:
+        raise OutputError(f"cannot write {page}: {err.strerror or err}") from err
+    return page
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise MissingDataError(f"no study at {file}; make one with hardsight study")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as err:
+        raise DataError(f"{file} is no study: {err}") from err
+    if not isinstance(content, dict) or content.get("kind") not in _TITLES:
+        raise DataError(f"{file} is no study; make one with hardsight study")
+    if content.get("format") != _FORMAT:
+        raise DataError(
+            f"{file} has study format {content.get('format')!r}, this version reads {_FORMAT}; "
+            "make the study anew"
+        )
+    return content
+
+
+def _figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """File names and captions of the figures drawn."""
+    from hardsight.report import _study_figures as draw
+
+    by_kind: dict[str, Callable[[Mapping[str, Any], Path], list[tuple[str, str]]]] = {
+        "human": draw.human_figures,
+        "degradation": draw.degradation_figures,
+        "dynamics": draw.dynamics_figures,
+    }
+    return by_kind[content["kind"]](content, folder)
+
+
+def _markdown(content: Mapping[str, Any], figures: list[tuple[str, str]], missing: str) -> str:
+    lines = [f"# {_TITLES[content['kind']]}", ""]
+    for table in content["tables"]:
+        lines += [f"## {table['title']}", "", *_table(table), ""]
+        lines += [table["note"], ""] if table["note"] else []
+    for name, caption in figures:
+        lines += [f"![{caption}]({name})", "", caption, ""]
+    lines += [missing, ""] if missing else []
+    record = {key: content[key] for key in ("settings", "versions")}
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    return "\n".join([*lines, "## Made from", "", "```json", text, "```", ""])
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    rows = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+    return ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|") or " "
