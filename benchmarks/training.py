@@ -14,7 +14,7 @@ import torch
 import hardsight as hs
 from benchmarks._measure import arguments, publish, row
 from hardsight.run._train_batches import TrainBatches as Batches
-from hardsight.run._train_images import TrainBatch
+from hardsight.run._train_images import Draws, TrainBatch
 
 
 class _Synthetic(Batches):
@@ -27,7 +27,8 @@ class _Synthetic(Batches):
         )  # fmt: skip
         self._batch = next(iter(real))
 
-    def __iter__(self) -> Iterator[TrainBatch]:
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+        """As many batches as an epoch has; nothing that was drawn plays a part."""
         rest = self.length % self.batch_size
         for step in range(len(self)):
             is_short = rest and step == len(self) - 1
