@@ -14,7 +14,12 @@ from hardsight.experiments import _avh_geometry as geometry
 from hardsight.experiments import run_experiment
 from hardsight.experiments._avh_degradation import degradation_claim
 from hardsight.experiments._avh_dynamics import dynamics_claims, relative_gap
-from hardsight.experiments._avh_human import class_groups, group_frequency, human_claims
+from hardsight.experiments._avh_human import (
+    _weaker_where_easy,
+    class_groups,
+    group_frequency,
+    human_claims,
+)
 from hardsight.experiments._avh_models import degraded, with_simulated_annotators
 from hardsight.run.study import (
     Histories,
@@ -117,6 +122,19 @@ def test_a_hardness_that_falls_with_people_s_doubt_is_no_correlation_as_claimed(
                           "resnet18")  # fmt: skip
     assert claims[0].holds is False
     assert "in the expected direction, in 0 of 4 runs" in claims[0].seen
+
+
+@pytest.mark.parametrize(("slope", "holds"), [(8.0, True), (-8.0, False), (0.0, None)])
+def test_where_the_correlation_is_weaker_is_read_from_bins_with_enough_examples(slope, holds):
+    draw = np.random.default_rng(0)
+    people = np.r_[draw.uniform(0, 0.1, 10), draw.uniform(0.2, 0.4, 300), draw.uniform(0.8, 1, 300)]
+    # AVH follows people among the hard ones only (or, turned around, among the easy ones only)
+    inside = people < 0.5 if slope > 0 else people > 0.5
+    avh = np.where(inside, -abs(slope) * people, 0) + 0.2 * draw.normal(size=610)
+    study = human_study({"avh": avh}, people, labels=np.zeros(610))
+    claim = _weaker_where_easy([study, study], "resnet18")
+    assert claim.holds is holds
+    assert "in [.2, .4) (n 300)" in claim.seen  # ten examples do not count as a bin
 
 
 def watched(name, *, gap, avh=0.05, right=0.9):
