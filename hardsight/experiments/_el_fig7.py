@@ -70,7 +70,7 @@ class Setting(Recipe):
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1, 0.2), l2=(0.0, 0.5),
-            steps=4, images=100, **SMOKE,
+            steps=2, images=60, **SMOKE,
         ),
         "paper": Setting(),
     },

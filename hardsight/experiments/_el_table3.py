@@ -19,10 +19,11 @@ from hardsight.experiments._el_recipes import (
     claim_of,
     compared,
     encouraging,
+    spread_of,
 )
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
-from hardsight.experiments._result import Claim, Result, Table, spread
+from hardsight.experiments._result import Claim, Result, Table
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -97,7 +98,7 @@ def el_table3(lab: Lab, setting: Setting) -> Result:
         data[name] = {
             "class_counts": _counts(lab, setting, task),
             "accuracy": {
-                method: {group: [one[group] for one in each] for group in GROUPS}
+                method: {group: [one[group] for one in each] for group in each[0]}
                 for method, each in found.items()
             },
         }
@@ -112,6 +113,17 @@ def _counts(lab: Lab, setting: Setting, task: Task) -> list[int]:
     return [int(n) for n in long_tailed_counts(left, ratio=setting.imbalance)]
 
 
+def groups_of(counts: list[int]) -> list[str]:
+    """Which of the groups have a class at all.
+
+    Example:
+        >>> groups_of([500, 101, 20])
+        ['overall', 'many', 'medium']
+    """
+    named = ["many" if n > 100 else "few" if n < 20 else "medium" for n in counts]
+    return [group for group in GROUPS if group == "overall" or group in named]
+
+
 def _methods(lab: Lab, setting: Setting, task: Task) -> dict[str, list[Shares]]:
     """Accuracy of every method, by group of classes, one entry per seed."""
     counts = _counts(lab, setting, task)
@@ -122,7 +134,7 @@ def _methods(lab: Lab, setting: Setting, task: Task) -> dict[str, list[Shares]]:
             try:
                 run = _trained(lab, setting, task, method, seed)
             except NonFiniteError:  # counts as guessing
-                found[method].append(dict.fromkeys(GROUPS, 100 / len(counts)))
+                found[method].append(dict.fromkeys(groups_of(counts), 100 / len(counts)))
                 continue
             found[method].append(_shares(lab, setting, task, run, counts))
     return found
@@ -172,15 +184,14 @@ def _shares(lab: Lab, setting: Setting, task: Task, run: TrainResult, counts: li
     outputs = lab.outputs(run, task.data(lab, setting)[1])
     shots = shot_accuracy(outputs.logits.argmax(dim=1).numpy(), outputs.labels.numpy(), counts)
     each = {group: 100 * one.value for group, one in shots.items() if one is not None}
-    return {"overall": 100 * outputs.accuracy, **dict.fromkeys(GROUPS[1:], float("nan")), **each}
+    return {"overall": 100 * outputs.accuracy, **each}
 
 
 def _table(task: Task, found: dict[str, list[Shares]], counts: list[int]) -> Table:
     rows: list[list[Any]] = [
-        [method, *(spread([one[group] for one in each]) for group in GROUPS)]
+        [method, *(spread_of([one[group] for one in each if group in one]) for group in GROUPS)]
         for method, each in found.items()
     ]
-    rows = [[None if _is_nan(cell) else cell for cell in row] for row in rows]
     return Table(
         f"{task.title}, long-tailed: test accuracy, %",
         ("method", *GROUPS),
@@ -192,12 +203,8 @@ def _table(task: Task, found: dict[str, list[Shares]], counts: list[int]) -> Tab
     )
 
 
-def _is_nan(cell: Any) -> bool:
-    return bool(getattr(cell, "mean", 0.0) != getattr(cell, "mean", 0.0))
-
-
 def _claims(task: Task, found: dict[str, list[Shares]]) -> list[Claim]:
-    groups = [g for g in ("overall", "few") if not np.isnan(found["CE"][0][g])]
+    groups = [group for group in ("overall", "few") if group in found["CE"][0]]
     pairs, words = {}, {}
     for method, base in _PAIRS:
         for group in groups:

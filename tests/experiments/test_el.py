@@ -185,10 +185,11 @@ def test_claims_of_table_3_turn_with_the_data():
     assert table3._claims(task, found)[2].paper == "+1.5"  # 65.8 - 64.3, normal bonus overall
 
 
-def test_foreign_images_get_the_size_and_the_colours_of_the_own(lab):
+def test_foreign_images_get_the_size_and_the_colours_of_the_own(lab, monkeypatch):
     grey = MemorySource(np.zeros((2, 8, 8), np.uint8), [0, 1])
     colour = MemorySource(np.zeros((2, 6, 4, 3), np.uint8), [0, 1])
-    lab._sources["photos", "all"] = MemorySource(np.full((3, 16, 16, 3), 200, np.uint8), [0, 1, 0])
+    photos = MemorySource(np.full((3, 16, 16, 3), 200, np.uint8), [0, 1, 0])
+    monkeypatch.setattr(lab, "source", lambda *name: {("photos", "all"): photos}[name])
     assert table4.foreign_images(lab, "photos:all", grey).images.shape == (3, 8, 8)
     made = table4.foreign_images(lab, "photos:all", colour)
     assert made.images.shape == (3, 6, 4, 3)
@@ -298,3 +299,11 @@ def test_claims_of_the_combination_turn_with_the_data():
     held = {claim.says: claim.holds for claim in combine._claims(turned)}
     assert held["the bonus makes focal loss more accurate"] is False
     assert [holds for says, holds in held.items() if "calibration" in says] == [True, True]
+
+
+def test_a_group_without_a_class_is_left_empty_in_the_table():
+    task = Task.named("cifar10/resnet18")
+    found = {method: [{"overall": 50.0, "medium": 60.0}] * 2 for method in table3._PAPER}
+    table = table3._table(task, found, [50, 30])
+    assert [cell is None for cell in table.rows[0]] == [False, False, True, False, True]
+    assert len(table3._claims(task, found)) == len(table3._PAIRS)  # none about few-shot classes
