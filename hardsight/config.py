@@ -45,6 +45,7 @@ def load_config(
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
             raise ConfigError(f"{path} is no valid TOML: {err}") from err
+    values = _with_tables(kind, values)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -102,6 +103,17 @@ def toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Plain values that stand for a table as that table, so that overrides reach into it."""
+    types_of = typing.get_type_hints(kind)
+    found = dict(values)
+    for key, value in values.items():
+        shorthand = getattr(types_of.get(key), "SHORTHAND", None)
+        if shorthand is not None and not isinstance(value, Mapping):
+            found[key] = {shorthand: value}
+    return found
 
 
 def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:

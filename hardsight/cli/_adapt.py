@@ -117,8 +117,8 @@ def _table(rule: str, run: Any) -> Table:
     from rich.table import Table
 
     table = Table(title=rule, title_justify="left")
-    for heading in ("round", "portion", "selected", "right", "confidence", "AVC", "accuracy",
-                    "mean class"):  # fmt: skip
+    columns = ("round", "portion", "selected", "right", "confidence", "accuracy", "class mean")
+    for heading in columns:
         table.add_column(heading, justify="right")
     for record in run.rounds:
         quality, seen = record.get("quality") or {}, record["evaluation"] or {}
@@ -129,7 +129,6 @@ def _table(rule: str, run: Any) -> Table:
             f"{quality['selected']:,}" if quality else "",
             _share(rate.get("value")),
             _number(quality.get("mean_confidence")),
-            _number(quality.get("mean_avc")),
             _share(seen.get("accuracy")),
             _share(seen.get("mean_class_accuracy")),
         )

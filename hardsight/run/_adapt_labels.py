@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,10 @@ class RoundLabels:
 class AdaptBatches(TrainBatches):
     """Source and chosen target examples, shuffled together.
 
+    An incomplete last batch is left out: how many examples a round has is chance, and a batch of
+    another size costs a GPU a new search for its fastest convolutions, a batch of one its
+    statistics. Who is left out changes with every epoch.
+
     Args:
         pool: all images.
         round_labels: of the target.
@@ -83,9 +88,12 @@ class AdaptBatches(TrainBatches):
             place[chosen] = 1 + torch.arange(len(chosen))
             self._place = place.to(self.device)
 
+    def __len__(self) -> int:
+        return max(1, self.length // self.batch_size)
+
     def drawn(self, draws: Draws) -> Iterator[Any]:
         """The batches, with the round's labels in place of the data's own."""
-        for index, inputs, _ in self._inner.drawn(draws):
+        for index, inputs, _ in islice(self._inner.drawn(draws), len(self)):
             soft = None
             if self._soft is not None and self._place is not None:
                 soft = self._soft[self._place[index]]

@@ -59,7 +59,7 @@ def test_flags_alone_end_with_a_table_a_page_and_the_next_command(domains):
     rules = ("--rule", "cbst+avh", "--rule", "source-only", "--portion", 0.3)
     done = run(*flags(domains, *rules))
     assert done.exit_code == 0, done.output
-    for word in ("cbst+avh", "source-only", "accuracy", "30.0%", "mean class"):
+    for word in ("cbst+avh", "source-only", "accuracy", "30.0%", "class mean"):
         assert word in done.output
     page = domains / "run" / "adapt.html"
     assert f"page -> {page}" in done.output.replace("\n", "")

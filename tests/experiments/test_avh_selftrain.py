@@ -65,6 +65,7 @@ def test_the_main_claim_turns_with_the_data(avh, cbst, holds):
     wanted = 100 * (np.mean(avh) - np.mean(cbst))
     assert claim.seen.startswith(f"{wanted:+.3g} points (")
     assert claim.seen.endswith("n 3")
+    assert "97.5 % interval" in claim.seen  # two questions are asked of these runs
 
 
 def test_a_claim_about_lower_values_says_the_difference_that_way_round():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -58,6 +59,15 @@ def test_rows_that_take_part_are_those_with_a_label_or_all(use_all, expected):
     assert labels.rows.tolist() == expected
 
 
+def _epochs(batches, count):
+    for epoch in range(count):
+        batches.set_epoch(epoch)
+        found = list(batches)
+        assert len(found) == len(batches) == 13
+        assert len({int(index) for batch in found for index in batch.index}) == 91
+        yield found
+
+
 def test_a_batch_carries_the_rounds_labels_and_soft_labels(source, target):
     from hardsight.run._adapt_config import AdaptConfig
     from hardsight.run._adapt_data import Pool, opened_target
@@ -75,7 +85,9 @@ def test_a_batch_carries_the_rounds_labels_and_soft_labels(source, target):
     soft = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1]])
     batches = AdaptBatches(pool, RoundLabels(pseudo, soft), seed=3)
     seen = {}
-    for batch in batches:
+    every = itertools.chain.from_iterable(_epochs(batches, 8))
+    for batch in every:
+        assert len(batch.index) == 7  # of 92 examples one is left out in every epoch
         assert batch.is_target.tolist() == (batch.index >= 90).tolist()
         for at, index in enumerate(batch.index.tolist()):
             seen[index] = (int(batch.labels[at]), batch.soft[at].tolist())

@@ -124,6 +124,34 @@ def test_a_finished_run_is_read_again_without_training(
         torch.testing.assert_close(again.model.state_dict()[name], value, rtol=0, atol=0)
 
 
+def test_only_the_last_models_weights_are_kept_where_asked_and_a_run_still_continues(
+    net, source, target, settings, tmp_path, monkeypatch
+):
+    settings |= {"rounds": 3, "keep_models": False}
+    whole = hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
+    kept = sorted(file.parent.name for file in tmp_path.glob("whole/cbst/*/model.safetensors"))
+    assert kept == ["round-03"]
+    from hardsight.run import _adapt_rounds
+
+    out, plain = tmp_path / "cut", _adapt_rounds.fit
+    calls = []
+
+    def dying(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise Died
+        return plain(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_adapt_rounds, "fit", dying)
+        with pytest.raises(Died):
+            hs.adapt(net, source, target, out=out, **settings)
+    again = hs.adapt(net, source, target, out=out, resume=True, **settings)
+    assert outcome(out) == outcome(tmp_path / "whole")
+    for name, value in whole.runs["cbst"].state.items():
+        torch.testing.assert_close(again.runs["cbst"].state[name], value, rtol=0, atol=0)
+
+
 def test_changed_target_data_between_two_steps_is_an_error(net, source, target, settings, tmp_path):
     hs.adapt(net, source, target, out=tmp_path / "run", **settings)
     other = target.with_images(255 - target.images)
