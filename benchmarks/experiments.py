@@ -1,15 +1,17 @@
 """All experiments side by side on one machine: ``python -m benchmarks.experiments --scale paper``.
 
 Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
-first run once per seed, which only fills the folder of trained models, and then whole, which finds
-every model there and writes the result.
+first run in parts, one per seed, which only fill the folder of trained models, and then whole,
+which finds every model there and writes the result.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ import torch
 
 from hardsight.experiments import EXPERIMENTS, Lab, run_experiment
 
-# those on the right use models that those on the left train
+# those on the left use models that those on the right train
 AFTER = {
     "avh-dynamics": "avh-human",
     "avh-degradation": "avh-human",
@@ -31,13 +33,16 @@ AFTER = {
     "el-fig7": "el-table1",
 }
 
+# parts other than seeds
+PARTS = {"avh-selftrain": "pairs", "label-errors": "shares"}
+
 
 @dataclass
 class Job:
-    """One process: a seed of an experiment, or the whole of it."""
+    """One process: a part of an experiment, or the whole of it."""
 
     name: str
-    seed: int | None
+    part: str | None
     waits_for: list[Job] = field(default_factory=list)
     process: ForkProcess | None = None
     start: float = 0.0
@@ -46,7 +51,12 @@ class Job:
     @property
     def title(self) -> str:
         """For people and file names."""
-        return self.name if self.seed is None else f"{self.name} (seed {self.seed})"
+        return self.name if self.part is None else f"{self.name} {self.part}"
+
+    @property
+    def file(self) -> str:
+        """The same as a file's name."""
+        return re.sub(r"[^\w.-]+", "-", self.title)
 
     @property
     def is_done(self) -> bool:
@@ -60,21 +70,23 @@ class Job:
 
 
 def jobs_of(names: list[str], scale: str) -> list[Job]:
-    """Seeds first, whole experiments as soon as their seeds are done."""
+    """Parts first, whole experiments as soon as their parts are done."""
     whole = {name: Job(name, None) for name in names}
-    seeds: list[Job] = []
+    all_parts: list[Job] = []
     for name, job in whole.items():
-        parts = [Job(name, seed) for seed in EXPERIMENTS[name].scales[scale].seeds]
+        key = PARTS.get(name, "seeds")
+        values = getattr(EXPERIMENTS[name].scales[scale], key)
+        parts = [Job(name, f"{key}={json.dumps([value])}") for value in values]
         above = whole.get(AFTER.get(name, ""))
         if above is not None:
             parts, job.waits_for = [], [above]
         job.waits_for += parts
-        seeds += parts
-    return [*whole.values(), *seeds]
+        all_parts += parts
+    return [*whole.values(), *all_parts]
 
 
 def start(job: Job, args: argparse.Namespace) -> None:
-    log = args.runs / "logs" / f"{job.title}.log"
+    log = args.runs / "logs" / f"{job.file}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # forked: the imports and the decoded data of this process are there at once
     job.process = multiprocessing.get_context("fork").Process(target=work, args=(job, args, log))
@@ -90,10 +102,10 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
         run_experiment(
             job.name,
             scale=args.scale,
-            out=args.out / job.name if job.seed is None else args.runs / "seeds" / job.title,
+            out=args.out / job.name if job.part is None else args.runs / "parts" / job.file,
             runs=args.runs,
             data_root=args.data_root,
-            overrides=[] if job.seed is None else [f"seeds=[{job.seed}]"],
+            overrides=[] if job.part is None else [job.part],
             show_progress=False,
         )
 
