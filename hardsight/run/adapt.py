@@ -27,7 +27,7 @@ from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
 from hardsight.run._device import chosen_device, chosen_workers
 from hardsight.run._provenance import state_digest, versions
 from hardsight.run._train_setup import Sources, normalised_for, opened_sources
-from hardsight.run.train import loaded_for, run_recipe
+from hardsight.run.train import loaded_for, run_recipe, typed_model
 
 RESULT = "result.json"
 _SOURCE = "source"
@@ -177,7 +177,7 @@ def _run(
     _write_result(folder, recipe, sources, aim, runs)
     first = runs[config.rules[0]]
     bench.model.load_state_dict(first.state)
-    step = _next_step(first.folder, config)
+    step = _next_step(first.folder, config, loaded)
     return AdaptResult(folder, bench.model.cpu().eval(), runs, sources.classes, step)
 
 
@@ -269,9 +269,10 @@ def _write_result(
     part.replace(folder / RESULT)
 
 
-def _next_step(folder: Path, config: AdaptConfig) -> str:
-    target = config.target
-    parts = [f"hardsight score --model {folder} --data {target.name}"]
-    parts += [f"--split {target.split}"] if target.split else []
-    parts += [f"--data-root {target.root}"] if target.root else []
+def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
+    """The command that scores the adapted model; on the source where the target has no labels."""
+    data = config.source if config.target.unlabelled else config.target
+    parts = [f"hardsight score --model {typed_model(folder, loaded)} --data {data.name}"]
+    parts += [f"--split {data.split}"] if data.split else []
+    parts += [f"--data-root {data.root}"] if data.root else []
     return " ".join([*parts, f"--out {folder}-scores"])

@@ -410,14 +410,19 @@ def _finished(
 def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     """The command that scores the model: on the test split, or on the training data."""
     data, split = config.data, config.data.test_split or config.data.split
-    model = str(folder)
-    if loaded.spec not in MODELS and ":" in loaded.spec and not loaded.spec.startswith(_PACKAGES):
-        model = f"{loaded.spec} --weights {folder / 'model.safetensors'}"
-    parts = [f"hardsight score --model {model} --data {data.name}"]
+    parts = [f"hardsight score --model {typed_model(folder, loaded)} --data {data.name}"]
     parts += [f"--split {split}"] if split else []
     parts += [f"--data-root {data.root}"] if data.root else []
     sample = "out-of-sample" if data.test_split else "in-sample"
     return " ".join([*parts, f"--sample {sample} --out {folder}-scores"])
+
+
+def typed_model(folder: Path, loaded: LoadedModel) -> str:
+    """How to name a stored model on the command line; a user's own code is named openly."""
+    spec = loaded.built_as
+    if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
+        return f"{spec} --weights {folder / 'model.safetensors'}"
+    return str(folder)
 
 
 def _load_best(model: nn.Module, folder: Path) -> None:

@@ -271,6 +271,10 @@ def test_a_folder_of_loose_images_without_labels_is_adapted_to(
     aim = {"name": tmp_path / "street", "unlabelled": True}
     done = hs.adapt(net, source, aim, out=tmp_path / "run", **settings)
     run = done.runs["cbst"]
+    weights = run.folder / "model.safetensors"
+    assert done.next_step.startswith(
+        f"hardsight score --model {net} --weights {weights} --data Mem"
+    )
     assert done.accuracy() == [None, None, None]
     assert run.rounds[1]["quality"]["true_positive_rate"] is None
     assert run.rounds[1]["quality"]["selected"] > 0

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import hardsight as hs
+from hardsight.data import MemorySource
 from hardsight.errors import (
     ConfigError,
     DataError,
@@ -27,6 +28,7 @@ from hardsight.errors import (
     RunExistsError,
     RunMismatchError,
 )
+from hardsight.models import load_model
 from hardsight.run import _train_records
 from hardsight.run._train_setup import split_rows
 
@@ -511,3 +513,26 @@ def test_two_processes_train_together_and_leave_one_model(images, net, tmp_path)
     assert [int(row["step"]) for row in rows] == [7, 14, 21]
     table = hs.score(net, images, weights=tmp_path / "run" / "model.safetensors", device="cpu")
     assert len(table) == 120
+
+
+def test_a_model_that_states_its_normalisation_is_trained_with_it(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    source = MemorySource(pixels, np.arange(40) % 2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    model.preprocessing = {"mean": (0.25,), "std": (0.125,)}
+    done = hs.train(model, source, out=tmp_path / "own", epochs=1, device="cpu")
+    assert (done.preprocessing.mean, done.preprocessing.std) == ((0.25,), (0.125,))
+    assert done.preprocessing.size == (8, 8)
+    table = {"name": source, "mean": (0.5,)}
+    stated = hs.train(model, table, out=tmp_path / "stated", epochs=1, device="cpu")
+    assert (stated.preprocessing.mean, stated.preprocessing.std) == ((0.5,), (0.125,))
+
+
+def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path):
+    settings = {"split": "test", "epochs": 1, "device": "cpu"}
+    first = hs.train("small_cnn", "builtin:digits", out=tmp_path / "one", **settings)
+    second = hs.train(str(first.folder), "builtin:digits", out=tmp_path / "two", **settings)
+    loaded = load_model(str(second.folder))
+    assert loaded.built_as == "small_cnn"
+    assert second.preprocessing.mean == first.preprocessing.mean
+    assert f"--model {second.folder} " in second.next_step
