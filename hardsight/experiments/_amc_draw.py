@@ -22,7 +22,7 @@ Places = NDArray[np.floating[Any]]
 
 def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Embeddings of two dimensions as they are, one panel per loss (Fig. 1)."""
-    figure, axes = panels(1, len(outputs), width=3.0, height=3.1)
+    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
     for ax, (title, found) in zip(axes, outputs.items(), strict=True):
         places = found.embeddings.numpy()
         _points(ax, places, found)
@@ -42,7 +42,7 @@ def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
 
 def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Directions of embeddings of three dimensions, seen from one side (Fig. 4)."""
-    figure, axes = panels(1, len(outputs), width=3.0, height=3.2)
+    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
     turn = np.linspace(0, 2 * np.pi, 100)
     for ax, (title, found) in zip(axes, outputs.items(), strict=True):
         places = _seen_from_above(unit_vectors(found.embeddings).numpy())
@@ -65,7 +65,7 @@ def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
 
 def tsne_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """A t-SNE map of the embeddings' directions, one panel per loss (Fig. 5)."""
-    figure, axes = panels(1, len(outputs), width=3.0, height=3.1)
+    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
     for ax, (title, found) in zip(axes, outputs.items(), strict=True):
         lab.step(f"t-SNE: {title}")
         _points(ax, tsne_map(unit_vectors(found.embeddings)), found)
