@@ -1,8 +1,7 @@
-r"""Train three losses on Fashion-MNIST and put them on one evaluation card.
+"""Train three losses on Fashion-MNIST and put them on one evaluation card.
 
     python examples/live_card.py --data-root data                     # a GPU, about a minute
-    python examples/live_card.py --data-root data --model small_cnn --limit 10000 \
-        --epochs 3 --attack-examples 64
+    python examples/live_card.py --data-root data --model small_cnn --limit 10000 --epochs 3 --quick
 
 ``data`` holds ``fashion-mnist/`` and ``mnist/`` with their four idx files each; MNIST plays the
 foreign data. The networks differ in their loss alone: cross-entropy (CE), encouraging loss (EL)
@@ -30,6 +29,13 @@ def losses(epochs: int) -> dict[str, list[Any]]:
     }
 
 
+# a few minutes on one core; intervals are wide
+QUICK = {
+    "attack_examples": 8, "attack_steps": 3, "explain_examples": 16, "feature_examples": 1000,
+    "map_examples": 200, "workers": 0,
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,7 +44,7 @@ def main() -> None:
     parser.add_argument("--model", default="amc13")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--limit", type=int, help="examples to train on; all by default")
-    parser.add_argument("--attack-examples", type=int, default=256)
+    parser.add_argument("--quick", action="store_true", help="evaluate on few examples, on a CPU")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--runs", type=Path, default=Path("runs/live-card"))
     parser.add_argument("--out", type=Path, default=Path("docs/assets/live-card"))
@@ -61,12 +67,12 @@ def main() -> None:
         print(f"{name}: validation accuracy {max(r['val_accuracy'] for r in done.history):.2%}")
     card = evaluate(
         [(name, str(args.runs / name), None) for name in losses(args.epochs)],
-        lab.source("fashion-mnist", "test"),
+        lab.source("fashion-mnist", "test", limit=1000 if args.quick else None),
         train=train,
-        ood=[lab.source("mnist", "test")],
-        attack_examples=args.attack_examples,
+        ood=[lab.source("mnist", "test", limit=500 if args.quick else None)],
         device=args.device,
         out=args.runs,
+        **(QUICK if args.quick else {}),
     )
     args.out.mkdir(parents=True, exist_ok=True)
     title = f"Three losses on Fashion-MNIST ({args.model}, {args.epochs} epochs)"

@@ -37,7 +37,7 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
     scales={"smoke": SMOKE, "paper": PAPER},
 )
 def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
-    """The networks of avh-human after their last epoch, on 2,000 CIFAR-10 test pictures at the
+    """The networks of avh-human after their last epoch, on 1,000 CIFAR-10 test pictures at the
     paper's levels of uniform noise and of contrast. Each picture is its own control: beside the
     pooled Spearman coefficient of level and score stands the one within a picture, averaged over
     pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.

@@ -60,11 +60,11 @@ class ModelSetting:
 
     dataset: str = "cifar10"
     models: tuple[str, ...] = ("alexnet", "vgg19", "resnet18", "densenet121")
-    epochs: int = 12
+    epochs: int = 9
     batch_size: int = 512
     train_limit: int | None = None
     test_limit: int | None = None
-    degraded: int = 2000
+    degraded: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
 
 

@@ -57,7 +57,7 @@ class Setting:
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
     epochs: tuple[int, ...] = (6, 10)
-    shares: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    shares: tuple[float, ...] = (0.05, 0.2, 0.4)
     kinds: tuple[str, ...] = KINDS
     folds: int = 3
     model: str = "small_cnn"
