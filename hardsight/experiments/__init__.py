@@ -4,6 +4,15 @@ An experiment is one file with one function from a :class:`Lab` and a setting to
 :class:`Result`; the lines below list and register them.
 """
 
+from hardsight.experiments._el_combine import el_combine as el_combine
+from hardsight.experiments._el_fig5 import el_fig5 as el_fig5
+from hardsight.experiments._el_fig6 import el_fig6 as el_fig6
+from hardsight.experiments._el_fig7 import el_fig7 as el_fig7
+from hardsight.experiments._el_table1 import el_table1 as el_table1
+from hardsight.experiments._el_table2 import el_table2 as el_table2
+from hardsight.experiments._el_table3 import el_table3 as el_table3
+from hardsight.experiments._el_table4 import el_table4 as el_table4
+from hardsight.experiments._el_table5 import el_table5 as el_table5
 from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS

@@ -5,7 +5,7 @@ The softmax probability of a class is the logistic function of its log-odds,
 .. math:: m_c = z_c - \log\sum_{j \ne c} e^{z_j}, \qquad
           \log p_c = \log\sigma(m_c), \qquad \log(1 - p_c) = \log\sigma(-m_c)
 
-so cross-entropy, focal loss and every bonus are curves over :math:`m_c`. Nothing is clamped:
+so cross-entropy, focal loss and every bonus are curves over :math:`m_c`. Nothing needs a clamp:
 :math:`\log(1 - p)` stays exact however close :math:`p` comes to 1.
 """
 

@@ -1,0 +1,329 @@
+"""Encouraging Loss, Figure 7: accuracy under attack, and whether the attack can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardsight.data import MemorySource
+from hardsight.evaluate import Normalisation, fgsm, pgd
+from hardsight.experiments._el_recipes import (
+    PAPER,
+    SMOKE,
+    LogEnd,
+    Recipe,
+    Task,
+    claim_of,
+    compared,
+    encouraging,
+    fitted,
+    loss_name,
+    lost_claim,
+)
+from hardsight.experiments._lab import Lab
+from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._registry import experiment
+from hardsight.experiments._result import Claim, Figure, Result, Table, spread
+from hardsight.heads import logits_of
+from hardsight.run._device import borrowed
+from hardsight.run._seeds import generator
+from hardsight.run._train_images import Pixels
+from hardsight.run.train import TrainResult
+
+KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
+_BATCH = 500
+_HIDDEN = 5.0  # points that a stronger attack must take off to speak of hidden gradients
+
+
+@dataclass(frozen=True)
+class Setting(Recipe):
+    """Keys of ``el-fig7``.
+
+    Attributes:
+        task: ``DATASET/NETWORK``; the paper's is MNIST.
+        log_ends: of Encouraging Loss, beside cross-entropy.
+        linf: radii of FGSM and PGD in pixels on the scale [0, 1].
+        l2: radii of PGD in L2.
+        steps: of PGD.
+        images: of the test split that are attacked, the same share of each class.
+        check_at: radius in L∞ of the checks for hidden gradients.
+    """
+
+    task: str = "mnist/small_cnn"
+    log_ends: tuple[float, ...] = (0.75, 1.0)
+    linf: tuple[float, ...] = (0.0, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
+    l2: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+    steps: int = 20
+    images: int = 1000
+    check_at: float = 0.1
+
+
+@experiment(
+    "el-fig7",
+    title="Encouraging Loss under attack",
+    reproduces=f"{PAPER}, Figure 7",
+    scales={
+        "smoke": Setting(
+            task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1, 0.2), l2=(0.0, 0.5),
+            steps=2, images=60, **SMOKE,
+        ),
+        "paper": Setting(),
+    },
+)  # fmt: skip
+def el_fig7(lab: Lab, setting: Setting) -> Result:
+    """Accuracy against the radius of FGSM, PGD in L∞ and PGD in L2, in pixels on [0, 1].
+
+    The models are those of el-table1; 1,000 test images are attacked at paper scale. A model that
+    is very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
+    nothing: that hides gradients, and is no robustness. So at one radius the same images are
+    attacked with the margin as objective, with more steps and random starts, and with images made
+    against the other loss's model of the same seed; the strongest of all is what counts.
+    """
+    task = Task.named(setting.task)
+    keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
+    test = lab.source(task.dataset, "test", limit=setting.images)
+    runs = {
+        key: [fitted(lab, task, setting, encouraging(key), seed=s).run for s in setting.seeds]
+        for key in keys
+    }
+    curves = {
+        key: [_curves(lab, setting, run, test) for run in each if run is not None]
+        for key, each in runs.items()
+    }
+    checks = {
+        key: [
+            _checks(lab, setting, run, _rival(runs, key, at), test)
+            for at, run in enumerate(each)
+            if run is not None
+        ]
+        for key, each in runs.items()
+    }
+    return Result(
+        tables=[_checks_table(setting, task, checks), _curves_table(setting, curves)],
+        claims=_claims(setting, curves, checks),
+        figures=[_figure(lab, setting, curves, checks)],
+        data={
+            "curves": {loss_name(key): each for key, each in curves.items()},
+            "checks": {loss_name(key): each for key, each in checks.items()},
+        },
+    )
+
+
+def _rival(
+    runs: dict[LogEnd, list[TrainResult | None]], key: LogEnd, at: int
+) -> TrainResult | None:
+    """The model of the same seed whose images are carried over."""
+    others = [one[at] for other, one in runs.items() if other != key]
+    return others[-1] if key is None else others[0]
+
+
+class Attacked:
+    """One model, on the device, and test images to be changed.
+
+    Args:
+        lab: gives the device.
+        run: the trained model.
+        source: images and labels.
+    """
+
+    def __init__(self, lab: Lab, run: TrainResult, source: MemorySource) -> None:
+        how = run.preprocessing
+        self.model, self.normalisation = run.model, Normalisation(how.mean, how.std)
+        images = torch.from_numpy(source.images)
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+        pixels = Pixels(how, channels_last=False, device=lab.device)
+        self.inputs = pixels.normalised(images)
+        self.labels = torch.from_numpy(source.labels.copy()).to(lab.device)
+        self._mean = torch.tensor(how.mean, device=lab.device).view(-1, 1, 1)
+        self._std = torch.tensor(how.std, device=lab.device).view(-1, 1, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits in float32."""
+        return logits_of(self.model(inputs)).float()
+
+    def changed(self, attack: Any) -> Tensor:
+        """Inputs after an attack on this model."""
+        parts = [
+            attack(self.forward, some, own, normalisation=self.normalisation)
+            for some, own in zip(self.inputs.split(_BATCH), self.labels.split(_BATCH), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Inputs of this model on the scale of pixels."""
+        return inputs * self._std + self._mean
+
+    @torch.no_grad()
+    def right(self, inputs: Tensor) -> Any:
+        """Which of the changed images are still classified rightly, ``[N]``."""
+        logits = torch.cat([self.forward(some) for some in inputs.split(_BATCH)])
+        return (logits.argmax(dim=1) == self.labels).cpu().numpy()
+
+
+def _attack(kind: str, epsilon: float, steps: int) -> Any:
+    if kind == "FGSM":
+        return partial(fgsm, epsilon=epsilon)
+    return partial(pgd, epsilon=epsilon, steps=steps, norm="l2" if "L2" in kind else "linf")
+
+
+def _curves(lab: Lab, setting: Setting, run: TrainResult, test: MemorySource) -> dict[str, Any]:
+    """Accuracy in per cent at each radius, by kind of attack."""
+    found: dict[str, Any] = {}
+    with borrowed(run.model, lab.device):
+        attacked = Attacked(lab, run, test)
+        for kind in KINDS:
+            radii = setting.l2 if "L2" in kind else setting.linf
+            found[kind] = [
+                100 * float(attacked.right(attacked.changed(
+                    _attack(kind, radius, setting.steps))).mean())
+                for radius in radii
+            ]  # fmt: skip
+    return found
+
+
+def _checks(
+    lab: Lab, setting: Setting, run: TrainResult, rival: TrainResult | None, test: MemorySource
+) -> dict[str, float]:
+    """Accuracy in per cent under ever stronger attacks of one radius, and under all of them."""
+    epsilon, steps = setting.check_at, setting.steps
+    with borrowed(run.model, lab.device):
+        own = Attacked(lab, run, test)
+        attacks = {
+            "PGD": partial(pgd, epsilon=epsilon, steps=steps),
+            "PGD on the margin": partial(pgd, epsilon=epsilon, steps=steps, loss="margin"),
+            "5 times the steps, 3 starts": partial(
+                pgd, epsilon=epsilon, steps=5 * steps, restarts=3, loss="margin",
+                generator=generator(0, "el-fig7"),
+            ),
+        }  # fmt: skip
+        masks = {name: own.right(own.changed(attack)) for name, attack in attacks.items()}
+        if rival is not None:
+            with borrowed(rival.model, lab.device):
+                other = Attacked(lab, rival, test)
+                made = other.pixels(other.changed(attacks["PGD on the margin"]))
+            masks["images made against the other loss"] = own.right((made - own._mean) / own._std)
+        far = own.right(own.changed(partial(pgd, epsilon=1.0, steps=steps, loss="margin")))
+    strongest = np.logical_and.reduce(list(masks.values()))
+    return {
+        **{name: 100 * float(mask.mean()) for name, mask in masks.items()},
+        "strongest of all": 100 * float(strongest.mean()),
+        "any image allowed (radius 1)": 100 * float(far.mean()),
+    }
+
+
+def _checks_table(
+    setting: Setting, task: Task, checks: dict[LogEnd, list[dict[str, float]]]
+) -> Table:
+    names = list(next(one[0] for one in checks.values() if one))
+    return Table(
+        f"{task.title}: accuracy, %, under attacks of radius {setting.check_at:g} (L∞)",
+        ("loss", *names),
+        [
+            [loss_name(key), *(spread([one[name] for one in each]) for name in names)]
+            for key, each in checks.items()
+            if each
+        ],
+        note="Mean ± standard deviation over seeds. A stronger attack that takes off much more "
+        "than plain PGD shows that plain PGD was blind, not that the model is robust.",
+    )
+
+
+def _curves_table(setting: Setting, curves: dict[LogEnd, list[dict[str, Any]]]) -> Table:
+    rows: list[list[Any]] = []
+    for kind in KINDS:
+        radii = setting.l2 if "L2" in kind else setting.linf
+        for key, each in curves.items():
+            if each:
+                means = np.mean([one[kind] for one in each], axis=0)
+                cells = ", ".join(f"{r:g}: {m:.1f}" for r, m in zip(radii, means, strict=True))
+                rows.append([kind, loss_name(key), cells])
+    return Table(
+        "Accuracy, %, at each radius",
+        ("attack", "loss", "radius: accuracy"),
+        rows,
+        note="Means over seeds. The paper's figure has no numbers.",
+    )
+
+
+def _claims(
+    setting: Setting,
+    curves: dict[LogEnd, list[dict[str, Any]]],
+    checks: dict[LogEnd, list[dict[str, float]]],
+) -> list[Claim]:
+    el = 1.0 if 1.0 in curves else list(curves)[-1]
+    if not curves[el] or len(curves[el]) != len(curves[None]):
+        return [lost_claim("Encouraging Loss resists attacks better", "Figure 7")]
+    pairs = {
+        kind: tuple([float(np.mean(one[kind][1:])) for one in curves[key]] for key in (el, None))
+        for kind in KINDS
+    }
+    name = "strongest of all"
+    pairs[name] = tuple([one[name] for one in checks[key]] for key in (el, None))
+    found = compared(pairs)  # type: ignore[arg-type]
+    claims = [
+        claim_of(
+            f"{loss_name(el)} is more accurate under {kind}, mean over the radii", "Figure 7",
+            found[kind],
+        )
+        for kind in KINDS
+    ]  # fmt: skip
+    claims.append(
+        claim_of(
+            f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}",
+            "not in the paper",
+            found[name],
+        )
+    )
+    return [*claims, _hidden(el, checks[el])]
+
+
+def _hidden(key: LogEnd, checks: list[dict[str, float]]) -> Claim:
+    """Whether plain PGD can be believed for this loss."""
+    gaps = [one["PGD"] - one["strongest of all"] for one in checks]
+    gap = float(np.mean(gaps))
+    return Claim(
+        f"plain PGD is not blind to {loss_name(key)}: stronger attacks take off less than "
+        f"{_HIDDEN:g} points more",
+        "not in the paper",
+        f"{gap:.1f} points more (worst seed {max(gaps):.1f})",
+        gap < _HIDDEN,
+    )
+
+
+def _figure(
+    lab: Lab,
+    setting: Setting,
+    curves: dict[LogEnd, list[dict[str, Any]]],
+    checks: dict[LogEnd, list[dict[str, float]]],
+) -> Figure:
+    figure, axes = panels(1, 3, width=3.4)
+    for place, kind in zip(axes, KINDS, strict=True):
+        radii = setting.l2 if "L2" in kind else setting.linf
+        for number, (key, each) in enumerate(curves.items()):
+            if not each:
+                continue
+            values = np.array([one[kind] for one in each])
+            mean, std = values.mean(axis=0), values.std(axis=0)
+            place.plot(radii, mean, marker="o", ms=3, color=COLOURS[number], label=loss_name(key))
+            place.fill_between(radii, mean - std, mean + std, color=COLOURS[number], alpha=0.15,
+                               lw=0)  # fmt: skip
+            if "∞" in kind:
+                worst = np.mean([one["strongest of all"] for one in checks[key]])
+                place.plot([setting.check_at], [worst], "x", color=COLOURS[number], ms=8, mew=2)
+        place.set_title(kind)
+        place.set_xlabel("radius, pixels in [0, 1]")
+    axes[0].set_ylabel("accuracy, %")
+    axes[0].legend()
+    return lab.figure(
+        figure,
+        "attacks",
+        caption="Accuracy against the radius of an attack; bands are one standard deviation over "
+        "seeds. Crosses: the strongest of all attacks at one radius; far below the line, the plain "
+        "attack was blind.",
+        alt="Three panels of falling accuracy against radius, one line per loss.",
+    )
