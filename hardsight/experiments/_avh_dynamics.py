@@ -148,7 +148,8 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
 
 def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
     """The small network, watched on its test split after every epoch."""
-    train, test = (lab.source(setting.digits, split) for split in ("train", "test"))
+    train = lab.source(setting.digits, "train", limit=setting.train_limit)
+    test = lab.source(setting.digits, "test", limit=setting.test_limit)
     found = []
     for seed in setting.seeds:
         lab.step(f"SmallCNN on {setting.digits}, seed {seed}")

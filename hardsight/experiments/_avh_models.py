@@ -72,8 +72,10 @@ SMOKE = ModelSetting(
     dataset="builtin:digits",
     models=("hardsight.experiments._avh_models:narrow_cnn", "small_cnn"),
     epochs=4,
-    batch_size=64,
-    degraded=100,
+    batch_size=32,
+    train_limit=500,
+    test_limit=250,
+    degraded=60,
     seeds=(0, 1),
 )
 PAPER = ModelSetting()
