@@ -105,7 +105,7 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
             out=args.out / job.name if job.part is None else args.runs / "parts" / job.file,
             runs=args.runs,
             data_root=args.data_root,
-            overrides=[] if job.part is None else [job.part],
+            overrides=[*args.set, *([] if job.part is None else [job.part])],
             show_progress=False,
         )
 
@@ -129,6 +129,13 @@ def main() -> None:
         default=[],
         metavar="NAME:SPLIT",
         help="data to decode once, before the processes start",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a key of every named experiment's setting",
     )
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
