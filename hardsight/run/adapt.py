@@ -148,6 +148,8 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
+    from hardsight.run._train_records import plain_state
+
     folder, device = Path(config.out), chosen_device(config.device)
     config = _as_trained(config, model)
     sources = opened_sources(config.source, source, seed=config.seed)
@@ -173,7 +175,7 @@ def _run(
         stored = StoredModel(
             loaded.built_as, dict(loaded.options), sources.train.how, sources.classes
         )
-        stored.write(run.folder, run.state)
+        stored.write(run.folder, plain_state(run.state))
     _write_result(folder, recipe, sources, aim, runs)
     first = runs[config.rules[0]]
     bench.model.load_state_dict(first.state)

@@ -301,3 +301,13 @@ def test_bytes_in_one_domain_and_floats_in_the_other_meet_on_one_scale(
 
 def test_baselines_are_named(done):
     assert set(BASELINES) == {"source-only", "entropy", "threshold"}
+
+
+def test_a_model_whose_weights_lie_channels_last_is_kept(source, target, settings, tmp_path):
+    # as on a GPU by default; safetensors takes contiguous tensors only
+    settings |= {"rule": ("source-only", "cbst"), "channels_last": True}
+    done = hs.adapt("small_cnn", source, target, out=tmp_path / "run", **settings)
+    for rule, run in done.runs.items():
+        kept = load_file(tmp_path / "run" / rule / "model.safetensors")
+        for name, value in run.state.items():
+            torch.testing.assert_close(kept[name], value.cpu(), rtol=0, atol=0)
