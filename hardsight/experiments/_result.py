@@ -171,6 +171,7 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
     parts += [
         "## Make it again",
         f"```console\n$ {facts['command']}\n```",
+        "Datasets by name are read from `--data-root` or `$HARDSIGHT_DATA`.",
         f"Scale {facts['scale']}, seeds {seeds}; {facts['training_seconds']:.0f} s of training on "
         f"{facts['hardware']['gpu'] or facts['hardware']['cpu']}; {versions}. Settings, numbers "
         f"per seed and intervals: `{RESULT}`.",
