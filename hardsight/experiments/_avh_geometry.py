@@ -281,7 +281,7 @@ def other_class_probability(
         >>> means = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
         >>> points = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
         >>> other_class_probability(points, np.array([0, 0]), means).round(3)
-        array([0.5  , 0.047])
+        array([0.5  , 0.038])
     """
     from scipy.stats import norm
 
