@@ -1,5 +1,6 @@
 """One page per experiment, from the files that running it left in ``results/``."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,25 @@ def _not_run(spec: Any) -> str:
 
 def _index() -> str:
     rows = "\n".join(
-        f"| [{spec.name}]({spec.name}.md) | {spec.title} | {spec.reproduces} |"
+        f"| [{spec.name}]({spec.name}.md) | {spec.title} | {spec.reproduces} | {_state(spec)} |"
         for spec in _experiments()
     )
     return (
-        "# Results\n\nEvery table and figure below was made by one command, which stands at the "
-        "end of its page with seeds, versions and hardware. Each page says which claims of the "
-        "paper hold here and which do not. Epochs are fewer than the papers' where the page says "
-        "so; the data is the real one.\n\n"
-        f"| experiment | what it shows | makes again |\n| --- | --- | --- |\n{rows}\n"
+        "# Results\n\nEvery page below is made by one command, which stands at its end with seeds, "
+        "versions and hardware, and says which claims of the paper hold here and which do not. "
+        "Epochs are fewer than the papers' where the page says so; the data is the real one.\n\n"
+        "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
+        f"{rows}\n"
     )
+
+
+def _state(spec: Any) -> str:
+    """Whether, on what and with which changes an experiment was run."""
+    file = RESULTS / spec.name / "result.json"
+    if not file.exists():
+        return "not yet"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    changed = content["command"].partition(" --set ")[1]
+    seeds = len(content["seeds"])
+    where = content["hardware"]["gpu"] or "a CPU"
+    return f"{seeds} seed{'s' * (seeds > 1)}, {where}{', reduced' if changed else ''}"
