@@ -26,13 +26,15 @@ def list_(long: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from hardsight.experiments import EXPERIMENTS
+    from hardsight.experiments import EXPERIMENTS, SHORT_NAMES
 
+    short = {name: word for word, name in SHORT_NAMES.items()}
     console = Console(highlight=False)
     grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
     for name, spec in sorted(EXPERIMENTS.items()):
         about = f"{spec.title}\n[dim]{spec.about}\npaper: {spec.scales['paper']}[/]\n"
-        grid.add_row(f"[bold]{name}[/]", spec.reproduces, about if long else spec.title)
+        also = f"\n[dim]or {short[name]}[/]" if name in short else ""
+        grid.add_row(f"[bold]{name}[/]{also}", spec.reproduces, about if long else spec.title)
     console.print(grid)
     console.print("\nnext: hardsight experiment run NAME", markup=False)
 
@@ -56,9 +58,9 @@ def run(name: str, out: str | None, **options: Any) -> None:
     """Run the experiment NAME and write its numbers, figures and page."""
     from rich.console import Console
 
-    from hardsight.experiments import run_experiment  # torch loads only when this runs
+    from hardsight.experiments import SHORT_NAMES, run_experiment  # torch loads only now
 
-    folder = Path(out) if out is not None else Path("results") / name
+    folder = Path(out) if out is not None else Path("results") / SHORT_NAMES.get(name, name)
     result = run_experiment(name, out=folder, **options)
     console = Console(highlight=False)
     for table in result.tables:

@@ -26,6 +26,7 @@ from hardsight.experiments._lab import Lab as Lab
 from hardsight.experiments._lab import Outputs as Outputs
 from hardsight.experiments._label_errors import label_errors as label_errors
 from hardsight.experiments._registry import EXPERIMENTS as EXPERIMENTS
+from hardsight.experiments._registry import SHORT_NAMES as SHORT_NAMES
 from hardsight.experiments._registry import Experiment as Experiment
 from hardsight.experiments._registry import experiment as experiment
 from hardsight.experiments._result import Claim as Claim

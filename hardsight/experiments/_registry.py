@@ -42,6 +42,14 @@ class Experiment:
 
 EXPERIMENTS: Registry[Experiment] = Registry("experiment")
 
+# the studies of the AVH paper go by their plain names, too
+SHORT_NAMES = {
+    "human": "avh-human",
+    "dynamics": "avh-dynamics",
+    "geometry": "avh-geometry",
+    "degradation": "avh-degradation",
+}
+
 
 def experiment(
     name: str, *, title: str, reproduces: str, scales: Mapping[str, Any]

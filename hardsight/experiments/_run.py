@@ -16,7 +16,7 @@ import torch
 from hardsight.config import config_from, toml_value
 from hardsight.errors import ConfigError, OptionError, OutputError
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._registry import EXPERIMENTS, SCALES, Experiment
+from hardsight.experiments._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
 from hardsight.experiments._result import Result, write_result
 from hardsight.registry import unknown_name
 from hardsight.run._provenance import versions
@@ -36,7 +36,7 @@ def run_experiment(
     """Run an experiment and write its result, figures and page.
 
     Args:
-        name: of :data:`EXPERIMENTS`.
+        name: of :data:`EXPERIMENTS`; ``human`` stands for ``avh-human``, and so on.
         scale: ``smoke`` (embedded data, a CPU, seconds) or ``paper`` (real data, a GPU, minutes).
         out: folder of the result; ``results/NAME`` by default.
         runs: folder of trained models, which later runs find again; a temporary one by default.
@@ -50,11 +50,11 @@ def run_experiment(
         ConfigError: a key of the setting is unknown, or its value has the wrong type.
         MissingDataError: a dataset is not there.
     """
-    spec = EXPERIMENTS[name]
+    spec = EXPERIMENTS[SHORT_NAMES.get(name, name)]
     if scale not in SCALES:
         raise OptionError(unknown_name("scale", scale, list(SCALES)))
     setting = _setting(spec, scale, overrides)
-    folder = Path(out) if out is not None else Path("results") / name
+    folder = Path(out) if out is not None else Path("results") / spec.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:

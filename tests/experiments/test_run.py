@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from hardsight.cli import main
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
-from hardsight.experiments import Lab, run_experiment, spread
+from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, run_experiment, spread
 from hardsight.experiments._result import plain
 
 
@@ -79,6 +79,15 @@ def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):
         run_experiment("planted", out=tmp_path, overrides=["epochs"])
     with pytest.raises(OptionError, match="Did you mean 'smoke'"):
         run_experiment("planted", out=tmp_path, scale="smok")
+
+
+def test_the_studies_go_by_their_plain_names_too(planted, tmp_path, monkeypatch):
+    assert set(SHORT_NAMES.values()) <= set(EXPERIMENTS)
+    monkeypatch.setitem(SHORT_NAMES, "short", "planted")
+    monkeypatch.chdir(tmp_path)
+    run_experiment("short", device="cpu", overrides=["seeds=[0]"])
+    content = json.loads((tmp_path / "results" / "planted" / "result.json").read_text())
+    assert content["name"] == "planted"
 
 
 def test_an_unknown_experiment_is_named_with_the_nearest(planted):
