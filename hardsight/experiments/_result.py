@@ -182,7 +182,7 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
 def _claims(claims: Sequence[Claim]) -> str:
     words = {True: "yes", False: "**no**", None: "undecided"}
     rows = [(claim.says, claim.paper, claim.seen, words[claim.holds]) for claim in claims]
-    return _grid(("The paper says", "its number", "seen here", "holds"), rows)
+    return _grid(("claim", "reference", "seen here", "holds"), rows)
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
