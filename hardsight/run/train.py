@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from torch import nn
 
@@ -23,7 +21,6 @@ from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import chosen_device, chosen_workers
-from hardsight.run._pictures import pictures
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
@@ -48,15 +45,8 @@ from hardsight.run._train_setup import (
     normalised_for,
     opened_sources,
 )
-from hardsight.table import (
-    DYNAMICS,
-    HISTORIES,
-    THUMBNAILS,
-    RunFolder,
-    ScoreTable,
-    read_table,
-    with_metadata,
-)
+from hardsight.run._train_tracking import kept_dynamics, tracker_of
+from hardsight.table import DYNAMICS, ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
 _PACKAGES = ("timm:", "torchvision:", "hf:")
@@ -206,7 +196,7 @@ def run_recipe(
         test,
         _next_step(folder, config, loaded),
         sources.train.how,
-        None if tracker is None else _dynamics(tracker, config, sources, is_first, show),
+        None if tracker is None else kept_dynamics(tracker, config, sources, is_first, show),
         is_first,
         {name: folder / "tracked" / name for name in watched},
     )
@@ -308,7 +298,7 @@ def _fitted(
     if config.track:
         assert head is not None
         layer = loaded.model.get_submodule(head.name)
-        tracker = _tracker(config, sources, layer, start_of(config))
+        tracker = tracker_of(config, sources, layer, start_of(config))
     loaded.model.train()
     layout = device.type == "cuda" if config.channels_last is None else config.channels_last
     if layout:
@@ -332,55 +322,6 @@ def _fitted(
             trainer, module, train, validation, config=config, show=show, callbacks=callbacks
         )
     return recorder, pixels, tracker
-
-
-def _tracker(
-    config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
-) -> HardnessTracker:
-    """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
-    folder = Path(config.out) / HISTORIES
-    if start is None and is_first_process():
-        shutil.rmtree(folder, ignore_errors=True)
-    examples = len(sources.train.source)
-    # drawn with replacement, an example counts as what it was when it first came
-    repeats = "first" if config.sampling == "class_balanced" else "error"
-    return HardnessTracker(
-        examples, head=layer, folder=folder, resume=start is not None, repeats=repeats
-    )
-
-
-def _dynamics(
-    tracker: HardnessTracker,
-    config: TrainConfig,
-    sources: Sources,
-    is_first: bool,
-    show: bool | None,
-) -> ScoreTable | None:
-    """The summaries of the examples that were trained on, as a file, with pictures beside it."""
-    if not is_first:
-        return None
-    run, source = RunFolder(config.out), sources.train.source
-    table = tracker.summaries()
-    seen = table.where(table.column("epochs_seen") > 0)
-    names = pa.array([source.id_of(index) for index in seen.column("index").tolist()], pa.string())
-    rows = seen.to_arrow()
-    rows = rows.set_column(rows.column_names.index("id"), "id", names)
-    about = {
-        "classes": list(sources.classes),
-        "data": {
-            "spec": config.data.name,
-            "split": config.data.split,
-            "fingerprint": sources.fingerprint,
-        },
-        "model": {"spec": config.model.name},
-        "seed": config.seed,
-    }
-    named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
-    if config.thumbnails:
-        found = pictures(source, named, most=config.thumbnails, show=show)
-        run.write_side_file(THUMBNAILS, found)
-    run.write_side_file(DYNAMICS, named.to_arrow())
-    return read_table(run.folder / DYNAMICS)
 
 
 def _finished(
