@@ -31,7 +31,7 @@ def losses(epochs: int) -> dict[str, list[Any]]:
 
 # a few minutes on one core; intervals are wide
 QUICK = {
-    "attack_examples": 8, "attack_steps": 3, "explain_examples": 16, "feature_examples": 1000,
+    "attack_examples": 64, "attack_steps": 3, "explain_examples": 16, "feature_examples": 1000,
     "map_examples": 200, "workers": 0,
 }  # fmt: skip
 
