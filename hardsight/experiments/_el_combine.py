@@ -9,6 +9,7 @@ from typing import Any
 from hardsight.evaluate import calibration_error, pgd
 from hardsight.experiments._el_fig7 import Attacked
 from hardsight.experiments._el_recipes import (
+    LOST,
     PAPER,
     SMOKE,
     Recipe,
@@ -151,7 +152,7 @@ def _table(task: Task, found: dict[str, Any], measure: str) -> Table:
             for base, (plain, bonus) in found.items()
         ],
         note="Mean ± standard deviation over seeds; differences paired over seeds, 95 % interval, "
-        "p by Holm's method over the recipes.",
+        "p by Holm's method over the recipes." + LOST,
     )
 
 

@@ -19,6 +19,7 @@ NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-1
 NETWORKS = {"small_cnn": "small CNN", "resnet18": "ResNet-18", "efficientnet_small": "EfficientNet"}
 _COLOUR = ("cifar10",)
 _LEVEL = 0.05
+LOST = " A run whose loss became infinite has no model and counts as guessing."
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hardsight.experiments._el_recipes import (
     EXACT,
+    LOST,
     PAPER,
     SMOKE,
     Fitted,
@@ -170,7 +171,7 @@ def _table(found: dict[str, Runs], chosen: dict[str, float]) -> Table:
         rows,
         note="Mean ± standard deviation over seeds. Differences in the claims: paired over seeds, "
         "95 % interval, p by Holm's method over the tasks. The paper's columns are its CNN on "
-        "MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10.",
+        "MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10." + LOST,
         paper=paper if any(theirs) else None,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hardsight.experiments._el_recipes import (
     EXACT,
+    LOST,
     PAPER,
     SMOKE,
     Fitted,
@@ -156,7 +157,7 @@ def _table(setting: Setting, grids: dict[LogEnd, Grid], chosen: dict[LogEnd, flo
         f"({Task.named(setting.task).title})",
         ("loss", *(f"× {factor:g}" for factor in factors), "chosen on validation"),
         rows,
-        note="Mean ± standard deviation over seeds. The paper: ResNet-50 on CIFAR-10.",
+        note="Mean ± standard deviation over seeds. The paper: ResNet-50 on CIFAR-10." + LOST,
         paper=paper,
     )
 

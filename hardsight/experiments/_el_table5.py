@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardsight.experiments._el_recipes import (
+    LOST,
     PAPER,
     SMOKE,
     Fitted,
@@ -82,7 +83,7 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
                 ("loss", "original", "+ mirror bonus"),
                 [[row, *(spread(_tests(one)) for one in pair)] for row, pair in rows.items()],
                 note="Mean ± standard deviation over seeds. Differences in the claims: paired "
-                "over seeds, 95 % interval, p by Holm's method over the rows.",
+                "over seeds, 95 % interval, p by Holm's method over the rows." + LOST,
                 paper=[[row, *texts] for row, texts in _PAPER.items()],
             )
         )

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight.errors import TableError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -38,15 +40,23 @@ def histories_of(
 
     Returns:
         ``None`` where the folder does not hold these epochs of these examples.
+
+    Raises:
+        TableError: an epoch is there and damaged.
     """
     if folder is None or not epochs:
         return None
     parts: list[tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]] = []
     for epoch in range(1, epochs + 1):
-        try:
-            rows = pq.read_table(folder / f"epoch-{epoch:05d}.parquet", columns=_COLUMNS)
-        except (OSError, pa.ArrowException):
+        file = folder / f"epoch-{epoch:05d}.parquet"
+        if not file.exists():
             return None
+        try:
+            rows = pq.read_table(file, columns=_COLUMNS)
+        except (OSError, pa.ArrowException) as err:
+            raise TableError(
+                f"{file} cannot be read ({err}); remove it to report without curves, or train again"
+            ) from err
         if rows.num_rows != num_examples:
             return None
         confidence, label, prediction = (rows[name].to_numpy() for name in _COLUMNS)

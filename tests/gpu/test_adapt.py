@@ -9,7 +9,10 @@ import torch
 import hardsight as hs
 from hardsight.data import MemorySource
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def stripes(length, *, seed, noise, bright):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hardsight.errors import MissingDataError
+from hardsight.errors import MissingDataError, TableError
 from hardsight.report import write_report
 from hardsight.report._dynamics import _bars, dynamics_of
 from hardsight.report._map import data_map
@@ -92,6 +92,13 @@ def test_without_its_epochs_the_page_says_what_the_curves_need(make, tmp_path, d
     assert found.map is not None
     text = write_report(folder).read_text("utf-8")
     assert 'give the tracker <code>folder="RUN/dynamics"</code>' in text
+
+
+def test_a_damaged_epoch_is_named_and_not_taken_for_a_missing_one(make, tmp_path):
+    folder = make.tracked(tmp_path / "run", histories=True)
+    (folder / "dynamics" / "epoch-00003.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(TableError, match=r"epoch-00003.parquet cannot be read .* train again"):
+        dynamics_of(view_at(folder))
 
 
 def test_a_table_without_dynamics_has_no_such_part(run):
