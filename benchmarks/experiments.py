@@ -1,8 +1,8 @@
 """All experiments side by side on one machine: ``python -m benchmarks.experiments --scale paper``.
 
 Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
-first run in parts, one per seed, which only fill the folder of trained models, and then whole,
-which finds every model there and writes the result.
+first run in parts, by seed and by what else divides it, which only fill the folder of trained
+models, and then whole, which finds every model there and writes the result.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import chain, product
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
@@ -33,8 +34,17 @@ AFTER = {
     "el-fig7": "el-table1",
 }
 
-# parts other than seeds
-PARTS = {"avh-selftrain": "pairs", "label-errors": "shares"}
+# keys of a setting that divide an experiment into parts, seeds by default; keys with a plus between
+# them go together
+PARTS = {
+    "avh-human": ("models", "seeds"),
+    "avh-selftrain": ("pairs", "seeds"),
+    "avh-table5": ("models+sizes+epochs+learning_rates", "seeds"),
+    "label-errors": ("datasets+epochs", "shares", "seeds"),
+    "amc-table1": ("datasets", "seeds"),
+    "el-table1": ("tasks", "seeds"),
+    "el-table3": ("tasks", "seeds"),
+}
 
 
 @dataclass
@@ -42,7 +52,7 @@ class Job:
     """One process: a part of an experiment, or the whole of it."""
 
     name: str
-    part: str | None
+    part: tuple[str, ...] = ()
     waits_for: list[Job] = field(default_factory=list)
     process: ForkProcess | None = None
     start: float = 0.0
@@ -51,7 +61,7 @@ class Job:
     @property
     def title(self) -> str:
         """For people and file names."""
-        return self.name if self.part is None else f"{self.name} {self.part}"
+        return " ".join([self.name, *self.part])
 
     @property
     def file(self) -> str:
@@ -71,18 +81,29 @@ class Job:
 
 def jobs_of(names: list[str], scale: str) -> list[Job]:
     """Parts first, whole experiments as soon as their parts are done."""
-    whole = {name: Job(name, None) for name in names}
+    whole = {name: Job(name) for name in names}
     all_parts: list[Job] = []
     for name, job in whole.items():
-        key = PARTS.get(name, "seeds")
-        values = getattr(EXPERIMENTS[name].scales[scale], key)
-        parts = [Job(name, f"{key}={json.dumps([value])}") for value in values]
+        parts = [Job(name, part) for part in parts_of(name, scale)]
         above = whole.get(AFTER.get(name, ""))
         if above is not None:
             parts, job.waits_for = [], [above]
         job.waits_for += parts
         all_parts += parts
     return [*whole.values(), *all_parts]
+
+
+def parts_of(name: str, scale: str) -> list[tuple[str, ...]]:
+    """Overrides of the setting, one tuple per part."""
+    setting = EXPERIMENTS[name].scales[scale]
+    choices = []
+    for group in PARTS.get(name, ("seeds",)):
+        keys = group.split("+")
+        values = zip(*(getattr(setting, key) for key in keys), strict=True)
+        choices.append(
+            [[f"{k}={json.dumps([v])}" for k, v in zip(keys, one, strict=True)] for one in values]
+        )
+    return [tuple(chain.from_iterable(part)) for part in product(*choices)]
 
 
 def start(job: Job, args: argparse.Namespace) -> None:
@@ -102,10 +123,10 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
         run_experiment(
             job.name,
             scale=args.scale,
-            out=args.out / job.name if job.part is None else args.runs / "parts" / job.file,
+            out=args.runs / "parts" / job.file if job.part else args.out / job.name,
             runs=args.runs,
             data_root=args.data_root,
-            overrides=[*args.set, *([] if job.part is None else [job.part])],
+            overrides=[*args.set, *job.part],
             show_progress=False,
         )
 

@@ -84,8 +84,8 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     is never trained on, records norm, AVH, confidence and correctness of each example, and the
     same of 1,000 of them at every level of noise and contrast. Curves are means over examples,
     then over 3 seeds; epochs count from 1. The learning rate is divided by 10 after each third of
-    the 9 epochs (the paper: of 90). A small network on MNIST is watched per epoch, and over its
-    first 60 steps. Fig. 14 (CIFAR-100) is left out. At smoke scale annotators are simulated.
+    the 15 epochs (the paper: of 90). A small network on MNIST is watched over 9 epochs, and over
+    its first 60 steps. Fig. 14 (CIFAR-100) is left out. At smoke scale annotators are simulated.
     """  # noqa: D205
     subjects = Subjects(lab, setting)
     runs: Runs = {model: [] for model in setting.models}

@@ -77,7 +77,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     Each score is correlated with that frequency: in total, within bins of it and within classes;
     AVH and model confidence are compared by the paper's test, which takes the two coefficients for
     independent, and by Steiger's, which allows for what they share. Nothing is selected: every
-    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is 9
+    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is 15
     epochs with the learning rate divided by 10 after each third. At smoke scale the annotators are
     simulated and no people.
     """  # noqa: D205

@@ -60,8 +60,8 @@ class ModelSetting:
 
     dataset: str = "cifar10"
     models: tuple[str, ...] = ("alexnet", "vgg19", "resnet18", "densenet121")
-    epochs: int = 9
-    batch_size: int = 512
+    epochs: int = 15
+    batch_size: int = 256
     train_limit: int | None = None
     test_limit: int | None = None
     degraded: int = 1000

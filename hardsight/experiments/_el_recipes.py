@@ -37,8 +37,8 @@ class Recipe:
         seeds: one run each; they decide weights, validation split, order and augmentation.
     """
 
-    grey_epochs: int = 3
-    colour_epochs: int = 5
+    grey_epochs: int = 6
+    colour_epochs: int = 10
     grey_batch: int = 256
     colour_batch: int = 512
     grey_lr: float = 0.1

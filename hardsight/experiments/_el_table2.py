@@ -76,7 +76,7 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
 
     The gradient of Encouraging Loss does not fade as examples become right, so the paper lowers
-    the learning rate for it. The first table repeats that with the recipe of el-table1 (SGD; 5
+    the learning rate for it. The first table repeats that with the recipe of el-table1 (SGD; 10
     epochs on CIFAR-10 at paper scale); the learning rate of each loss is chosen on validation. The
     second looks for the learning rates of AdamW (one cycle, gradients not clipped) that are safe:
     it trains small networks on the embedded digits, 8 epochs at paper scale, and counts the runs
