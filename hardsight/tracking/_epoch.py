@@ -111,11 +111,12 @@ def _first_rows(
     index: NDArray[np.int64], order: NDArray[np.int64], rules: EpochRules, epoch: int
 ) -> NDArray[np.int64]:
     """Positions of the first time each example was seen."""
-    by_time = np.argsort(order, kind="stable")
-    _, first = np.unique(index[by_time], return_index=True)
-    if rules.repeats == "error" and len(first) < len(index):
+    latest_first = np.argsort(order, kind="stable")[::-1]
+    rows = np.full(rules.num_examples, -1)
+    rows[index[latest_first]] = latest_first  # of several rows of an example the last one stays
+    found: NDArray[np.int64] = rows[rows >= 0]
+    if rules.repeats == "error" and len(found) < len(index):
         _check_repeats(index, order % rules.num_ranks, rules, epoch)
-    found: NDArray[np.int64] = by_time[first]
     return found
 
 
@@ -185,4 +186,4 @@ def as_index(values: object, name: str) -> torch.Tensor:
         raise DataError(
             f"expected {name} to be whole numbers [B], got {tensor.dtype} {list(tensor.shape)}"
         )
-    return tensor.detach().long()
+    return tensor.long()

@@ -32,9 +32,9 @@ _FORMULAS = {
     "el2n": "el2n",
 }
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-_MEASURED = ("embeddings", "logits", "labels", "class_weights")
 _COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
-_BYTES_AT_ONCE = 32 << 20  # steps kept before they are measured
+_BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
+_STEPS_AT_ONCE = 256  # and their number, however small they are
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,15 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """The tensors of one training step, detached."""
+    """The tensors of one training step, detached; or those of several, side by side.
+
+    Attributes:
+        index: positions of the examples, ``[B]``, int64.
+        embeddings: what entered the head, ``[B, D]``.
+        logits: what left it, ``[B, C]``.
+        labels: class indices, ``[B]``, int64, on the device of the logits.
+        class_weights: as they were then, ``[C, D]``.
+    """
 
     index: Tensor
     embeddings: Tensor
@@ -90,83 +98,93 @@ class Step:
     class_weights: Tensor
 
     @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors, in order."""
+        return self.index, self.embeddings, self.logits, self.labels, self.class_weights
+
+    @property
     def nbytes(self) -> int:
         """Memory that keeping the step takes."""
         return sum(t.nbytes for t in (self.embeddings, self.logits, self.class_weights))
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """Steps of one kind can be stacked."""
-        parts = (self.index, self.embeddings, self.logits, self.labels, self.class_weights)
-        return tuple((part.shape, part.dtype, part.device) for part in parts)
-
-    def copied(self) -> Step:
-        """The step in memory of its own: the next one overwrites weights, and maybe the rest."""
-        return Step(*(getattr(self, field.name).clone() for field in dataclasses.fields(self)))
+    def kind(self) -> list[tuple[object, ...]]:
+        """Steps of one kind fit side by side, and pass the same checks of shape and dtype."""
+        return [(part.shape, part.dtype, part.device) for part in self.parts]
 
 
 class Stash:
-    """Steps that wait to be measured, and the rows of those that were."""
+    """Steps that wait to be measured, and the rows of those that were.
+
+    Steps of one kind are copied side by side into memory taken once: the next step overwrites the
+    weights, and maybe the rest, and a copy into place is the least a step can cost.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
-        self._steps: list[Step] = []
-        self._nbytes = 0
+        self._kind: list[tuple[object, ...]] | None = None
+        self._room: Step | None = None  # [steps, ...] each; None where a step is too large to keep
+        self._places: list[tuple[Tensor, ...]] = []  # one step's part of the room each
+        self._waiting = 0
+
+    def fits(self, step: Step) -> bool:
+        """Whether a step is of the kind that there is room for."""
+        return step.kind == self._kind
+
+    def make_room(self, step: Step) -> None:
+        """Prepare for steps of another kind than before."""
+        self.measure()
+        self._kind, self._room, self._places = None, None, []  # given back before more is taken
+        if step.nbytes <= _BYTES_AT_ONCE:
+            steps = min(_BYTES_AT_ONCE // step.nbytes + 1, _STEPS_AT_ONCE)
+            with torch.inference_mode(False):  # else it could not be written to outside that mode
+                rooms = [part.new_empty((steps, *part.shape)) for part in step.parts]
+                self._places = list(zip(*(room.unbind() for room in rooms), strict=True))
+            self._room = Step(*rooms)
+        self._kind = step.kind
 
     def add(self, step: Step) -> None:
-        """Take one step; a large one is measured at once, without a copy."""
-        if self._steps and step.kind != self._steps[0].kind:
-            self.measure()
-        if step.nbytes > _BYTES_AT_ONCE:
-            self.rows += [measured([part]) for part in _row_blocks(step)]
+        """Take one step of the kind there is room for; a large one is measured, not copied."""
+        if self._room is None:
+            self.rows += [measured(part) for part in _row_blocks(step)]
             return
-        self._steps.append(step.copied())
-        self._nbytes += step.nbytes
-        if self._nbytes > _BYTES_AT_ONCE:
+        for place, part in zip(self._places[self._waiting], step.parts, strict=True):
+            place.copy_(part)
+        self._waiting += 1
+        if self._waiting == len(self._places):
             self.measure()
 
     def measure(self) -> None:
         """Measure the steps that wait."""
-        if self._steps:
-            self.rows.append(measured(self._steps))
-        self._steps, self._nbytes = [], 0
+        if self._room is not None and self._waiting:
+            filled = (room[: self._waiting] for room in self._room.parts)
+            self.rows.append(measured(Step(*filled)))
+        self._waiting = 0
 
 
 def _row_blocks(step: Step) -> list[Step]:
     """A large step in blocks of rows whose logits take a bounded part of the memory."""
     per_row = step.logits.shape[1] * 4
     rows = max(1, _BYTES_AT_ONCE // per_row)
-    return [
-        Step(index, embeddings, logits, labels, step.class_weights)
-        for index, embeddings, logits, labels in zip(
-            step.index.split(rows),
-            step.embeddings.split(rows),
-            step.logits.split(rows),
-            step.labels.split(rows),
-            strict=True,
-        )
-    ]
+    *by_row, class_weights = step.parts
+    blocks = zip(*(part.split(rows) for part in by_row), strict=True)
+    return [Step(*(part[None] for part in (*block, class_weights))) for block in blocks]
 
 
 @torch.no_grad()
-def measured(steps: list[Step]) -> Rows:
-    """Rows of steps of one kind."""
+def measured(steps: Step) -> Rows:
+    """Rows of steps side by side, ``[steps, ...]`` each; they share no memory with them."""
     # vmap gives each step its own class weights, and the scores the forms that never look at a
     # value on the host
-    stacked = [_stacked([getattr(step, name) for step in steps]) for name in _MEASURED]
-    with torch.autocast(stacked[0].device.type, enabled=False):
-        prediction, values = torch.vmap(_step_measures)(*stacked)
+    with torch.autocast(steps.embeddings.device.type, enabled=False):
+        prediction, values = torch.vmap(_step_measures)(*steps.parts[1:])
     return Rows(
-        index=torch.cat([step.index for step in steps]),
-        labels=torch.cat([step.labels for step in steps]),
+        index=steps.index.flatten().clone(),
+        labels=steps.labels.flatten().clone(),
         prediction=prediction.flatten(),
         values=values.flatten(0, 1),
         order=torch.arange(prediction.numel()),
     )
-
-
-def _stacked(tensors: list[Tensor]) -> Tensor:
-    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
 
 
 def _step_measures(

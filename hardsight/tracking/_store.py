@@ -28,10 +28,12 @@ from hardsight.errors import OutputError, RunMismatchError, TableError
 from hardsight.tracking._epoch import Columns
 from hardsight.tracking._measures import MEASURES
 
+_CLASSES = ("label", "prediction")
 SCHEMA = pa.schema(
-    [(name, pa.float32()) for name in MEASURES]
-    + [("label", pa.int32()), ("prediction", pa.int32())]
+    [(name, pa.float32()) for name in MEASURES] + [(name, pa.int32()) for name in _CLASSES]
 )
+# a dictionary of measures, which hardly ever repeat, is slow to make and larger than they are
+_ENCODING = {"compression": "zstd", "use_dictionary": list(_CLASSES)}
 _SETTINGS = "tracker.json"
 _ROWS_AT_ONCE = 1 << 14  # a row group; a block of 100 epochs is then 6.5 MB per measure
 
@@ -83,7 +85,7 @@ class EpochStore:
         partial = self._file(epoch).with_name(f".tmp-{self._file(epoch).name}")
         try:
             with partial.open("wb") as sink:
-                pq.write_table(rows, sink, compression="zstd", row_group_size=_ROWS_AT_ONCE)
+                pq.write_table(rows, sink, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
                 sink.flush()
                 os.fsync(sink.fileno())
             partial.replace(self._file(epoch))

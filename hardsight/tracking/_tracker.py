@@ -172,10 +172,14 @@ class HardnessTracker:
             labels=as_index(labels, "labels").to(logits.device, non_blocking=True),
             class_weights=weights,
         )
-        self._check(step)
+        if not self._stash.fits(step):
+            self._check_kind(step)
+            self._stash.make_room(step)
+        self._check_values(step)
         self._stash.add(step)
-        self._rows += len(step.labels)
-        self._largest_batch = max(self._largest_batch, len(step.labels))
+        size = step.labels.shape[0]
+        self._rows += size
+        self._largest_batch = max(self._largest_batch, size)
         if self._rows > self.num_examples and self.repeats == "error":
             self.discard_epoch()
             raise DataError(
@@ -367,8 +371,8 @@ class HardnessTracker:
             return live_weight(self._head)
         return self._head.weight if isinstance(self._head, Head) else self._head.detach()
 
-    def _check(self, step: Step) -> None:
-        """Raise unless the tensors of a step fit each other; values only where that is free."""
+    def _check_kind(self, step: Step) -> None:
+        """Raise unless the tensors of a step fit each other."""
         check_matrix(logits=step.logits)
         check_width(step.embeddings, step.class_weights)
         check_rows(
@@ -386,10 +390,14 @@ class HardnessTracker:
         if self.num_classes not in (None, classes):
             raise ShapeError(f"expected {self.num_classes} classes as before, got {classes}")
         self.num_classes = classes
+
+    def _check_values(self, step: Step) -> None:
+        """Raise unless index and labels are in range, where looking at them is free."""
         if step.index.device.type == "cpu":
-            check_index(step.index.numpy(), self.num_examples)
+            index = step.index.numpy()
+            check_index(index, self.num_examples)
             if step.labels.device.type == "cpu":
-                check_label_range(step.labels.numpy(), classes, step.index.numpy())
+                check_label_range(step.labels.numpy(), step.logits.shape[1], index)
 
     def _check_folder(self) -> None:
         """Raise before another run's epochs would be overwritten."""

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,20 @@ def step(seed=0, rows=4, width=6, classes=3, dtype=torch.float32):
         labels=torch.randint(classes, (rows,), generator=make),
         class_weights=torch.randn(classes, width, generator=make).to(dtype),
     )
+
+
+def side_by_side(*steps):
+    return Step(*map(torch.stack, zip(*(one.parts for one in steps), strict=True)))
+
+
+def stashed(*steps):
+    """A stash that has taken steps as a tracker gives them."""
+    stash = Stash()
+    for one in steps:
+        if not stash.fits(one):
+            stash.make_room(one)
+        stash.add(one)
+    return stash
 
 
 def by_hand(step):
@@ -52,14 +67,14 @@ def assert_measured(rows, expected):
 
 def test_every_measure_follows_its_equation():
     one = step(rows=50)
-    rows = measured([one])
+    rows = measured(side_by_side(one))
     assert_measured(rows, by_hand(one))
     torch.testing.assert_close(rows.prediction, one.logits.argmax(dim=1))
 
 
 def test_each_of_many_steps_is_measured_by_its_own_class_weights():
     steps = [step(seed) for seed in range(5)]
-    rows = measured(steps)
+    rows = measured(side_by_side(*steps))
     for place, one in enumerate(steps):
         part = slice(4 * place, 4 * place + 4)
         np.testing.assert_allclose(
@@ -70,8 +85,7 @@ def test_each_of_many_steps_is_measured_by_its_own_class_weights():
 def test_a_large_step_is_measured_at_once_in_blocks_with_the_same_result(monkeypatch):
     one = step(rows=30, classes=7)
     monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", 100)
-    stash = Stash()
-    stash.add(one)
+    stash = stashed(one)
     assert len(stash.rows) > 1
     rows = joined(stash.rows)
     torch.testing.assert_close(rows.index, one.index)
@@ -80,19 +94,29 @@ def test_a_large_step_is_measured_at_once_in_blocks_with_the_same_result(monkeyp
 
 def test_steps_wait_until_they_fill_the_memory_given_to_them(monkeypatch):
     monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", 3 * step().nbytes)
-    stash = Stash()
-    waiting = []
-    for seed in range(4):
-        stash.add(step(seed))
-        waiting.append(len(stash.rows))
-    assert waiting == [0, 0, 0, 1]
+    measured_after = [len(stashed(*map(step, range(steps))).rows) for steps in range(1, 5)]
+    assert measured_after == [0, 0, 0, 1]
+
+
+def test_steps_that_wait_are_bounded_in_number_however_small(monkeypatch):
+    monkeypatch.setattr(_measures, "_STEPS_AT_ONCE", 3)
+    measured_after = [len(stashed(*map(step, range(steps))).rows) for steps in range(1, 8)]
+    assert measured_after == [0, 0, 1, 1, 1, 2, 2]
+
+
+def test_rows_stay_as_they_were_measured_when_their_room_is_used_again(monkeypatch):
+    monkeypatch.setattr(_measures, "_STEPS_AT_ONCE", 2)
+    steps = [replace(step(seed), index=torch.arange(4) + 4 * seed) for seed in range(6)]
+    rows = joined(stashed(*steps).rows)
+    torch.testing.assert_close(rows.index, torch.arange(24))
+    torch.testing.assert_close(rows.labels, torch.cat([one.labels for one in steps]))
+    expected = np.concatenate([by_hand(one)["avh"] for one in steps])
+    np.testing.assert_allclose(rows.values[:, MEASURES.index("avh")], expected, rtol=2e-5)
 
 
 def test_a_smaller_last_batch_does_not_disturb_those_before_it():
-    stash = Stash()
     steps = [step(0), step(1), step(2, rows=3)]
-    for one in steps:
-        stash.add(one)
+    stash = stashed(*steps)
     stash.measure()
     expected = np.concatenate([by_hand(one)["avh"] for one in steps])
     avh = joined(stash.rows).values[:, MEASURES.index("avh")]
@@ -102,8 +126,7 @@ def test_a_smaller_last_batch_does_not_disturb_those_before_it():
 def test_a_step_is_measured_as_it_was_though_its_tensors_change_afterwards():
     one = step()
     expected = by_hand(one)
-    stash = Stash()
-    stash.add(one)
+    stash = stashed(one)
     for part in (one.embeddings, one.logits, one.class_weights):
         part.zero_()
     stash.measure()
@@ -112,7 +135,7 @@ def test_a_step_is_measured_as_it_was_though_its_tensors_change_afterwards():
 
 def test_half_precision_is_measured_in_full():
     one = step(dtype=torch.bfloat16)
-    rows = measured([one])
+    rows = measured(side_by_side(one))
     assert rows.values.dtype == torch.float32
     assert_measured(rows, by_hand(one))
 
@@ -120,7 +143,7 @@ def test_half_precision_is_measured_in_full():
 def test_autocast_does_not_reach_the_measures():
     one = step(rows=20)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rows = measured([one])
+        rows = measured(side_by_side(one))
     assert_measured(rows, by_hand(one))
 
 
@@ -133,14 +156,14 @@ def test_the_own_angle_is_exact_also_near_zero_and_pi(own, expected):
         labels=torch.tensor([0]),
         class_weights=torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
     )
-    angle = measured([one]).values[0, MEASURES.index("target_angle")]
+    angle = measured(side_by_side(one)).values[0, MEASURES.index("target_angle")]
     assert angle.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_zero_embedding_is_at_a_right_angle_to_every_class():
     one = step(rows=1)
     one.embeddings.zero_()
-    found = dict(zip(MEASURES, measured([one]).values[0].tolist(), strict=True))
+    found = dict(zip(MEASURES, measured(side_by_side(one)).values[0].tolist(), strict=True))
     assert found["target_angle"] == pytest.approx(math.pi / 2)
     assert found["avh"] == pytest.approx(1 / 3)
     assert found["avc"] == pytest.approx(1 / 3)
@@ -156,7 +179,7 @@ def test_an_example_along_or_against_every_class_gives_each_the_same_share(direc
         labels=torch.tensor([0]),
         class_weights=torch.tensor([[1.0, 0.0], [2.0, 0.0]]),
     )
-    found = dict(zip(MEASURES, measured([one]).values[0].tolist(), strict=True))
+    found = dict(zip(MEASURES, measured(side_by_side(one)).values[0].tolist(), strict=True))
     assert (found["avh"], found["avc"]) == (0.5, 0.5)
 
 
@@ -174,10 +197,8 @@ class NothingReadBack(TorchDispatchMode):
 @pytest.mark.parametrize("kept", [1, 1 << 10, 1 << 30], ids=["large", "often", "at the end"])
 def test_no_step_reads_a_value_back_from_its_device(monkeypatch, kept):
     monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", kept)
-    stash = Stash()
     with NothingReadBack():
-        for seed in range(6):
-            stash.add(step(seed))
+        stash = stashed(*map(step, range(6)))
         stash.measure()
     assert sum(len(rows) for rows in stash.rows) == 6 * 4
 

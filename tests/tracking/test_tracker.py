@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hardsight
 from hardsight.errors import (
@@ -134,6 +135,41 @@ def test_steps_without_gradient_and_in_inference_mode_are_recorded(run):
     assert np.isfinite(tracker.history("loss")).all()
 
 
+@pytest.mark.parametrize("inference_first", [True, False])
+def test_steps_in_and_out_of_inference_mode_may_take_turns(run, inference_first):
+    tracker, expected = (HardnessTracker(N, head=run.head) for _ in range(2))
+    for place, index in enumerate(torch.arange(N).split(5)):
+        with torch.inference_mode((place % 2 == 0) == inference_first):
+            tracker.update(*run.forward(index))
+        expected.update(*run.forward(index))
+    tracker.end_epoch()
+    expected.end_epoch()
+    assert_same_histories(tracker, expected, rtol=0)
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that run, but for those that only look at memory another way."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.names += [] if name == "detach" else [name]
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_costs_one_copy_of_each_of_its_tensors(run):
+    # on a GPU every operation is a launch, and a step of a small network is a few hundred of them
+    tracker = HardnessTracker(N, head=run.head)
+    first, second, *_ = (run.forward(index) for index in torch.arange(N).split(5))
+    tracker.update(*first)
+    with Operations() as seen:
+        tracker.update(*second)
+    assert seen.names == ["copy_"] * 5
+
+
 def test_spectral_norm_takes_no_further_step_when_tracked():
     def train(track):
         torch.manual_seed(0)
@@ -229,6 +265,20 @@ def test_tensors_that_do_not_fit_are_named(tracker):
         one_epoch(tracker, [0.5, 1.5])
 
 
+def test_tensors_that_do_not_fit_are_named_also_after_steps_that_did(tracker):
+    labels = torch.zeros(2, dtype=torch.int64)
+    tracker.update([0, 1], torch.rand(2, 4), torch.rand(2, 3), labels)
+    with pytest.raises(ShapeError, match="one row per example"):
+        tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels[:1])
+    with pytest.raises(DataError, match=r"indices in \[0, 6\), got 6"):
+        tracker.update([5, 6], torch.rand(2, 4), torch.rand(2, 3), labels)
+    with pytest.raises(LabelError, match=r"labels in \[0, 3\), got 3 for the examples 2, 3"):
+        tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels + 3)
+    tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels)
+    tracker.end_epoch()
+    assert np.isfinite(tracker.history("loss")).tolist() == [[True] * 4 + [False] * 2]
+
+
 def test_the_number_of_classes_cannot_change(tracker):
     one_epoch(tracker, [0])
     with pytest.raises(ShapeError, match="expected 3 classes as before, got 2"):
@@ -282,6 +332,13 @@ def test_epochs_are_files_that_are_there_in_full_or_not_at_all(run, tmp_path):
     tracked(run, HardnessTracker(N, head=run.head, folder=tmp_path / "dynamics"), epochs=2)
     names = sorted(file.name for file in (tmp_path / "dynamics").iterdir())
     assert names == ["epoch-00001.parquet", "epoch-00002.parquet", "tracker.json"]
+
+
+def test_an_epoch_takes_less_of_the_disk_than_its_values_take_of_memory(tmp_path):
+    count = 1 << 14
+    tracker = HardnessTracker(count, head=torch.eye(3, 4), folder=tmp_path)
+    one_epoch(tracker, list(range(count)))
+    assert (tmp_path / "epoch-00001.parquet").stat().st_size < 4 * 10 * count
 
 
 def test_a_temporary_folder_goes_with_its_tracker(run):
