@@ -106,11 +106,14 @@ def peaks_of_probabilities(rows: Probabilities, portion: float, alpha: float | N
         if alpha is not None and squares is not None:
             squares[start:stop] = others[start:stop] * rest
             asked = (largest >= least_confidence(low, alpha)) & (largest < _CLEAR)
-            if asked.any():
-                np.copyto(squares[start:stop], _other_squares(tile, largest), where=asked)
-                ratio = largest / low
-                sums = ratio ** (1 / alpha - 2) * (ratio**2 + squares[start:stop] / low**2)
-                asked &= sums >= 1
+            at = np.flatnonzero(asked)
+            if 2 * len(at) < len(tile):  # few are copied, many are not worth picking
+                squares[start + at] = _other_squares(tile.take(at, axis=0), largest[at])
+            else:
+                squares[start:stop] = _other_squares(tile, largest)
+            ratio = largest / low
+            sums = ratio ** (1 / alpha - 2) * (ratio**2 + squares[start:stop] / low**2)
+            asked &= sums >= 1
         at = np.flatnonzero(asked)
         others[start + at] = _second(tile, at, best[at])
 
