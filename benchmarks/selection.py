@@ -1,9 +1,15 @@
-"""Pseudo-label selection against one numpy argmax and a per-class partition of the same array."""
+"""Pseudo-label selection against one numpy argmax and a per-class partition of the same array.
+
+Rules on angles have to multiply embeddings with class weights first; they are also compared with
+that product followed by the same argmax and partition.
+"""
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +18,27 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks._measure import arguments, interleaved, publish, row
-from hardsight.selftrain import pseudo_labels
+from hardsight.selftrain import RULES, pseudo_labels
 
 _PORTION = 0.2
 _SHARPNESS = {"flat": 2.0, "confident": 8.0}  # of the logits
+_PRODUCT, _PRODUCT_ROWS = "product, numpy", 1024
+_ON_ANGLES = {"cbst+avh", "avc"}
 
 
 def argmax_and_partition(probs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Predictions and the confidence at the portion of each class; the least anybody has to do."""
     predictions = probs.argmax(axis=1)
     confidence = probs[np.arange(len(probs)), predictions]
+    return _partitioned(confidence, predictions, probs.shape[1])
+
+
+def _partitioned(
+    confidence: NDArray[np.float32], predictions: NDArray[np.int64], classes: int
+) -> NDArray[np.float32]:
     order = np.argsort(predictions, kind="stable")
-    ends = np.cumsum(np.bincount(predictions, minlength=probs.shape[1]))
-    thresholds = np.ones(probs.shape[1], dtype=probs.dtype)
+    ends = np.cumsum(np.bincount(predictions, minlength=classes))
+    thresholds = np.ones(classes, dtype=confidence.dtype)
     for c, own in enumerate(np.split(confidence[order], ends[:-1])):
         rank = int(len(own) * _PORTION)
         if rank:
@@ -32,15 +46,32 @@ def argmax_and_partition(probs: NDArray[np.float32]) -> NDArray[np.float32]:
     return thresholds
 
 
+def product_and_partition(
+    embeddings: NDArray[np.float32], weights: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The same, of cosines: the least anybody has to do for a rule on angles."""
+    factor, best = torch.from_numpy(weights).T, np.empty(len(embeddings), dtype=np.float32)
+    predictions = np.empty(len(embeddings), dtype=np.int64)
+    for at in range(0, len(embeddings), _PRODUCT_ROWS):
+        part = torch.mm(torch.from_numpy(embeddings[at : at + _PRODUCT_ROWS]), factor).numpy()
+        found = part.argmax(axis=1)
+        predictions[at : at + _PRODUCT_ROWS] = found
+        best[at : at + _PRODUCT_ROWS] = part[np.arange(len(part)), found]
+    return _partitioned(best, predictions, len(weights))
+
+
 def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1_000)
+    parser.add_argument("--width", type=int, default=128, help="of embeddings")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     options = parser.parse_args(args)
     rows = []
     for kind, sharpness in _SHARPNESS.items():
         probs = _probabilities(options.examples, options.classes, sharpness)
-        rows += _compared(probs, kind, options.repeats)
+        angles = _embeddings(probs, options.width) if _ON_ANGLES & {*options.rules} else None
+        rows += _compared(probs, angles, kind, options.rules, options.repeats)
         del probs  # before the next one is made
     shape = f"{options.examples:,} x {options.classes:,} float32, portion {_PORTION}"
     threads = f"{torch.get_num_threads()} threads"
@@ -48,21 +79,50 @@ def main(args: Sequence[str] | None = None) -> None:
     publish(f"Selection, {shape}, {threads} ({target})", rows, file=options.out)
 
 
-def _compared(probs: NDArray[np.float32], kind: str, repeats: int) -> list[dict[str, Any]]:
-    runs: dict[str, Callable[[], Any]] = {
-        "numpy": lambda: argmax_and_partition(probs),
-        "cbst": lambda: pseudo_labels(probs, portion=_PORTION),
-        "crst-lrent": lambda: pseudo_labels(probs, portion=_PORTION, rule="crst-lrent"),
-    }
+def _compared(
+    probs: NDArray[np.float32],
+    angles: tuple[NDArray[np.float32], NDArray[np.float32]] | None,
+    kind: str,
+    rules: Sequence[str],
+    repeats: int,
+) -> list[dict[str, Any]]:
+    given: dict[str, Any] = {}
+    runs: dict[str, Callable[[], Any]] = {"numpy": partial(argmax_and_partition, probs)}
+    if angles is not None:
+        given = dict(zip(("embeddings", "class_weights"), angles, strict=True))
+        runs[_PRODUCT] = partial(product_and_partition, *angles)
+    for rule in rules:
+        runs[rule] = partial(pseudo_labels, probs, portion=_PORTION, rule=rule, **given)
     # first, because memory that a run gives back stays with the process
     extra = {name: _extra_mib(run) for name, run in runs.items()}
     seconds = interleaved(runs, repeats=repeats)
-    base = row("", seconds["numpy"])["median_s"]
     rows = [row(f"{kind}: {name}", values) for name, values in seconds.items()]
     for name, entry in zip(runs, rows, strict=True):
-        entry["speed_of_numpy"] = round(base / entry["median_s"], 3)
+        entry["speed_of_numpy"] = _speed(seconds["numpy"], seconds[name])
+        entry["speed_of_product"] = entry["width"] = ""
+        if angles is not None and name in {_PRODUCT, *_ON_ANGLES}:
+            entry["speed_of_product"] = _speed(seconds[_PRODUCT], seconds[name])
+            entry["width"] = angles[0].shape[1]
         entry["extra_mib"] = extra[name]
+        entry["examples"], entry["classes"] = probs.shape
+        entry["threads"] = torch.get_num_threads()
     return rows
+
+
+def _speed(peer: Sequence[float], own: Sequence[float]) -> float:
+    """Median over turns of the peer's time over the own: both met the same load."""
+    return round(statistics.median(a / b for a, b in zip(peer, own, strict=True)), 3)
+
+
+def _embeddings(
+    probs: NDArray[np.float32], width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Noise around the weight of the most probable class, as a trained model gives; and weights."""
+    draw = np.random.default_rng(1)
+    weights = draw.standard_normal((probs.shape[1], width), dtype=np.float32)
+    embeddings = draw.standard_normal((len(probs), width), dtype=np.float32)
+    embeddings += 0.4 * weights[probs.argmax(axis=1)]
+    return embeddings, weights
 
 
 def _probabilities(examples: int, classes: int, sharpness: float) -> NDArray[np.float32]:

@@ -44,12 +44,32 @@ class Probabilities:
         """Rows from ``start`` to ``stop``, as they are."""
         return to_numpy(self.source[start:stop])
 
-    def check(self, tile: Floats, start: int) -> None:
-        """Raise unless every row of a tile is a distribution."""
+    def picked(self, rows: Integers) -> Floats:
+        """Some rows, ascending, in memory of their own."""
+        if isinstance(self.source, Tensor):
+            part = self.source[torch.from_numpy(rows).to(self.source.device)]
+            return to_numpy(part)
+        return to_numpy(self.source.take(rows, axis=0))
+
+    def largest(self, tile: Floats, start: int) -> tuple[Integers, Floats]:
+        """Column of the largest entry of each row of a tile, the first of several; and its value.
+
+        Raises:
+            ProbabilityError: a row is no distribution.
+            NonFiniteError: a row holds NaN.
+        """
+        # read as whole numbers, floats from +0 on keep their order, and -0, negative ones and NaN
+        # exceed them all: so the largest tells of those too, without another look at the tile
+        best = tile.view(f"u{tile.itemsize}").argmax(axis=1)
+        largest = entries(tile, best)
         sums = np.einsum("ij->i", tile)  # twice as fast as tile.sum(axis=1)
-        off = np.abs(sums - 1).max()
-        if not (off <= self.tolerance and tile.min() >= 0):  # also where either is NaN
+        sums_fit = np.abs(sums - 1).max() <= self.tolerance  # not where it is NaN
+        if sums_fit and largest.min() > 0:
+            return best, largest
+        if not (sums_fit and tile.min() >= 0):
             _explain(tile, start, self.tolerance)
+        best = tile.argmax(axis=1)
+        return best, entries(tile, best)
 
 
 @dataclass(frozen=True)
@@ -63,22 +83,22 @@ class AngularConfidences:
     parallel: bool = False  # the matrix product has threads of its own
 
     def tile(self, start: int, stop: int) -> Floats:
-        """Rows from ``start`` to ``stop``."""
+        """Rows from ``start`` to ``stop``, in memory of their own.
+
+        Raises:
+            NonFiniteError: an entry is NaN.
+        """
         part = self.embeddings[start:stop]
         if not isinstance(part, Tensor):
             part = torch.from_numpy(np.array(part))
         part = part.detach().to(self.unit_weights.device)
         tile = to_numpy(angular_visual_confidence(part, self.unit_weights))
-        self.check(tile, start)
-        return tile
-
-    def check(self, tile: Floats, start: int) -> None:
-        """Raise unless every entry of a tile is a number."""
         if np.isnan(tile).any():
             row = start + int(np.isnan(tile).any(axis=1).argmax())
             raise NonFiniteError(
                 f"embeddings or class_weights hold NaN or infinity (see row {row:,})"
             )
+        return tile
 
 
 Rows: TypeAlias = Probabilities | AngularConfidences
@@ -131,10 +151,31 @@ def angular_confidences(
     return AngularConfidences(embeddings, unit_vectors(weights), *probs.shape)
 
 
+def over_picked(
+    rows: Rows, asked: NDArray[np.bool_], work: Callable[[Integers, Floats], None]
+) -> None:
+    """Call ``work(at, part)`` for all asked rows ``[N]``: where they lie, and a copy of them."""
+    at = np.flatnonzero(asked)
+    if isinstance(rows, Probabilities):  # a row is the same alone
+        _in_parts(rows, len(at), lambda i, j: work(at[i:j], rows.picked(at[i:j])))
+        return
+
+    def of_tile(start: int, stop: int) -> None:
+        first, last = np.searchsorted(at, (start, stop))
+        if last > first:
+            work(at[first:last], rows.tile(start, stop)[at[first:last] - start])
+
+    over_tiles(rows, of_tile)
+
+
 def over_tiles(rows: Rows, work: Callable[[int, int], None]) -> None:
     """Call ``work(start, stop)`` for every tile, on as many threads as torch may use."""
+    _in_parts(rows, rows.num_rows, work)
+
+
+def _in_parts(rows: Rows, count: int, work: Callable[[int, int], None]) -> None:
     size = max(_LEAST_ROWS, _TILE_ENTRIES // rows.num_classes)
-    tiles = [(at, min(at + size, rows.num_rows)) for at in range(0, rows.num_rows, size)]
+    tiles = [(at, min(at + size, count)) for at in range(0, count, size)]
     workers = torch.get_num_threads() if rows.parallel else 1
     if workers == 1 or len(tiles) <= _TILES_AT_ONCE:
         for start, stop in tiles:
@@ -148,6 +189,12 @@ def over_tiles(rows: Rows, work: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(task, range(0, len(tiles), _TILES_AT_ONCE)):
             pass
+
+
+def entries(tile: NDArray[Any], columns: Integers) -> NDArray[Any]:
+    """One entry of each row."""
+    found: NDArray[Any] = tile[np.arange(len(tile)), columns]
+    return found
 
 
 def to_numpy(part: Matrix) -> Floats:

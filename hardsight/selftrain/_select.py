@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,13 @@ from torch import Tensor
 
 from hardsight.errors import OptionError, UnknownNameError
 from hardsight.registry import unknown_name
+from hardsight.selftrain._peaks import (
+    Peaks,
+    least_confidence,
+    peaks_of_angles,
+    peaks_of_probabilities,
+    sums_of_squares,
+)
 from hardsight.selftrain._rows import (
     AngularConfidences,
     Floats,
@@ -20,6 +26,8 @@ from hardsight.selftrain._rows import (
     Probabilities,
     Rows,
     angular_confidences,
+    entries,
+    over_picked,
     over_tiles,
     probabilities,
 )
@@ -28,8 +36,6 @@ from hardsight.selftrain._thresholds import check_portion, ranks_of, thresholds_
 
 RULES = ("cbst", "cbst+avh", "avc", "crst-mrkld", "crst-lrent")
 COMPARISONS = (">=", ">")
-_CLEAR = 0.8  # from this confidence on the other entries of a row are known to be small
-_SAMPLES, _SAMPLED_ROWS = 16, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +135,7 @@ def select(
       (:func:`soft_pseudo_labels`) costs less than leaving the example out.
 
     The matrices are read twice, a tile of rows at a time, so a memory-mapped array may be larger
-    than memory; beside it this needs some 25 bytes per example. Where tensors lie on an
+    than memory; beside it this needs some 30 bytes per example. Where tensors lie on an
     accelerator, angles are computed there and the rest on the CPU.
 
     Args:
@@ -184,7 +190,7 @@ def select(
         soft = alpha if rule == "crst-lrent" else None
         found = _select_by_one(rows, portion, empty, strict, soft)
     device = probs.device if isinstance(probs, Tensor) else torch.device("cpu")
-    tensors = [torch.from_numpy(array).to(device) for array in found]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in found]
     return Selection(
         labels=tensors[0].long(),
         predictions=tensors[1].long(),
@@ -204,49 +210,49 @@ def _select_by_one(
     rows: Rows, portion: float, empty: str, strict: bool, alpha: float | None
 ) -> _Found:
     """Label and selection from the same matrix."""
-    predictions, confidence, others = _most_confident(rows, _likely_threshold(rows, portion))
-    ranks = ranks_of(predictions, rows.num_classes, portion, empty)
-    thresholds = thresholds_of(confidence, predictions, ranks)
-    least = _least_confidence(thresholds, ranks, alpha)
-    ratio = confidence / thresholds[predictions]
-    # then no other entry of the row reaches the ratio of the largest, rounding included
-    settled = ratio > others / thresholds.min()
+    if isinstance(rows, AngularConfidences):
+        peaks = peaks_of_angles(rows)
+    else:
+        peaks = peaks_of_probabilities(rows, portion, alpha)
+    ranks = ranks_of(peaks.predictions, rows.num_classes, portion, empty)
+    thresholds = thresholds_of(peaks.confidence, peaks.predictions, ranks)
+    best, ratio, bound = peaks.largest_ratios(thresholds)
+    settled = ratio > bound  # then no other entry of the row reaches it, rounding included
     if alpha is not None:
         settled &= ratio > 1  # below 1 the sum over classes decides
-    keep = settled & _passes(ratio, 1.0, strict) & (ranks[predictions] > 0)
-    labels = np.where(keep, predictions, -1)
-    open_rows = ~settled & (confidence >= least)
+    keep = settled & _passes(ratio, 1.0, strict) & (ranks[best] > 0)
+    labels = np.where(keep, best, -1)
+    open_rows = ~settled & _may_pass(peaks, thresholds, ranks, alpha)
 
-    def label(start: int, stop: int) -> None:
-        asked = start + np.flatnonzero(open_rows[start:stop])
-        if len(asked):
-            tile = _taken(rows, start, stop, asked)
-            labels[asked] = _labels_of(tile, thresholds, ranks, strict, alpha)
+    def label(at: Integers, part: Floats) -> None:
+        labels[at] = _labels_of(part, thresholds, ranks, strict, alpha)
 
-    over_tiles(rows, label)
-    return labels, predictions, confidence, thresholds, thresholds, ranks
+    over_picked(rows, open_rows, label)
+    return labels, peaks.predictions, peaks.confidence, thresholds, thresholds, ranks
 
 
-def _least_confidence(thresholds: Floats, ranks: Integers, alpha: float | None) -> float:
-    """A confidence below which no example can be selected, so that most rows are read once."""
+def _may_pass(
+    peaks: Peaks, thresholds: Floats, ranks: Integers, alpha: float | None
+) -> NDArray[np.bool_]:
+    """Where an example may be selected, as far as the bounds tell, ``[N]``."""
     if not (ranks > 0).any():
-        return math.inf
+        return np.zeros(len(peaks.confidence), dtype=np.bool_)
     if alpha is None:  # no entry of a row exceeds its confidence
-        return float(thresholds[ranks > 0].min())
-    if alpha >= 1:
-        return 0.0
-    # with q = 1 / alpha, sum (p/l)^q <= (max p / min l)^(q-1) sum p / min l, and sum p < 1.02
-    lowest = float(thresholds.min())
-    return 0.99 * lowest * math.pow(lowest / 1.02, alpha / (1 - alpha))
+        reaches: NDArray[np.bool_] = peaks.confidence >= thresholds[ranks > 0].min()
+        return reaches
+    may_pass: NDArray[np.bool_] = peaks.confidence >= least_confidence(thresholds.min(), alpha)
+    if peaks.squares is not None:
+        may_pass &= peaks.largest_sums(thresholds, 1 / alpha) >= 0.999
+    return may_pass
 
 
 def _labels_of(
     tile: Floats, thresholds: Floats, ranks: Integers, strict: bool, alpha: float | None
 ) -> Integers:
-    """Labels of some rows, -1 where a row is not selected."""
-    ratios = tile / thresholds
+    """Labels of some rows, -1 where a row is not selected; uses their memory."""
+    ratios = np.divide(tile, thresholds, out=tile)
     best = ratios.argmax(axis=1)
-    largest = _entries(ratios, best)
+    largest = entries(ratios, best)
     if alpha is None:
         # p / lambda >= 1 exactly where p >= lambda: the quotient is correctly rounded
         keep = _passes(largest, 1.0, strict)
@@ -261,10 +267,14 @@ def _passes_softly(
     """Whether the sum of ``ratios ** (1 / alpha)`` over classes reaches 1, in float64."""
     keep = largest > 1  # a sum is at least its largest term
     unsure = np.flatnonzero(~keep)
-    if alpha <= 0.5:  # and at most max^(q-2) sum of squares, q = 1 / alpha: few rows are left
-        squares = np.einsum("ij,ij->i", ratios, ratios)
-        most = largest[unsure] ** (1 / alpha - 2) * squares[unsure]
-        unsure = unsure[most >= 0.999]
+    if alpha <= 0.5:
+        # and at most max^(q-m) sum ratio^m with m <= q = 1 / alpha, by products alone: powers in
+        # float64, which take twenty times as long, are left to few rows
+        m = 4 if alpha <= 0.25 else 2
+        most = largest ** (1 / alpha - m) * sums_of_squares(ratios * ratios if m == 4 else ratios)
+        if m * alpha == 1:  # then it is the sum itself, up to rounding
+            keep |= most > 1.001
+        unsure = np.flatnonzero(~keep & (most >= 0.999))
     sums = (ratios[unsure].astype(np.float64) ** (1 / alpha)).sum(axis=1)
     keep[unsure] = _passes(sums, 1.0, strict)
     return keep
@@ -273,97 +283,47 @@ def _passes_softly(
 def _select_by_both(
     rows: Probabilities, angular: AngularConfidences, portion: float, empty: str, strict: bool
 ) -> _Found:
-    """Eq. 4: label by probability, selection by angular visual confidence."""
-    predictions, probability, _ = _most_confident(rows)
-    ranks = ranks_of(predictions, rows.num_classes, portion, empty)
-    lambdas = thresholds_of(probability, predictions, ranks)
-    confidence, largest = _angular_confidence_of(angular, predictions)
-    betas = thresholds_of(confidence, predictions, ranks)
-    labels = np.full(rows.num_rows, -1, dtype=np.int32)
-    lowest = betas[ranks > 0].min(initial=np.inf)
+    """Eq. 4: label by probability, selection by angular visual confidence.
 
-    def label(start: int, stop: int) -> None:
-        asked = start + np.flatnonzero(largest[start:stop] >= lowest)
-        if not len(asked):
-            return
-        best = (_taken(rows, start, stop, asked) / lambdas).argmax(axis=1)
-        of_best = confidence[asked]
-        moved = best != predictions[asked]
-        if moved.any():
-            tile = angular.tile(start, stop)
-            of_best[moved] = tile[asked[moved] - start, best[moved]]
-        keep = _passes(of_best, betas[best], strict) & (ranks[best] > 0)
-        labels[asked] = np.where(keep, best, -1)
-
-    over_tiles(angular, label)
-    return labels, predictions, confidence, betas, lambdas, ranks
-
-
-def _most_confident(
-    rows: Rows, likely_threshold: float = math.inf
-) -> tuple[Integers, Floats, Floats]:
-    """Largest entry of each row: its column, the first where several tie, its value, and a bound.
-
-    The bound is at least every other entry of the row. It is the second largest entry where the
-    thresholds are likely to ask for it: that is cheap now, with the row in the cache, and saves
-    reading the row again.
+    Labels come first, so that angles, which take longest, are computed once.
     """
-    predictions = np.empty(rows.num_rows, dtype=np.int32)
-    confidence = np.empty(rows.num_rows, dtype=rows.tile(0, 1).dtype)
-    others = np.empty_like(confidence)
-
-    def look(start: int, stop: int) -> None:
-        tile = rows.tile(start, stop)
-        best = tile.argmax(axis=1)
-        rows.check(tile, start)
-        largest = _entries(tile, best)
-        predictions[start:stop] = best
-        confidence[start:stop] = largest
-        others[start:stop] = 1.02 - largest  # entries are not negative, a row sums to about 1
-        asked = np.flatnonzero((largest >= likely_threshold) & (largest < _CLEAR))
-        if len(asked):
-            rest = tile.take(asked, axis=0)
-            rest[np.arange(len(asked)), best[asked]] = 0
-            others[start + asked] = rest.max(axis=1)
-
-    over_tiles(rows, look)
-    return predictions, confidence, others
+    peaks = peaks_of_probabilities(rows, portion, None)
+    ranks = ranks_of(peaks.predictions, rows.num_classes, portion, empty)
+    lambdas = thresholds_of(peaks.confidence, peaks.predictions, ranks)
+    best = _largest_ratios(rows, peaks, lambdas)
+    confidence, of_best = _angular_confidence_of(angular, peaks.predictions, best)
+    betas = thresholds_of(confidence, peaks.predictions, ranks)
+    keep = _passes(of_best, betas[best], strict) & (ranks[best] > 0)
+    labels = np.where(keep, best, -1)
+    return labels, peaks.predictions, confidence, betas, lambdas, ranks
 
 
-def _likely_threshold(rows: Rows, portion: float) -> float:
-    """About the lowest threshold to expect, from some rows; it decides on speed alone."""
-    if isinstance(rows, AngularConfidences):  # angles take far longer than reading them again
-        return math.inf
-    starts = np.linspace(0, max(0, rows.num_rows - _SAMPLED_ROWS), _SAMPLES).astype(np.int64)
-    largest = [rows.tile(at, at + _SAMPLED_ROWS).max(axis=1) for at in starts.tolist()]
-    return 0.9 * float(np.quantile(np.concatenate(largest), 1 - portion))
+def _largest_ratios(rows: Probabilities, peaks: Peaks, thresholds: Floats) -> Integers:
+    """Class with the largest ratio of probability to threshold, ``[N]``."""
+    best, ratio, bound = peaks.largest_ratios(thresholds)
+    best = best.copy()
+
+    def label(at: Integers, part: Floats) -> None:
+        best[at] = (part / thresholds).argmax(axis=1)
+
+    over_picked(rows, ratio <= bound, label)
+    return best
 
 
 def _angular_confidence_of(
-    angular: AngularConfidences, predictions: Integers
+    angular: AngularConfidences, predictions: Integers, labels: Integers
 ) -> tuple[Floats, Floats]:
-    """Angular visual confidence of the predicted class, and of the nearest one."""
-    confidence = np.empty(angular.num_rows, dtype=angular.tile(0, 1).dtype)
-    largest = np.empty_like(confidence)
+    """Angular visual confidence of two classes of each example."""
+    of_predictions = np.empty(angular.num_rows, dtype=angular.tile(0, 1).dtype)
+    of_labels = np.empty_like(of_predictions)
 
     def look(start: int, stop: int) -> None:
         tile = angular.tile(start, stop)
-        confidence[start:stop] = _entries(tile, predictions[start:stop])
-        largest[start:stop] = tile.max(axis=1)
+        of_predictions[start:stop] = entries(tile, predictions[start:stop])
+        of_labels[start:stop] = entries(tile, labels[start:stop])
 
     over_tiles(angular, look)
-    return confidence, largest
-
-
-def _taken(rows: Rows, start: int, stop: int, asked: Integers) -> Floats:
-    """The asked rows of a tile; a copy only where some are left out."""
-    tile = rows.tile(start, stop)
-    return tile if len(asked) == len(tile) else tile[asked - start]
-
-
-def _entries(tile: Floats, columns: Integers) -> Floats:
-    """One entry of each row."""
-    return tile[np.arange(len(tile)), columns]
+    return of_predictions, of_labels
 
 
 def _passes(value: Floats, threshold: Floats | float, strict: bool) -> NDArray[np.bool_]:

@@ -202,6 +202,42 @@ def test_any_ties_and_empty_classes_give_the_labels_of_the_plain_rule(rows, port
         assert got.tolist() == wanted
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.25, 0.4, 0.5, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("sharpness", [1.0, 4.0, 12.0])
+def test_bounds_on_the_sum_over_classes_lose_no_example_at_any_temperature(alpha, sharpness):
+    probs, embeddings, weights = made_up(n=600, classes=20, sharpness=sharpness)
+    got = pseudo_labels(probs.double(), portion=0.3, rule="crst-lrent", alpha=alpha)
+    assert got.tolist() == by_hand("crst-lrent", probs, embeddings, weights, 0.3, alpha=alpha)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 5, 30])
+def test_angles_listed_in_the_first_pass_give_the_labels_of_all_angles(classes):
+    # a few examples and portions make thresholds uneven, so labels often leave the prediction
+    probs, embeddings, weights = made_up(n=150, classes=classes, width=3)
+    for portion in (0.1, 0.5):
+        got = pseudo_labels(
+            probs.double(), portion=portion, rule="avc", embeddings=embeddings.double(),
+            class_weights=weights.double(), empty="one",
+        )  # fmt: skip
+        assert got.tolist() == by_hand("avc", probs, embeddings, weights, portion, empty="one")
+
+
+def test_twin_class_weights_tie_and_the_lower_class_is_given():
+    weights = torch.eye(6)  # axes, whose products are exact
+    weights[4] = weights[1]
+    embeddings = torch.eye(6)[[0, 1, 1, 2, 3, 5]]
+    probs = torch.full((6, 6), 1 / 6)
+    found = select(probs, portion=1.0, rule="avc", embeddings=embeddings, class_weights=weights)
+    assert found.predictions.tolist() == [0, 1, 1, 2, 3, 5]
+    assert found.labels.tolist() == [0, 1, 1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_zero_with_a_minus_sign_is_a_probability_too(dtype):
+    probs = torch.tensor([[-0.0, 0.3, 0.7], [0.6, 0.4, -0.0]], dtype=dtype)
+    assert select(probs, portion=1.0).predictions.tolist() == [2, 0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", RULES)
 def test_tiny_tiles_on_several_threads_give_exactly_the_labels_of_one_tile(
