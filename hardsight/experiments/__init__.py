@@ -1,7 +1,10 @@
 """Every table and figure of the three papers, by name: ``hardsight experiment list``.
 
 An experiment is one file with one function from a :class:`Lab` and a setting to a
-:class:`Result`; the lines below list and register them.
+:class:`Result`; the lines below list and register them. A long one has parts beside it under its
+own name: ``_claims`` (the paper's sentences), ``_draw`` (pictures), and what both read. What
+experiments of one paper share is in ``_amc_recipes``, ``_avh_models``, ``_el_recipes`` (what is
+trained) and ``_el_seeds`` (values over seeds); what all share, in ``_lab`` and ``_result``.
 """
 
 from hardsight.experiments._amc_fig7 import amc_fig7 as amc_fig7

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardsight.experiments._avh_models import (
-    PAPER,
-    SMOKE,
-    ModelSetting,
-    Subjects,
-    density,
-    said_spearman,
-    say,
+from hardsight.experiments._avh_human_claims import human_claims
+from hardsight.experiments._avh_human_draw import by_granularity, by_model, three_panels
+from hardsight.experiments._avh_human_studies import (
+    AVH,
+    BINS,
+    TITLES,
+    Floats,
+    Studies,
+    all_scores,
+    bin_values,
+    by_score,
+    every_run,
+    spearman_of,
 )
-from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import panels
+from hardsight.experiments._avh_models import PAPER, SMOKE, ModelSetting, Subjects, say
+from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
-from hardsight.experiments._result import Cell, Claim, Figure, Result, Spread, Table, spread
+from hardsight.experiments._result import Cell, Result, Spread, Table, spread
 from hardsight.registry import SCORES
-from hardsight.run.study import HumanStudy, concordance, human_study, said_p
-from hardsight.stats import HUMAN_BINS
+from hardsight.run.study import HumanStudy, human_study, said_p
 
-Floats = NDArray[np.float64]
-Studies = dict[str, list[HumanStudy]]
-
-AVH, CONFIDENCE, NORM = "avh", "model_confidence", "class_normalized_feature_norm"
-_SUBJECTS = {AVH: "AVH", CONFIDENCE: "Model confidence", NORM: "‖x‖ within class"}
 _METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
-_ENOUGH = 50  # examples in a bin whose coefficient is compared
-_BINS = ("[0, .2)", "[.2, .4)", "[.4, .6)", "[.6, .8)", "[.8, 1]")
 # Tables 2 and 6 to 9: coefficient with AVH and with confidence, z of both, z value, p
 _PAPER_TESTS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float, float, float, str]]]]
 _PAPER_TESTS = {
@@ -111,17 +106,17 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
         ],
         claims=human_claims(studies, accuracy, who, main),
         figures=[
-            _three_panels(lab, columns[main], subjects, main),
-            _by_model(lab, columns, subjects),
-            _by_granularity(lab, columns[main], subjects, main),
+            three_panels(lab, columns[main], subjects, main),
+            by_model(lab, columns, subjects),
+            by_granularity(lab, columns[main], subjects, main),
         ],
         data={
             "annotators": who,
             "accuracy": accuracy,
-            "spearman": _every(studies, lambda one: one.correlations["spearman"].value),
-            "pearson": _every(studies, lambda one: one.correlations["pearson"].value),
-            "kendall": _every(studies, lambda one: one.correlations["kendall"].value),
-            "within_class": _every(
+            "spearman": by_score(studies, lambda one: one.correlations["spearman"].value),
+            "pearson": by_score(studies, lambda one: one.correlations["pearson"].value),
+            "kendall": by_score(studies, lambda one: one.correlations["kendall"].value),
+            "within_class": by_score(
                 studies, lambda one: one.within_class.value if one.within_class else None
             ),
             "hypotheses": {
@@ -132,149 +127,6 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     )
 
 
-def all_scores(outputs: Outputs) -> dict[str, Floats]:
-    """Every score of the registry that gives one number per example."""
-    return {
-        name: spec.function(*(getattr(outputs, key) for key in spec.inputs)).double().numpy()
-        for name, spec in SCORES.items()
-        if not spec.per_class
-    }
-
-
-def human_claims(
-    studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str, main: str
-) -> list[Claim]:
-    """The paper's sentences, held against the studies."""
-    return [
-        _correlates(studies, "H1", AVH, f"AVH has a correlation with the frequency of {who}.",
-                    "Spearman 0.36 (ResNet-50), p < 0.001"),
-        _correlates(studies, "H2", CONFIDENCE,
-                    f"Model confidence has a correlation with the frequency of {who}.",
-                    "Spearman 0.325 (ResNet-50), p < 0.001"),
-        _stronger(studies, who),
-        _no_norm(studies, who),
-        _better_models(studies, accuracy),
-        _weaker_where_easy(studies[main], main),
-    ]  # fmt: skip
-
-
-def _runs(studies: Studies) -> list[HumanStudy]:
-    return [study for of_seeds in studies.values() for study in of_seeds]
-
-
-def _outcome(study: HumanStudy, name: str) -> bool | None:
-    return next(one.rejected for one in study.hypotheses if one.name == name)
-
-
-def _range(values: Sequence[float]) -> str:
-    if not values:
-        return "undefined"
-    return f"{min(values):+.3f} to {max(values):+.3f}"
-
-
-def _spearman(studies: Sequence[HumanStudy], name: str) -> list[float]:
-    found = [study.score(name).correlations.get("spearman") for study in studies]
-    return [one.value for one in found if one is not None]
-
-
-def _all_or_none(yes: int, of: int) -> bool | None:
-    """Holds in every run, in none, or undecided."""
-    return True if yes == of else (False if yes == 0 else None)
-
-
-def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> Claim:
-    runs = _runs(studies)
-    values = _spearman(runs, score)
-    sign = -1 if SCORES[score].higher_is_harder else 1
-    yes = sum(
-        bool(_outcome(study, name)) and all(sign * rho > 0 for rho in _spearman([study], score))
-        for study in runs
-    )
-    seen = f"Spearman {_range(values)}; null hypothesis rejected, in the expected direction, in "
-    return Claim(says, paper, f"{seen}{yes} of {len(runs)} runs", _all_or_none(yes, len(runs)))
-
-
-def _stronger(studies: Studies, who: str) -> Claim:
-    runs = [study for study in _runs(studies) if study.comparisons]
-    differences = [study.comparisons[0].difference for study in runs]
-    ahead = sum(bool(_outcome(study, "H3")) for study in runs)
-    behind = sum(
-        study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
-        for study in runs
-    )
-    return Claim(
-        f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
-        "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
-        f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
-        f"stronger in {ahead} of {len(runs)} runs, confidence in {behind}",
-        _all_or_none(ahead, len(runs)),
-    )
-
-
-def _no_norm(studies: Studies, who: str) -> Claim:
-    runs = _runs(studies)
-    rejected = sum(bool(_outcome(study, "H4")) for study in runs)
-    return Claim(
-        f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
-        "Spearman 0.0017, p > 0.05",
-        f"Spearman {_range(_spearman(runs, NORM))}; a correlation is shown in {rejected} of "
-        f"{len(runs)} runs",
-        _all_or_none(len(runs) - rejected, len(runs)),
-    )
-
-
-def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) -> Claim:
-    points = [
-        (float(np.mean(accuracy[model])), -float(np.mean(np.abs(_spearman(of_seeds, AVH)))))
-        for model, of_seeds in studies.items()
-    ]
-    agree, pairs = concordance(points)
-    listed = ", ".join(
-        f"{say(model)} {100 * point[0]:.1f} %: {-point[1]:.3f}"
-        for model, point in zip(studies, points, strict=True)
-    )
-    return Claim(
-        "Better models tend to have higher coefficients.",
-        "0.339 (AlexNet), 0.349 (VGG-19), 0.360 (ResNet-50), 0.367 (DenseNet-121)",
-        f"{agree} of {pairs} pairs of networks agree; accuracy and |Spearman| of AVH: {listed}",
-        None if not pairs else _all_or_none(agree, pairs),
-    )
-
-
-def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
-    """Of the bins with enough examples, the hardest against the easiest."""
-    says = (
-        "The correlation of AVH within a bin is weakest among the easiest examples (the numbers of "
-        "Table 1; its text says that the harder the sample, the weaker the correlation)."
-    )
-    paper = "0.228 in [0, .2], 0.094 in [.8, 1]"
-    counts = [one.n for one in studies[0].score(AVH).bins]
-    found = [_bin_values(studies, AVH, "bins", place) for place in range(len(counts))]
-    usable = [at for at, n in enumerate(counts) if n >= _ENOUGH and len(found[at]) == len(studies)]
-    if len(usable) < 2:
-        return Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
-    hard, easy = usable[0], usable[-1]
-    one, two = spread(found[hard]), spread(found[easy])
-    # the bins hold different examples, so here the two coefficients are independent
-    error = np.sqrt(1 / (counts[hard] - 3) + 1 / (counts[easy] - 3))
-    z = float((np.arctanh(one.mean) - np.arctanh(two.mean)) / error)
-    seen = (
-        f"{say(model)}: {one} in {_BINS[hard]} (n {counts[hard]}), {two} in {_BINS[easy]} "
-        f"(n {counts[easy]}), z of the difference {z:.2f}"
-    )
-    return Claim(says, paper, seen, None if abs(z) < 1.96 else z > 0)
-
-
-def _bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
-    found = []
-    for study in studies:
-        bins = getattr(study.score(name), which)
-        inner = bins[place].correlation if place < len(bins) else None
-        if inner is not None:
-            found.append(abs(inner.value))
-    return found
-
-
 def _spread(values: Sequence[float]) -> Spread | None:
     return spread(values) if values else None
 
@@ -282,13 +134,13 @@ def _spread(values: Sequence[float]) -> Spread | None:
 def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
     counts: list[Cell] = [one.n for one in studies[0].score(AVH).bins]
     rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
-    for name, title in _SUBJECTS.items():
-        total = np.abs(_spearman(studies, name))
-        cells = [_spread(_bin_values(studies, name, "bins", b)) for b in range(len(_BINS))]
+    for name, title in TITLES.items():
+        total = np.abs(spearman_of(studies, name))
+        cells = [_spread(bin_values(studies, name, "bins", b)) for b in range(len(BINS))]
         rows.append([title, _spread(np.arctanh(total).tolist()), _spread(total.tolist()), *cells])
     return Table(
         f"Table 1: |Spearman| with the frequency of {who}, {say(model)}",
-        ("score", "z-score", "total", *_BINS),
+        ("score", "z-score", "total", *BINS),
         rows,
         "Mean ± standard deviation over seeds. Bins are half-open, the last one is closed; an "
         "empty cell has too few examples. The paper's rows: ResNet-50, ImageNet validation set.",
@@ -301,8 +153,8 @@ def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Tabl
     edges = [f"[{one.low:.3g}, {one.high:.3g}{']' if one is bins[-1] else ')'}" for one in bins]
     counts: list[Cell] = [one.n for one in bins]
     rows: list[list[Cell]] = [["Number of samples", *counts]]
-    for name, title in _SUBJECTS.items():
-        found = [_spread(_bin_values(studies, name, "quantile_bins", b)) for b in range(len(bins))]
+    for name, title in TITLES.items():
+        found = [_spread(bin_values(studies, name, "quantile_bins", b)) for b in range(len(bins))]
         rows.append([title, *found])
     return Table(
         f"The same within quantile bins, {say(model)}",
@@ -348,15 +200,15 @@ def _test_table(studies: Studies) -> Table:
 def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
     names = [one.name for one in next(iter(studies.values()))[0].scores if one.correlations]
     strength = {
-        name: float(np.mean([np.mean(np.abs(_spearman(s, name))) for s in studies.values()]))
+        name: float(np.mean([np.mean(np.abs(spearman_of(s, name))) for s in studies.values()]))
         for name in names
-        if all(_spearman(s, name) for s in studies.values())
+        if all(spearman_of(s, name) for s in studies.values())
     }
     rows: list[list[Cell]] = [
         ["accuracy, %", *(spread([100 * value for value in accuracy[model]]) for model in studies)]
     ]
     for name in sorted(strength, key=strength.__getitem__, reverse=True):
-        rows.append([name, *(spread(_spearman(of_seeds, name)) for of_seeds in studies.values())])
+        rows.append([name, *(spread(spearman_of(of_seeds, name)) for of_seeds in studies.values())])
     return Table(
         f"Every score: Spearman with the frequency of {who}",
         ("score", *(say(model) for model in studies)),
@@ -368,7 +220,7 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
 def _hypothesis_table(studies: Studies) -> Table:
     words = {True: "rejected", False: "not rejected", None: "not tested"}
     rows: list[list[Cell]] = []
-    for place, one in enumerate(_runs(studies)[0].hypotheses):
+    for place, one in enumerate(every_run(studies)[0].hypotheses):
         cells = []
         for of_seeds in studies.values():
             outcomes = [words[study.hypotheses[place].rejected] for study in of_seeds]
@@ -384,122 +236,6 @@ def _hypothesis_table(studies: Studies) -> Table:
     )
 
 
-def _every(
-    studies: Studies, value: Callable[[Any], float | None]
-) -> dict[str, dict[str, list[float | None]]]:
-    names = [one.name for one in _runs(studies)[0].scores]
-    return {
-        model: {
-            name: [value(study.score(name)) if study.score(name).correlations else None
-                   for study in of_seeds]
-            for name in names
-        }
-        for model, of_seeds in studies.items()
-    }  # fmt: skip
-
-
 def _main_model(models: Sequence[str]) -> str:
     """The network of Table 1: a ResNet where there is one."""
     return next((model for model in models if model.startswith("resnet")), models[-1])
-
-
-def _unit(values: Floats) -> Floats:
-    """Linearly to [0, 1], as the paper draws AVH."""
-    scaled: Floats = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
-    return scaled
-
-
-def _three_panels(
-    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
-) -> Figure:
-    figure, axes = panels(1, 3, width=3.8, height=3.2)
-    for axis, (name, title) in zip(axes, _SUBJECTS.items(), strict=True):
-        values = _unit(columns[name]) if name == AVH else columns[name]
-        density(figure, axis, subjects.frequency, values)
-        axis.set(
-            title=f"{title}: {said_spearman(subjects.frequency, values)}",
-            xlabel=f"frequency among {subjects.annotators}",
-            ylabel=f"{title}, scaled to [0, 1]" if name == AVH else title,
-        )
-    return lab.figure(
-        figure, "histograms",
-        caption=f"Fig. 5: {say(model)}, first seed. Share of {subjects.annotators} who chose the "
-        "label against AVH (scaled to [0, 1]), model confidence and the norm within its class; "
-        "colour: number of examples.",
-        alt="Three two-dimensional histograms of human frequency against a score.",
-    )  # fmt: skip
-
-
-def _by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects) -> Figure:
-    figure, axes = panels(1, len(columns), width=3.8, height=3.2)
-    for axis, (model, found) in zip(axes, columns.items(), strict=True):
-        density(figure, axis, subjects.frequency, _unit(found[AVH]))
-        axis.set(
-            title=f"{say(model)}: {said_spearman(subjects.frequency, found[AVH])}",
-            ylabel="AVH, scaled to [0, 1]",
-            xlabel=f"frequency among {subjects.annotators}",
-        )  # fmt: skip
-    return lab.figure(
-        figure, "networks",
-        caption=f"Fig. 16: share of {subjects.annotators} who chose the label against AVH, by "
-        "network, first seed.",
-        alt="Two-dimensional histograms of human frequency against AVH, one per network.",
-    )  # fmt: skip
-
-
-def class_groups(classes: Sequence[str]) -> dict[str, list[int]]:
-    """Three granularities: a wide group of classes, a narrow one, a single class."""
-    vehicles = [at for at, name in enumerate(classes) if name in _VEHICLES]
-    if len(vehicles) == len(_VEHICLES):
-        animals = [at for at in range(len(classes)) if at not in vehicles]
-        return {f"animals ({len(animals)} classes)": animals,
-                f"vehicles ({len(vehicles)} classes)": vehicles,
-                f"{classes[animals[1]]} (1 class)": animals[1:2]}  # fmt: skip
-    count = len(classes)
-    return {
-        f"{count // 2} classes": list(range(count // 2)),
-        f"{max(2, count // 3)} classes": list(range(max(2, count // 3))),
-        "1 class": [0],
-    }
-
-
-_VEHICLES = ("airplane", "automobile", "ship", "truck")
-
-
-def group_frequency(counts: NDArray[Any], group: Sequence[int]) -> Floats:
-    """Share of annotators who chose any class of a group, ``[N]``.
-
-    Example:
-        >>> group_frequency(np.array([[5, 3, 2], [0, 1, 9]]), [0, 1])
-        array([0.8, 0.1])
-    """
-    shares: Floats = counts[:, list(group)].sum(axis=1) / counts.sum(axis=1)
-    return shares
-
-
-def _by_granularity(
-    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
-) -> Figure:
-    test = subjects.test
-    assert test.human_counts is not None
-    groups = class_groups(test.classes)
-    figure, axes = panels(1, len(groups), width=3.8, height=3.2)
-    for axis, (title, group) in zip(axes, groups.items(), strict=True):
-        rows = np.isin(test.labels, group)
-        frequency = group_frequency(test.human_counts, group)[rows]
-        norm = columns[NORM][rows]
-        density(figure, axis, frequency, norm)
-        axis.set(
-            title=f"{title}: {said_spearman(frequency, norm)}",
-            xlabel=f"frequency of the group among {subjects.annotators}",
-            ylabel="‖x‖ within class",
-        )  # fmt: skip
-    return lab.figure(
-        figure, "granularity",
-        caption=f"Fig. 19: the norm against the frequency at three granularities of classes, "
-        f"{say(model)}, first seed. A choice counts if it falls into the group.",
-        alt="Two-dimensional histograms of human frequency against the norm, for three groups.",
-    )  # fmt: skip
-
-
-assert len(_BINS) == len(HUMAN_BINS) - 1

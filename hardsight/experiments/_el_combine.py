@@ -9,24 +9,24 @@ from typing import Any
 from hardsight.evaluate import calibration_error, pgd
 from hardsight.experiments._el_fig7 import Attacked
 from hardsight.experiments._el_recipes import (
-    LOST,
     PAPER,
     SMOKE,
     Recipe,
     Task,
-    claim_of,
-    compared,
     encouraging,
     fitted,
 )
+from hardsight.experiments._el_seeds import claim_of, compared, lost_in, lost_note, spread_of
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
-from hardsight.experiments._result import Claim, Result, Table, spread
+from hardsight.experiments._result import Claim, Result, Table
 from hardsight.run._device import borrowed
 
 BASES = ("cross-entropy", "focal loss", "label smoothing", "large margin", "adversarial training")
 MEASURES = {"accuracy": True, "calibration error": False, "accuracy under PGD": True}
-Numbers = dict[str, list[float]]
+# of every measure, one per seed; None where the run was lost
+Numbers = dict[str, list[float | None]]
+Pair = tuple[Numbers, Numbers]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,10 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
     """
     task = Task.named(setting.task)
     found = {
-        base: tuple(_numbers(lab, setting, task, base, has_bonus) for has_bonus in (False, True))
+        base: (
+            _numbers(lab, setting, task, base, has_bonus=False),
+            _numbers(lab, setting, task, base, has_bonus=True),
+        )
         for base in BASES
     }
     tables = [_table(task, found, measure) for measure in MEASURES]
@@ -90,7 +93,11 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
         tables=tables,
         claims=_claims(found),
         data={
-            base: {"original": plain, "with_bonus": bonus} for base, (plain, bonus) in found.items()
+            **{
+                base: {"original": plain, "with_bonus": bonus}
+                for base, (plain, bonus) in found.items()
+            },
+            "lost": {name: lost_in(each) for name, each in _named(found, "accuracy").items()},
         },
     )
 
@@ -115,8 +122,8 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
     return changes
 
 
-def _numbers(lab: Lab, setting: Setting, task: Task, base: str, has_bonus: bool) -> Numbers:
-    """Each measure, one value per seed; a run that was lost counts as guessing."""
+def _numbers(lab: Lab, setting: Setting, task: Task, base: str, *, has_bonus: bool) -> Numbers:
+    """Each measure, one value per seed."""
     found: Numbers = {measure: [] for measure in MEASURES}
     _, test = task.data(lab, setting)
     attacked_images = lab.source(task.dataset, "test", limit=setting.images)
@@ -124,11 +131,11 @@ def _numbers(lab: Lab, setting: Setting, task: Task, base: str, has_bonus: bool)
     for seed in setting.seeds:
         changes = recipe_of(setting, base, has_bonus)
         one = fitted(lab, task, setting, changes.pop("loss"), seed=seed, **changes)
-        found["accuracy"].append(one.test)
-        if one.run is None:
-            found["calibration error"].append(0.0)
-            found["accuracy under PGD"].append(one.test)
+        if one is None:
+            for each in found.values():
+                each.append(None)
             continue
+        found["accuracy"].append(one.test)
         outputs = lab.outputs(one.run, test)
         sure, guess = outputs.logits.softmax(dim=1).max(dim=1)
         error = calibration_error(sure.numpy(), (guess == outputs.labels).numpy())
@@ -139,7 +146,12 @@ def _numbers(lab: Lab, setting: Setting, task: Task, base: str, has_bonus: bool)
     return found
 
 
-def _table(task: Task, found: dict[str, Any], measure: str) -> Table:
+def _named(found: dict[str, Pair], measure: str) -> dict[str, list[float | None]]:
+    plain = {base: pair[0][measure] for base, pair in found.items()}
+    return plain | {f"{base} with the bonus": pair[1][measure] for base, pair in found.items()}
+
+
+def _table(task: Task, found: dict[str, Pair], measure: str) -> Table:
     differences = compared(
         {base: (bonus[measure], plain[measure]) for base, (plain, bonus) in found.items()}
     )
@@ -148,15 +160,15 @@ def _table(task: Task, found: dict[str, Any], measure: str) -> Table:
         f"{task.title}: {measure}, %, {direction}",
         ("recipe", "original", "+ bonus", "difference"),
         [
-            [base, spread(plain[measure]), spread(bonus[measure]), str(differences[base])]
+            [base, spread_of(plain[measure]), spread_of(bonus[measure]), str(differences[base])]
             for base, (plain, bonus) in found.items()
         ],
         note="Mean ± standard deviation over seeds; differences paired over seeds, 95 % interval, "
-        "p by Holm's method over the recipes." + LOST,
+        "p by Holm's method over the recipes." + lost_note(_named(found, measure)),
     )
 
 
-def _claims(found: dict[str, Any]) -> list[Claim]:
+def _claims(found: dict[str, Pair]) -> list[Claim]:
     accuracy = compared(
         {base: (bonus["accuracy"], plain["accuracy"]) for base, (plain, bonus) in found.items()}
     )
@@ -177,9 +189,10 @@ def _claims(found: dict[str, Any]) -> list[Claim]:
         )
         for name, one in calibrated.items()
     ]
+    attack = "accuracy under PGD"
     attacked = compared(
         {
-            base: tuple(one["accuracy under PGD"] for one in reversed(found[base]))
+            base: (found[base][1][attack], found[base][0][attack])
             for base in ("large margin", "adversarial training")
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +13,31 @@ from torch import Tensor
 from hardsight.experiments._el_recipes import (
     PAPER,
     SMOKE,
+    Fitted,
     LogEnd,
     Recipe,
     Task,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
-    lost_claim,
+)
+from hardsight.experiments._el_seeds import (
+    PerSeed,
+    claim_of,
+    compared,
+    ended,
+    lost_in,
+    lost_note,
     spread_of,
 )
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
 
 _NORMAL = 1.0
+# one per seed; None where the run was lost
+Found = dict[LogEnd, list[Outputs | None]]
 
 
 @dataclass(frozen=True)
@@ -70,11 +79,20 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     """
     task = Task.named(setting.task)
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
-    found = {key: _outputs(lab, setting, task, key) for key in keys}
-    sharp = {key: [sharpness(one) for one in each] for key, each in found.items()}
-    heads = {key: _new_heads(lab, setting, task, key) for key in keys}
+    runs = {
+        key: [fitted(lab, task, setting, encouraging(key), seed=seed) for seed in setting.seeds]
+        for key in keys
+    }
+    found = {key: _outputs(lab, setting, task, each) for key, each in runs.items()}
+    sharp = {
+        key: [(None, None) if one is None else sharpness(one) for one in each]
+        for key, each in found.items()
+    }
+    heads = {key: _new_heads(lab, setting, task, each) for key, each in runs.items()}
     el = _NORMAL if _NORMAL in found else keys[-1]
     raw, scaled = ({k: [one[at] for one in v] for k, v in sharp.items()} for at in (0, 1))
+    named: dict[str, Sequence[object]] = {loss_name(key): each for key, each in runs.items()}
+    named |= {f"a new head on {loss_name(key)}": _known(heads[key], runs[key]) for key in keys}
     table = Table(
         f"{task.title}: sharpness of the energy, and a new head",
         ("loss", "sharpness, logits", "sharpness, deviations", "test accuracy of a new head, %"),
@@ -82,7 +100,7 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
             [loss_name(k), spread_of(raw[k]), spread_of(scaled[k]), spread_of(heads[k])]
             for k in keys
         ],
-        note="Mean ± standard deviation over seeds.",
+        note=f"Mean ± standard deviation over seeds.{lost_note(named)}",
         paper=[["CE", None, None, "91.69 ± 0.04"], ["EL, LE=1", None, None, "92.98 ± 0.01"]],
     )
     return Result(
@@ -94,7 +112,11 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
                 "sharpness": raw[key],
                 "scaled_sharpness": scaled[key],
                 "new_head": heads[key],
-                "energy": [_energies(one).numpy().round(4) for one in found[key]],
+                "energy": [
+                    None if one is None else _energies(one).numpy().round(4) for one in found[key]
+                ],
+                "lost": lost_in(runs[key]),
+                "lost_heads": lost_in(heads[key]) - lost_in(runs[key]),
             }
             for key in keys
         },
@@ -103,9 +125,9 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
 
 def _claims(
     el: LogEnd,
-    raw: dict[LogEnd, list[float]],
-    scaled: dict[LogEnd, list[float]],
-    heads: dict[LogEnd, list[float]],
+    raw: Mapping[LogEnd, PerSeed],
+    scaled: Mapping[LogEnd, PerSeed],
+    heads: Mapping[LogEnd, PerSeed],
 ) -> list[Claim]:
     words = {
         "raw": (f"{loss_name(el)} makes the energy sharper, in logits", "Figure 5"),
@@ -118,32 +140,39 @@ def _claims(
             "91.69 ± 0.04 to 92.98 ± 0.01",
         ),
     }
-    if not raw[None] or len(raw[el]) != len(raw[None]):
-        return [lost_claim(*words["raw"])]
     values = {"raw": raw, "scaled": scaled, "head": heads}
     found = compared({name: (one[el], one[None]) for name, one in values.items()})
     return [claim_of(*words[name], one) for name, one in found.items()]
 
 
-def _outputs(lab: Lab, setting: Setting, task: Task, log_end: LogEnd) -> list[Outputs]:
-    runs = [fitted(lab, task, setting, encouraging(log_end), seed=s).run for s in setting.seeds]
+def _outputs(
+    lab: Lab, setting: Setting, task: Task, runs: list[Fitted | None]
+) -> list[Outputs | None]:
     _, test = task.data(lab, setting)
-    return [lab.outputs(run, test) for run in runs if run is not None]
+    return [None if one is None else lab.outputs(one.run, test) for one in runs]
 
 
-def _new_heads(lab: Lab, setting: Setting, task: Task, log_end: LogEnd) -> list[float]:
+def _new_heads(
+    lab: Lab, setting: Setting, task: Task, runs: list[Fitted | None]
+) -> list[float | None]:
     """Test accuracy in per cent of a new head on frozen features, per seed."""
-    found = []
-    for seed in setting.seeds:
-        run = fitted(lab, task, setting, encouraging(log_end), seed=seed).run
-        if run is not None:
-            started = {"name": task.model, "weights": str(run.folder / "model.safetensors")}
-            again = fitted(
-                lab, task, setting, encouraging(None), seed=seed, model=started,
-                epochs=setting.head_epochs, freeze_body=True, reset_head=True,
-            )  # fmt: skip
-            found.append(again.test)
+    found: list[float | None] = []
+    for seed, one in zip(setting.seeds, runs, strict=True):
+        if one is None:
+            found.append(None)
+            continue
+        started = {"name": task.model, "weights": str(one.run.folder / "model.safetensors")}
+        again = fitted(
+            lab, task, setting, encouraging(None), seed=seed, model=started,
+            epochs=setting.head_epochs, freeze_body=True, reset_head=True,
+        )  # fmt: skip
+        found.append(None if again is None else again.test)
     return found
+
+
+def _known(heads: list[float | None], runs: list[Fitted | None]) -> list[float | None]:
+    """Those of the heads whose body there is."""
+    return [head for head, run in zip(heads, runs, strict=True) if run is not None]
 
 
 def sharpness(outputs: Outputs) -> tuple[float, float]:
@@ -161,16 +190,16 @@ def _energies(outputs: Outputs) -> Tensor:
     return torch.stack([-outputs.logits[outputs.labels == c].mean(dim=0) for c in range(classes)])
 
 
-def _figure(lab: Lab, setting: Setting, task: Task, found: dict[LogEnd, list[Outputs]]) -> Figure:
+def _figure(lab: Lab, setting: Setting, task: Task, found: Found) -> Figure:
     classes = lab.source(task.dataset, "test").classes
     figure, axes = panels(1, len(setting.targets), width=4.8)
     places = np.arange(len(classes))
     for place, target in zip(axes, setting.targets, strict=True):
         row = classes.index(target)
         for number, (key, each) in enumerate(found.items()):
-            if not each:
+            if not ended(each):
                 continue
-            values: Any = torch.stack([_energies(one)[row] for one in each]).numpy()
+            values: Any = torch.stack([_energies(one)[row] for one in ended(each)]).numpy()
             place.plot(places, values.mean(axis=0), marker="o", color=COLOURS[number],
                        label=loss_name(key))  # fmt: skip
             if len(values) > 1:
@@ -180,7 +209,7 @@ def _figure(lab: Lab, setting: Setting, task: Task, found: dict[LogEnd, list[Out
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")
     axes[0].set_ylabel("mean energy E(y|x)")
-    axes[0].legend()
+    legend(axes[0])
     return lab.figure(
         figure,
         "energy",

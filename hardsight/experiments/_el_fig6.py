@@ -13,22 +13,29 @@ from hardsight.experiments._el_recipes import (
     LogEnd,
     Recipe,
     Task,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
-    lost_claim,
+)
+from hardsight.experiments._el_seeds import (
+    both_ended,
+    claim_of,
+    compared,
+    ended,
+    lost_in,
+    lost_note,
     spread_of,
+    values_of,
 )
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
 from hardsight.scores import logit_margin
 
 _NORMAL = 1.0
 _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
+Summary = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -62,15 +69,19 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
     for name in setting.tasks:
         task = Task.named(name)
         margins = {key: _margins(lab, setting, task, key) for key in keys}
-        rows = {key: [_summary(*one) for one in each] for key, each in margins.items()}
+        rows = {
+            key: [None if one is None else _summary(*one) for one in each]
+            for key, each in margins.items()
+        }
         tables.append(
             Table(
                 f"{task.title}: margins",
                 ("loss", *_COLUMNS),
-                [[loss_name(key), *(spread_of([one[at] for one in each]) for at in range(4))]
+                [[loss_name(key), *(spread_of(_column(each, at)) for at in range(4))]
                  for key, each in rows.items()],
                 note="Mean ± standard deviation over seeds. The paper's margins are centred at 15 "
-                "for CE and 50 for EL (ResNet-50, CIFAR-10).",
+                "for CE and 50 for EL (ResNet-50, CIFAR-10)."
+                + lost_note({loss_name(key): each for key, each in rows.items()}),
                 paper=[["CE", 15, None, None, None], ["EL, LE=1", 50, None, None, None]]
                 if task.is_colour else None,
             )
@@ -79,22 +90,21 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
         figures.append(_figure(lab, task, margins))
         data[name] = {
             loss_name(key): {
-                column: [one[at] for one in each] for at, column in enumerate(_COLUMNS)
+                **{column: _column(each, at) for at, column in enumerate(_COLUMNS)},
+                "lost": lost_in(each),
             }
             for key, each in rows.items()
         }
     return Result(tables=tables, claims=claims, figures=figures, data=data)
 
 
-def _margins(lab: Lab, setting: Setting, task: Task, log_end: LogEnd) -> list[tuple[Any, float]]:
-    """Margins ``[N]`` and the scale of the logits, per seed."""
+def _margins(
+    lab: Lab, setting: Setting, task: Task, log_end: LogEnd
+) -> list[tuple[Any, float] | None]:
+    """Margins ``[N]`` and the scale of the logits, per seed; ``None`` where the run was lost."""
     _, test = task.data(lab, setting)
-    found = []
-    for seed in setting.seeds:
-        run = fitted(lab, task, setting, encouraging(log_end), seed=seed).run
-        if run is not None:
-            found.append(margins_and_scale(lab.outputs(run, test)))
-    return found
+    runs = [fitted(lab, task, setting, encouraging(log_end), seed=seed) for seed in setting.seeds]
+    return [None if one is None else margins_and_scale(lab.outputs(one.run, test)) for one in runs]
 
 
 def margins_and_scale(outputs: Outputs) -> tuple[Any, float]:
@@ -105,27 +115,28 @@ def margins_and_scale(outputs: Outputs) -> tuple[Any, float]:
     return margins.numpy(), max(scale, 1e-12)  # a model may say nothing at all
 
 
-def _summary(margins: Any, scale: float) -> tuple[float, float, float, float]:
+def _summary(margins: Any, scale: float) -> Summary:
     median = float(np.median(margins))
     low = float(np.quantile(margins, 0.01))
     return median, low, 100 * float((margins < 0).mean()), median / scale
 
 
-def _claims(task: Task, rows: dict[LogEnd, list[Any]]) -> list[Claim]:
+def _column(each: list[Summary | None], at: int) -> list[float | None]:
+    return values_of(each, lambda one: one[at])
+
+
+def _claims(task: Task, rows: dict[LogEnd, list[Summary | None]]) -> list[Claim]:
     el = _NORMAL if _NORMAL in rows else list(rows)[-1]
-    if not rows[el] or len(rows[el]) != len(rows[None]):
-        return [lost_claim(f"{task.title}: margins grow", "15 to 50")]
-    medians, relative = ({k: [one[at] for one in v] for k, v in rows.items()} for at in (0, 3))
-    found = compared(
-        {"logits": (medians[el], medians[None]), "relative": (relative[el], relative[None])}
-    )
-    times = np.mean(medians[el]) / np.mean(medians[None])
+    medians, relative = ((_column(rows[el], at), _column(rows[None], at)) for at in (0, 3))
+    found = compared({"logits": medians, "relative": relative})
+    pairs = both_ended(*medians)
+    times = f"{np.divide(*np.mean(pairs, axis=0)):.1f} times: " if pairs else ""
     first = claim_of(
         f"{task.title}: the median margin of {loss_name(el)} is larger", "15 to 50 (3.3 times)",
         found["logits"],
     )  # fmt: skip
     return [
-        Claim(first.says, first.paper, f"{times:.1f} times: {first.seen}", first.holds),
+        Claim(first.says, first.paper, f"{times}{first.seen}", first.holds),
         claim_of(
             f"{task.title}: it is larger relative to the scale of the logits, too",
             "not in the paper",
@@ -134,15 +145,15 @@ def _claims(task: Task, rows: dict[LogEnd, list[Any]]) -> list[Claim]:
     ]
 
 
-def _figure(lab: Lab, task: Task, margins: dict[LogEnd, list[Any]]) -> Figure:
+def _figure(lab: Lab, task: Task, margins: dict[LogEnd, list[tuple[Any, float] | None]]) -> Figure:
     figure, axes = panels(1, 2, width=4.0)
     for place, is_relative in zip(axes, (False, True), strict=True):
         values = {
-            key: np.concatenate([m / (scale if is_relative else 1) for m, scale in each])
+            key: np.concatenate([m / (scale if is_relative else 1) for m, scale in ended(each)])
             for key, each in margins.items()
-            if each
+            if ended(each)
         }
-        everything = np.concatenate(list(values.values()))
+        everything = np.concatenate(list(values.values())) if values else np.zeros(1)
         low, high = np.quantile(everything, [0.002, 0.998])
         edges = np.linspace(low, high, 70)
         for number, (key, one) in enumerate(values.items()):
@@ -152,7 +163,7 @@ def _figure(lab: Lab, task: Task, margins: dict[LogEnd, list[Any]]) -> Figure:
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")
         place.set_yticks([])
     axes[0].set_ylabel("density of test examples")
-    axes[0].legend()
+    legend(axes[0])
     name = task.dataset.replace(":", "-")
     return lab.figure(
         figure,

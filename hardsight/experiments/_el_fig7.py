@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,20 +16,27 @@ from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.experiments._el_recipes import (
     PAPER,
     SMOKE,
+    Fitted,
     LogEnd,
     Recipe,
     Task,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
-    lost_claim,
+)
+from hardsight.experiments._el_seeds import (
+    claim_of,
+    compared,
+    ended,
+    lost_in,
+    lost_note,
+    spread_of,
+    values_of,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
-from hardsight.experiments._result import Claim, Figure, Result, Table, spread
+from hardsight.experiments._result import Claim, Figure, Result, Table
 from hardsight.heads import logits_of
 from hardsight.run._device import borrowed
 from hardsight.run._seeds import generator
@@ -38,6 +46,13 @@ from hardsight.run.train import TrainResult
 KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
 _BATCH = 500
 _HIDDEN = 5.0  # points that a stronger attack must take off to speak of hidden gradients
+_CARRIED, _STRONGEST = "images made against the other loss", "strongest of all"
+_NO_RIVAL = (
+    f" Where the other loss's run of a seed was lost, none of its images are in “{_STRONGEST}”."
+)
+# one per seed; None where the run was lost
+Curves = dict[LogEnd, list[dict[str, Any] | None]]
+Checks = dict[LogEnd, list[dict[str, float] | None]]
 
 
 @dataclass(frozen=True)
@@ -88,18 +103,17 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     test = lab.source(task.dataset, "test", limit=setting.images)
     runs = {
-        key: [fitted(lab, task, setting, encouraging(key), seed=s).run for s in setting.seeds]
+        key: [fitted(lab, task, setting, encouraging(key), seed=s) for s in setting.seeds]
         for key in keys
     }
-    curves = {
-        key: [_curves(lab, setting, run, test) for run in each if run is not None]
+    curves: Curves = {
+        key: [None if one is None else _curves(lab, setting, one.run, test) for one in each]
         for key, each in runs.items()
     }
-    checks = {
+    checks: Checks = {
         key: [
-            _checks(lab, setting, run, _rival(runs, key, at), test)
-            for at, run in enumerate(each)
-            if run is not None
+            None if one is None else _checks(lab, setting, one.run, _rival(runs, key, at), test)
+            for at, one in enumerate(each)
         ]
         for key, each in runs.items()
     }
@@ -110,16 +124,16 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
         data={
             "curves": {loss_name(key): each for key, each in curves.items()},
             "checks": {loss_name(key): each for key, each in checks.items()},
+            "lost": {loss_name(key): lost_in(each) for key, each in runs.items()},
         },
     )
 
 
-def _rival(
-    runs: dict[LogEnd, list[TrainResult | None]], key: LogEnd, at: int
-) -> TrainResult | None:
+def _rival(runs: dict[LogEnd, list[Fitted | None]], key: LogEnd, at: int) -> TrainResult | None:
     """The model of the same seed whose images are carried over."""
     others = [one[at] for other, one in runs.items() if other != key]
-    return others[-1] if key is None else others[0]
+    rival = others[-1] if key is None else others[0]
+    return None if rival is None else rival.run
 
 
 class Attacked:
@@ -206,65 +220,68 @@ def _checks(
             with borrowed(rival.model, lab.device):
                 other = Attacked(lab, rival, test)
                 made = other.pixels(other.changed(attacks["PGD on the margin"]))
-            masks["images made against the other loss"] = own.right((made - own._mean) / own._std)
+            masks[_CARRIED] = own.right((made - own._mean) / own._std)
         far = own.right(own.changed(partial(pgd, epsilon=1.0, steps=steps, loss="margin")))
     strongest = np.logical_and.reduce(list(masks.values()))
     return {
         **{name: 100 * float(mask.mean()) for name, mask in masks.items()},
-        "strongest of all": 100 * float(strongest.mean()),
+        _STRONGEST: 100 * float(strongest.mean()),
         "any image allowed (radius 1)": 100 * float(far.mean()),
     }
 
 
-def _checks_table(
-    setting: Setting, task: Task, checks: dict[LogEnd, list[dict[str, float]]]
-) -> Table:
-    names = list(next(one[0] for one in checks.values() if one))
+def _checks_table(setting: Setting, task: Task, checks: Checks) -> Table:
+    tried = [one for each in checks.values() for one in ended(each)]
+    names = max((list(one) for one in tried), key=len, default=[_STRONGEST])
     return Table(
         f"{task.title}: accuracy, %, under attacks of radius {setting.check_at:g} (L∞)",
         ("loss", *names),
         [
-            [loss_name(key), *(spread([one[name] for one in each]) for name in names)]
+            [loss_name(key), *(spread_of([(one or {}).get(name) for one in each])
+                               for name in names)]
             for key, each in checks.items()
-            if each
         ],
         note="Mean ± standard deviation over seeds. A stronger attack that takes off much more "
-        "than plain PGD shows that plain PGD was blind, not that the model is robust.",
-    )
+        "than plain PGD shows that plain PGD was blind, not that the model is robust."
+        + lost_note(_named(checks))
+        + (_NO_RIVAL if any(_CARRIED not in one for one in tried) else ""),
+    )  # fmt: skip
 
 
-def _curves_table(setting: Setting, curves: dict[LogEnd, list[dict[str, Any]]]) -> Table:
+def _named(each: Curves | Checks) -> dict[str, Sequence[object]]:
+    return {loss_name(key): runs for key, runs in each.items()}
+
+
+def _curves_table(setting: Setting, curves: Curves) -> Table:
     rows: list[list[Any]] = []
     for kind in KINDS:
         radii = setting.l2 if "L2" in kind else setting.linf
         for key, each in curves.items():
-            if each:
-                means = np.mean([one[kind] for one in each], axis=0)
+            there = [one[kind] for one in ended(each)]
+            if there:
+                means = np.mean(there, axis=0)
                 cells = ", ".join(f"{r:g}: {m:.1f}" for r, m in zip(radii, means, strict=True))
-                rows.append([kind, loss_name(key), cells])
+                cells += f" ({len(there)} of {len(each)})" if lost_in(each) else ""
+            else:
+                cells = f"none of {len(each)} ended"
+            rows.append([kind, loss_name(key), cells])
     return Table(
         "Accuracy, %, at each radius",
         ("attack", "loss", "radius: accuracy"),
         rows,
-        note="Means over seeds. The paper's figure has no numbers.",
+        note=f"Means over seeds. The paper's figure has no numbers.{lost_note(_named(curves))}",
     )
 
 
-def _claims(
-    setting: Setting,
-    curves: dict[LogEnd, list[dict[str, Any]]],
-    checks: dict[LogEnd, list[dict[str, float]]],
-) -> list[Claim]:
+def _claims(setting: Setting, curves: Curves, checks: Checks) -> list[Claim]:
     el = 1.0 if 1.0 in curves else list(curves)[-1]
-    if not curves[el] or len(curves[el]) != len(curves[None]):
-        return [lost_claim("Encouraging Loss resists attacks better", "Figure 7")]
-    pairs = {
-        kind: tuple([float(np.mean(one[kind][1:])) for one in curves[key]] for key in (el, None))
-        for kind in KINDS
-    }
-    name = "strongest of all"
-    pairs[name] = tuple([one[name] for one in checks[key]] for key in (el, None))
-    found = compared(pairs)  # type: ignore[arg-type]
+
+    def under(key: LogEnd, kind: str) -> list[float | None]:
+        return values_of(curves[key], lambda one: float(np.mean(one[kind][1:])))
+
+    pairs = {kind: (under(el, kind), under(None, kind)) for kind in KINDS}
+    pairs[_STRONGEST] = (_strongest(checks[el]), _strongest(checks[None]))
+    found = compared(pairs)
     claims = [
         claim_of(
             f"{loss_name(el)} is more accurate under {kind}, mean over the radii", "Figure 7",
@@ -276,49 +293,51 @@ def _claims(
         claim_of(
             f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}",
             "not in the paper",
-            found[name],
+            found[_STRONGEST],
         )
     )
     return [*claims, _hidden(el, checks[el])]
 
 
-def _hidden(key: LogEnd, checks: list[dict[str, float]]) -> Claim:
+def _strongest(checks: list[dict[str, float] | None]) -> list[float | None]:
+    return values_of(checks, lambda one: one[_STRONGEST])
+
+
+def _hidden(key: LogEnd, checks: list[dict[str, float] | None]) -> Claim:
     """Whether plain PGD can be believed for this loss."""
-    gaps = [one["PGD"] - one["strongest of all"] for one in checks]
-    gap = float(np.mean(gaps))
+    gaps = [one["PGD"] - one[_STRONGEST] for one in ended(checks)]
+    seen = f"none of {len(checks)} runs ended"
+    if gaps:
+        some = f"; {len(gaps)} of {len(checks)} runs ended" if lost_in(checks) else ""
+        seen = f"{np.mean(gaps):.1f} points more (worst seed {max(gaps):.1f}{some})"
     return Claim(
         f"plain PGD is not blind to {loss_name(key)}: stronger attacks take off less than "
         f"{_HIDDEN:g} points more",
         "not in the paper",
-        f"{gap:.1f} points more (worst seed {max(gaps):.1f})",
-        gap < _HIDDEN,
+        seen,
+        bool(np.mean(gaps) < _HIDDEN) if gaps else None,
     )
 
 
-def _figure(
-    lab: Lab,
-    setting: Setting,
-    curves: dict[LogEnd, list[dict[str, Any]]],
-    checks: dict[LogEnd, list[dict[str, float]]],
-) -> Figure:
+def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Checks) -> Figure:
     figure, axes = panels(1, 3, width=3.4)
     for place, kind in zip(axes, KINDS, strict=True):
         radii = setting.l2 if "L2" in kind else setting.linf
         for number, (key, each) in enumerate(curves.items()):
-            if not each:
+            if not ended(each):
                 continue
-            values = np.array([one[kind] for one in each])
+            values = np.array([one[kind] for one in ended(each)])
             mean, std = values.mean(axis=0), values.std(axis=0)
             place.plot(radii, mean, marker="o", ms=3, color=COLOURS[number], label=loss_name(key))
             place.fill_between(radii, mean - std, mean + std, color=COLOURS[number], alpha=0.15,
                                lw=0)  # fmt: skip
             if "∞" in kind:
-                worst = np.mean([one["strongest of all"] for one in checks[key]])
+                worst = np.mean(ended(_strongest(checks[key])))
                 place.plot([setting.check_at], [worst], "x", color=COLOURS[number], ms=8, mew=2)
         place.set_title(kind)
         place.set_xlabel("radius, pixels in [0, 1]")
     axes[0].set_ylabel("accuracy, %")
-    axes[0].legend()
+    legend(axes[0])
     return lab.figure(
         figure,
         "attacks",

@@ -7,22 +7,30 @@ from typing import Any
 
 from hardsight.experiments._el_recipes import (
     EXACT,
-    LOST,
     PAPER,
     SMOKE,
     Fitted,
     LogEnd,
     Recipe,
     Task,
-    best_of,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
 )
+from hardsight.experiments._el_seeds import (
+    CHOICE,
+    accuracies_of,
+    best_of,
+    claim_of,
+    compared,
+    ended,
+    lost_in,
+    lost_note,
+    spread_of,
+    validations_of,
+)
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import panels
+from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table, spread
 
@@ -32,7 +40,7 @@ _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "cifar10/efficientnet_small": ("93.21 ± 0.40", "94.24 ± 0.17"),
 }
 _WORSE = 1.0
-Runs = dict[LogEnd, list[Fitted]]
+Runs = dict[LogEnd, list[Fitted | None]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,10 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
     """
     found = {name: _runs(lab, setting, name) for name in setting.tasks}
     chosen = {name: _chosen(runs) for name, runs in found.items()}
-    pairs = {name: (_tests(runs[chosen[name]]), _tests(runs[None])) for name, runs in found.items()}
+    pairs = {
+        name: (accuracies_of(runs[chosen[name]]), accuracies_of(runs[None]))
+        for name, runs in found.items()
+    }
     differences = compared(pairs)
     claims = [
         claim_of(
@@ -108,19 +119,25 @@ def _exact_claims(found: dict[str, Runs]) -> list[Claim]:
     for name, runs in found.items():
         if EXACT not in runs or 1.0 not in runs:
             continue
-        pairs = zip(_tests(runs[EXACT]), _tests(runs[1.0]), strict=True)
-        apart = [exact - clamped for exact, clamped in pairs]
-        worse = [one < -_WORSE for one in apart]
+        pairs = list(zip(accuracies_of(runs[EXACT]), accuracies_of(runs[1.0]), strict=True))
+        # a lost run trains worse than one that ends, whatever that one's accuracy
+        worse = [e is None or e - c < -_WORSE for e, c in pairs if c is not None]
         claims.append(
             Claim(
                 f"{Task.named(name).title}: the normal bonus trains as well without its clamp "
-                f"(no seed worse by more than {_WORSE:g} point)",
+                f"(no seed lost, or worse by more than {_WORSE:g} point)",
                 "clamped at 1e-5 “to avoid numerical instability”",
-                f"unclamped minus clamped, by seed: {', '.join(f'{one:+.1f}' for one in apart)}",
-                True if not any(worse) else False if all(worse) else None,
+                f"unclamped minus clamped, by seed: {', '.join(_apart(*pair) for pair in pairs)}",
+                None if not worse else True if not any(worse) else False if all(worse) else None,
             )
         )
     return claims
+
+
+def _apart(exact: float | None, clamped: float | None) -> str:
+    if clamped is None:
+        return "clamped lost" if exact is not None else "both lost"
+    return "unclamped lost" if exact is None else f"{exact - clamped:+.1f}"
 
 
 def _runs(lab: Lab, setting: Setting, name: str) -> Runs:
@@ -138,28 +155,31 @@ def _runs(lab: Lab, setting: Setting, name: str) -> Runs:
 def _chosen(runs: Runs) -> float:
     """The LE with the best mean accuracy on validation; the paper's forms only."""
     found: float = best_of({
-        key: [one.validation for one in each] for key, each in runs.items()
-        if isinstance(key, float)
+        key: validations_of(each) for key, each in runs.items() if isinstance(key, float)
     })  # fmt: skip
     return found
-
-
-def _tests(each: list[Fitted]) -> list[float]:
-    return [one.test for one in each]
 
 
 def _table(found: dict[str, Runs], chosen: dict[str, float]) -> Table:
     losses = max((list(runs) for runs in found.values()), key=len)
     rows: list[list[Any]] = [
         [loss_name(loss)]
-        + [spread(_tests(runs[loss])) if loss in runs else None for runs in found.values()]
+        + [
+            spread_of(accuracies_of(runs[loss])) if loss in runs else None
+            for runs in found.values()
+        ]
         for loss in losses
     ]
     rows.append(
         ["EL, LE by validation"]
-        + [f"{spread(_tests(runs[chosen[name]]))} (LE={chosen[name]:g})"
+        + [f"{spread_of(accuracies_of(runs[chosen[name]]))} (LE={chosen[name]:g})"
            for name, runs in found.items()]
     )  # fmt: skip
+    named = {
+        f"{loss_name(loss)} ({Task.named(name).title})": each
+        for name, runs in found.items()
+        for loss, each in runs.items()
+    }
     theirs = [_PAPER.get(name.partition(":width")[0]) for name in found]
     paper = [
         [label, *(None if one is None else one[at] for one in theirs)]
@@ -171,7 +191,7 @@ def _table(found: dict[str, Runs], chosen: dict[str, float]) -> Table:
         rows,
         note="Mean ± standard deviation over seeds. Differences in the claims: paired over seeds, "
         "95 % interval, p by Holm's method over the tasks. The paper's columns are its CNN on "
-        "MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10." + LOST,
+        f"MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. LE is {CHOICE}.{lost_note(named)}",
         paper=paper if any(theirs) else None,
     )
 
@@ -187,20 +207,21 @@ def _paper_difference(name: str) -> str:
 def _figure(lab: Lab, found: dict[str, Runs]) -> Figure:
     figure, axes = panels(1, len(found), width=3.2)
     for place, (name, runs) in zip(axes, found.items(), strict=True):
-        ends = [key for key in runs if isinstance(key, float)]
-        means = [spread(_tests(runs[key])) for key in ends]
+        ends = [key for key in runs if isinstance(key, float) and ended(runs[key])]
+        means = [spread(ended(accuracies_of(runs[key]))) for key in ends]
         place.errorbar(
             ends, [one.mean for one in means], [one.std for one in means], marker="o", capsize=3,
             label="EL",
         )  # fmt: skip
-        ce = spread(_tests(runs[None]))
-        place.axhline(ce.mean, color="#1971c2", linestyle="--", label="CE")
-        place.axhspan(ce.mean - ce.std, ce.mean + ce.std, color="#1971c2", alpha=0.12, lw=0)
+        if ended(runs[None]):
+            ce = spread(ended(accuracies_of(runs[None])))
+            place.axhline(ce.mean, color="#1971c2", linestyle="--", label="CE")
+            place.axhspan(ce.mean - ce.std, ce.mean + ce.std, color="#1971c2", alpha=0.12, lw=0)
         place.set_title(Task.named(name).title.replace(", ", ",\n", 1))
         place.set_xlabel("LE, where the log of the bonus ends")
         place.set_xticks(ends)
     axes[0].set_ylabel("test accuracy, %")
-    axes[0].legend()
+    legend(axes[0])
     return lab.figure(
         figure,
         "accuracy",
@@ -216,9 +237,9 @@ def _data(runs: Runs, chosen: float) -> dict[str, Any]:
         "chosen_log_end": chosen,
         "losses": {
             loss_name(key): {
-                "validation": [one.validation for one in each],
-                "test": _tests(each),
-                "lost": sum(one.run is None for one in each),
+                "validation": validations_of(each),
+                "test": accuracies_of(each),
+                "lost": lost_in(each),
             }
             for key, each in runs.items()
         },

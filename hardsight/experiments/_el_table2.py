@@ -10,19 +10,27 @@ import numpy as np
 
 from hardsight.experiments._el_recipes import (
     EXACT,
-    LOST,
     PAPER,
     SMOKE,
     Fitted,
     LogEnd,
     Recipe,
     Task,
-    best_of,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
+)
+from hardsight.experiments._el_seeds import (
+    CHOICE,
+    accuracies_of,
+    best_of,
+    claim_of,
+    compared,
+    ended,
+    lost_in,
+    lost_note,
+    spread_of,
+    validations_of,
 )
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._plots import panels
@@ -33,8 +41,8 @@ _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("CE", 1.0): "92.34 ± 0.70", ("CE", 2.0): "91.53 ± 0.19",
     ("EL, LE=1", 1.0): "92.74 ± 0.38", ("EL, LE=1", 0.5): "93.69 ± 0.25",
 }  # fmt: skip
-_LOST = 5.0  # points below cross-entropy at which a run counts as lost
-Grid = dict[float, list[Fitted]]
+_FAILED = 5.0  # points below cross-entropy at which a run counts as failed
+Grid = dict[float, list[Fitted | None]]
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,9 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     epochs on CIFAR-10 at paper scale); the learning rate of each loss is chosen on validation. The
     second looks for the learning rates of AdamW (one cycle, gradients not clipped) that are safe:
     it trains small networks on the embedded digits, 8 epochs at paper scale, and counts the runs
-    that end more than 5 points below cross-entropy at the same learning rate. It has the normal
-    bonus twice: as the paper trains it, with 1 - p clamped at 1e-5, and unclamped as in Eq. (6).
+    that fail: lost, as their loss became infinite or NaN, or more than 5 points below
+    cross-entropy at the same learning rate. It has the normal bonus twice: as the paper trains
+    it, with 1 - p clamped at 1e-5, and unclamped as in Eq. (6).
     """
     task = Task.named(setting.task)
     grids: dict[LogEnd, Grid] = {
@@ -133,19 +142,15 @@ def _adam_runs(lab: Lab, setting: Setting) -> dict[LogEnd, Grid]:
 
 
 def _chosen(grid: Grid) -> float:
-    found: float = best_of({key: [one.validation for one in each] for key, each in grid.items()})
+    found: float = best_of({key: validations_of(each) for key, each in grid.items()})
     return found
-
-
-def _tests(each: list[Fitted]) -> list[float]:
-    return [one.test for one in each]
 
 
 def _table(setting: Setting, grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> Table:
     factors = sorted({factor for grid in grids.values() for factor in grid})
     rows: list[list[Any]] = []
     for key, grid in grids.items():
-        cells = [spread(_tests(grid[f])) if f in grid else None for f in factors]
+        cells = [spread_of(accuracies_of(grid[f])) if f in grid else None for f in factors]
         rows.append([loss_name(key), *cells, f"× {chosen[key]:g}"])
     paper: list[list[Any]] = [
         [name, *(_PAPER.get((name, factor)) for factor in factors), ""]
@@ -157,7 +162,8 @@ def _table(setting: Setting, grids: dict[LogEnd, Grid], chosen: dict[LogEnd, flo
         f"({Task.named(setting.task).title})",
         ("loss", *(f"× {factor:g}" for factor in factors), "chosen on validation"),
         rows,
-        note="Mean ± standard deviation over seeds. The paper: ResNet-50 on CIFAR-10." + LOST,
+        note="Mean ± standard deviation over seeds. The paper: ResNet-50 on CIFAR-10. The learning "
+        f"rate is {CHOICE}.{lost_note(_named(grids, '× '))}",
         paper=paper,
     )
 
@@ -166,12 +172,12 @@ def _claims(grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> list[Clai
     ce, el = grids[None], grids[1.0]
     pairs, words = {}, {}
     if 2.0 in ce and 1.0 in ce:
-        pairs["ce"] = (_tests(ce[2.0]), _tests(ce[1.0]))
+        pairs["ce"] = (accuracies_of(ce[2.0]), accuracies_of(ce[1.0]))
         words["ce"] = ("Twice the learning rate makes CE worse", "92.34 to 91.53", False)
     if 0.5 in el and 1.0 in el:
-        pairs["el"] = (_tests(el[0.5]), _tests(el[1.0]))
+        pairs["el"] = (accuracies_of(el[0.5]), accuracies_of(el[1.0]))
         words["el"] = ("Half the learning rate makes EL (LE=1) better", "92.74 to 93.69", True)
-    pairs["both"] = (_tests(el[chosen[1.0]]), _tests(ce[chosen[None]]))
+    pairs["both"] = (accuracies_of(el[chosen[1.0]]), accuracies_of(ce[chosen[None]]))
     words["both"] = (
         "EL (LE=1) beats CE, each at its learning rate chosen on validation",
         "+1.35 (its EL at half against CE)",
@@ -183,29 +189,53 @@ def _claims(grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> list[Clai
     ]
 
 
-def lost(grid: Grid, reference: Grid) -> dict[float, int]:
-    """Runs at each learning rate that end more than 5 points below the mean of ``reference``."""
-    bars = {lr: spread(_tests(each)).mean - _LOST for lr, each in reference.items()}
-    return {lr: sum(value < bars[lr] for value in _tests(each)) for lr, each in grid.items()}
+def _named(grids: dict[LogEnd, Grid], sign: str) -> dict[str, list[Fitted | None]]:
+    return {
+        f"{loss_name(key)} at {sign}{rate:g}": each
+        for key, grid in grids.items()
+        for rate, each in grid.items()
+    }
+
+
+def failed(grid: Grid, reference: Grid) -> dict[float, int]:
+    """Runs at each learning rate that were lost, or end 5 points below the mean of ``reference``.
+
+    Where every run of ``reference`` was lost, there is no mean, and only lost runs count.
+    """
+    means = {
+        lr: spread(ended(accuracies_of(each))).mean for lr, each in reference.items() if ended(each)
+    }
+    return {
+        lr: sum(
+            value is None or (lr in means and value < means[lr] - _FAILED)
+            for value in accuracies_of(each)
+        )
+        for lr, each in grid.items()
+    }
 
 
 def _safe_table(setting: Setting, adam: dict[LogEnd, Grid]) -> Table:
     rows: list[list[Any]] = []
     for key, grid in adam.items():
-        gone = lost(grid, adam[None])
-        cells = [
-            f"{np.mean(_tests(each)):.1f} (worst {min(_tests(each)):.1f}; {gone[lr]} lost)"
-            for lr, each in grid.items()
-        ]
-        rows.append([loss_name(key), *cells])
+        gone = failed(grid, adam[None])
+        rows.append([loss_name(key), *(_safe_cell(each, gone[lr]) for lr, each in grid.items())])
     return Table(
         f"Which learning rates of AdamW are safe ({Task.named(setting.adam_task).title}): test "
         "accuracy, %",
         ("loss", *(f"{lr:g}" for lr in setting.adam_lrs)),
         rows,
-        note=f"Mean over {len(setting.seeds)} seeds, the worst seed, and how many runs end more "
-        "than 5 points below the mean of CE at the same learning rate. Not in the paper.",
+        note=f"Mean over {len(setting.seeds)} seeds, the worst seed, and how many runs failed: "
+        "lost, or more than 5 points below the mean of CE at the same learning rate. Not in the "
+        "paper." + lost_note(_named(adam, "")),
     )
+
+
+def _safe_cell(each: list[Fitted | None], count: int) -> str:
+    values, lost = ended(accuracies_of(each)), lost_in(each)
+    if not values:
+        return f"none of {len(each)} ended ({count} failed)"
+    some = f"{len(values)} of {len(each)} ended; " if lost else ""
+    return f"{np.mean(values):.1f} ({some}worst {min(values):.1f}; {count} failed)"
 
 
 def _safe_claims(adam: dict[LogEnd, Grid]) -> list[Claim]:
@@ -213,15 +243,17 @@ def _safe_claims(adam: dict[LogEnd, Grid]) -> list[Claim]:
     for key, grid in adam.items():
         if key is None:
             continue
-        gone = lost(grid, adam[None])
-        safe = [lr for lr, count in gone.items() if not count]
+        gone = failed(grid, adam[None])
         bad = [lr for lr, count in gone.items() if count]
+        unknown = [lr for lr in gone if lr not in bad and not ended(adam[None][lr])]
+        safe = [lr for lr in gone if lr not in (*bad, *unknown)]
         claims.append(
             Claim(
                 f"{loss_name(key)} is safe at every learning rate of AdamW tried",
                 "not in the paper; its limitations advise a smaller one",
-                f"safe: {_listed(safe)}; runs lost at: {_listed(bad)}",
-                not bad,
+                f"safe: {_listed(safe)}; runs failed at: {_listed(bad)}"
+                + (f"; no run of CE ended at: {_listed(unknown)}" if unknown else ""),
+                False if bad else None if unknown else True,
             )
         )
     return claims
@@ -234,13 +266,15 @@ def _listed(values: list[float]) -> str:
 def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
     figure, (axes,) = panels(1, 1, width=4.6)
     for key, grid in adam.items():
-        lrs = list(grid)
-        (line,) = axes.plot(
-            lrs, [np.mean(_tests(grid[lr])) for lr in lrs], marker="o", label=loss_name(key)
-        )
-        for lr in lrs:
-            values = _tests(grid[lr])
+        dots = {lr: ended(accuracies_of(each)) for lr, each in grid.items()}
+        means = [np.mean(values) if values else np.nan for values in dots.values()]
+        (line,) = axes.plot(list(dots), means, marker="o", label=loss_name(key))
+        for lr, values in dots.items():
             axes.plot([lr] * len(values), values, ".", color=line.get_color(), alpha=0.5, ms=4)
+        gone = [lr for lr, each in grid.items() if lost_in(each)]
+        if gone:
+            axes.plot(gone, [0.02] * len(gone), "x", color=line.get_color(),
+                      transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel("largest learning rate of AdamW")
     axes.set_ylabel("test accuracy, %")
@@ -249,7 +283,7 @@ def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
         figure,
         "learning-rates",
         caption="Accuracy at the end of training against the learning rate of AdamW; lines are "
-        "means, dots are seeds.",
+        "means, dots are seeds; a cross at the foot: a run was lost there.",
         alt="Accuracy against learning rate on a log axis, one line per loss.",
     )
 
@@ -257,9 +291,9 @@ def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
 def _data(grid: Grid) -> dict[str, Any]:
     return {
         f"{key:g}": {
-            "validation": [one.validation for one in each],
-            "test": _tests(each),
-            "not_finite": sum(one.run is None for one in each),
+            "validation": validations_of(each),
+            "test": accuracies_of(each),
+            "lost": lost_in(each),
         }
         for key, each in grid.items()
     }

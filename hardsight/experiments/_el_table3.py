@@ -16,10 +16,15 @@ from hardsight.experiments._el_recipes import (
     SMOKE,
     Recipe,
     Task,
+    encouraging,
+)
+from hardsight.experiments._el_seeds import (
     claim_of,
     compared,
-    encouraging,
+    lost_in,
+    lost_note,
     spread_of,
+    values_of,
 )
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
@@ -46,6 +51,8 @@ _PAIRS = (  # method, what it is held against
 )
 _NORMAL = {"log_end": 1.0, "clamp": CLAMP}
 Shares = dict[str, float]
+# of every method, one per seed; None where the run was lost
+Found = dict[str, list[Shares | None]]
 
 
 @dataclass(frozen=True)
@@ -92,15 +99,17 @@ def el_table3(lab: Lab, setting: Setting) -> Result:
     tables, claims, data = [], [], {}
     for name in setting.tasks:
         task = Task.named(name)
-        found = _methods(lab, setting, task)
-        tables.append(_table(task, found, _counts(lab, setting, task)))
-        claims += _claims(task, found)
+        counts = _counts(lab, setting, task)
+        found = _methods(lab, setting, task, counts)
+        tables.append(_table(task, found, counts))
+        claims += _claims(task, found, counts)
         data[name] = {
-            "class_counts": _counts(lab, setting, task),
+            "class_counts": counts,
             "accuracy": {
-                method: {group: [one[group] for one in each] for group in each[0]}
+                method: {group: _of(each, group) for group in groups_of(counts)}
                 for method, each in found.items()
             },
+            "lost": {method: lost_in(each) for method, each in found.items()},
         }
     return Result(tables=tables, claims=claims, data=data)
 
@@ -124,17 +133,16 @@ def groups_of(counts: list[int]) -> list[str]:
     return [group for group in GROUPS if group == "overall" or group in named]
 
 
-def _methods(lab: Lab, setting: Setting, task: Task) -> dict[str, list[Shares]]:
+def _methods(lab: Lab, setting: Setting, task: Task, counts: list[int]) -> Found:
     """Accuracy of every method, by group of classes, one entry per seed."""
-    counts = _counts(lab, setting, task)
-    found: dict[str, list[Shares]] = {method: [] for method in _PAPER}
+    found: Found = {method: [] for method in _PAPER}
     for seed in setting.seeds:
         for method in _PAPER:
             lab.step(f"{task.title}, seed {seed}: {method}")
             try:
                 run = _trained(lab, setting, task, method, seed)
-            except NonFiniteError:  # counts as guessing
-                found[method].append(dict.fromkeys(groups_of(counts), 100 / len(counts)))
+            except NonFiniteError:
+                found[method].append(None)
                 continue
             found[method].append(_shares(lab, setting, task, run, counts))
     return found
@@ -187,9 +195,14 @@ def _shares(lab: Lab, setting: Setting, task: Task, run: TrainResult, counts: li
     return {"overall": 100 * outputs.accuracy, **each}
 
 
-def _table(task: Task, found: dict[str, list[Shares]], counts: list[int]) -> Table:
+def _of(each: list[Shares | None], group: str) -> list[float | None]:
+    return values_of(each, lambda one: one[group])
+
+
+def _table(task: Task, found: Found, counts: list[int]) -> Table:
+    groups = groups_of(counts)
     rows: list[list[Any]] = [
-        [method, *(spread_of([one[group] for one in each if group in one]) for group in GROUPS)]
+        [method, *(spread_of(_of(each, group)) if group in groups else None for group in GROUPS)]
         for method, each in found.items()
     ]
     return Table(
@@ -198,22 +211,22 @@ def _table(task: Task, found: dict[str, list[Shares]], counts: list[int]) -> Tab
         rows,
         note=f"Mean ± standard deviation over seeds. Training images of each class: "
         f"{', '.join(str(n) for n in counts)}. The paper: iNaturalist 2018, 8,142 classes, average "
-        "standard deviation 0.4.",
+        "standard deviation 0.4." + lost_note(found),
         paper=[[method, *values] for method, values in _PAPER.items()],
     )
 
 
-def _claims(task: Task, found: dict[str, list[Shares]]) -> list[Claim]:
-    groups = [group for group in ("overall", "few") if group in found["CE"][0]]
+def _claims(task: Task, found: Found, counts: list[int]) -> list[Claim]:
+    groups = [group for group in groups_of(counts) if group in ("overall", "few")]
     pairs, words = {}, {}
     for method, base in _PAIRS:
         for group in groups:
             key = f"{method}/{group}"
-            pairs[key] = tuple([one[group] for one in found[m]] for m in (method, base))
+            pairs[key] = (_of(found[method], group), _of(found[base], group))
             at = GROUPS.index(group)
             gain = _PAPER[method][at] - _PAPER[base][at]
             words[key] = (
                 f"{task.title}: {method} is above {base}, {group}",
                 f"{gain:+.1f}",
             )
-    return [claim_of(*words[key], one) for key, one in compared(pairs).items()]  # type: ignore[arg-type]
+    return [claim_of(*words[key], one) for key, one in compared(pairs).items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +15,21 @@ from hardsight.evaluate import Detection, detection, ood_indicators
 from hardsight.experiments._el_recipes import (
     PAPER,
     SMOKE,
+    Fitted,
     LogEnd,
     Recipe,
     Task,
-    claim_of,
-    compared,
     encouraging,
     fitted,
     loss_name,
-    lost_claim,
+)
+from hardsight.experiments._el_seeds import (
+    claim_of,
+    compared,
+    lost_in,
+    lost_note,
     spread_of,
+    values_of,
 )
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
@@ -32,8 +38,14 @@ from hardsight.experiments._result import Claim, Result, Table
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
 _INDICATORS = ("min_energy", "free_energy", "max_probability")
 _NORMAL = 1.0
-# of every indicator, one per seed
-Found = dict[str, list[Detection]]
+# by indicator, one per seed; None where the run was lost, or its model tells nothing apart
+Found = list[dict[str, Detection] | None]
+_MEASURES: dict[str, Callable[[Detection], float]] = {
+    "auroc": lambda one: 100 * one.auroc.value,
+    "fpr95": lambda one: 100 * one.fpr95,
+    "aupr_in": lambda one: 100 * one.aupr_in,
+    "aupr_out": lambda one: 100 * one.aupr_out,
+}
 
 
 @dataclass(frozen=True)
@@ -78,46 +90,49 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     for pair in setting.pairs:
         name, foreign = (part.strip() for part in pair.split(">"))
-        found = {key: _detections(lab, setting, Task.named(name), foreign, key) for key in keys}
-        title = f"{Task.named(name).title}, against {foreign}"
+        task = Task.named(name)
+        runs = {
+            key: [fitted(lab, task, setting, encouraging(key), seed=s) for s in setting.seeds]
+            for key in keys
+        }
+        found = _detections(lab, setting, task, foreign, runs)
+        title = f"{task.title}, against {foreign}"
         is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
-        tables.append(_table(title, found, is_papers))
+        tables.append(_table(title, found, runs, is_papers))
         claims += _claims(title, found, is_papers)
         data[pair] = {
             loss_name(key): {
-                indicator: {
-                    "auroc": [100 * one.auroc.value for one in each],
-                    "fpr95": [100 * one.fpr95 for one in each],
-                    "aupr_in": [100 * one.aupr_in for one in each],
-                    "aupr_out": [100 * one.aupr_out for one in each],
-                }
-                for indicator, each in one.items()
+                **{
+                    indicator: {what: _per_cent(each, indicator, what) for what in _MEASURES}
+                    for indicator in _INDICATORS
+                },
+                "lost": lost_in(runs[key]),
+                "tells_nothing_apart": lost_in(each) - lost_in(runs[key]),
             }
-            for key, one in found.items()
+            for key, each in found.items()
         }
     return Result(tables=tables, claims=claims, data=data)
 
 
-def _detections(lab: Lab, setting: Setting, task: Task, foreign: str, log_end: LogEnd) -> Found:
-    found: Found = {indicator: [] for indicator in _INDICATORS}
+def _detections(
+    lab: Lab, setting: Setting, task: Task, foreign: str, runs: dict[LogEnd, list[Fitted | None]]
+) -> dict[LogEnd, Found]:
     _, test = task.data(lab, setting)
     others = foreign_images(lab, foreign, test)
-    for seed in setting.seeds:
-        run = fitted(lab, task, setting, encouraging(log_end), seed=seed).run
-        if run is None:
-            continue
-        own, strange = (
-            ood_indicators(lab.outputs(run, source).logits) for source in (test, others)
-        )
-        try:
-            each = {
-                name: detection(own[name].numpy(), strange[name].numpy()) for name in _INDICATORS
-            }
-        except StatisticError:  # a model that says the same of every image
-            continue
-        for name, one in each.items():
-            found[name].append(one)
-    return found
+    return {
+        key: [None if one is None else _detected(lab, one, test, others) for one in each]
+        for key, each in runs.items()
+    }
+
+
+def _detected(
+    lab: Lab, one: Fitted, test: MemorySource, others: MemorySource
+) -> dict[str, Detection] | None:
+    own, strange = (ood_indicators(lab.outputs(one.run, part).logits) for part in (test, others))
+    try:
+        return {name: detection(own[name].numpy(), strange[name].numpy()) for name in _INDICATORS}
+    except StatisticError:  # a model that says the same of every image
+        return None
 
 
 def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
@@ -138,49 +153,65 @@ def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
                         spec=name)  # fmt: skip
 
 
-def _per_cent(each: list[Detection], what: str) -> list[float]:
-    return [
-        100 * (one.auroc.value if what == "auroc" else one.fpr95) for one in each
-    ]  # fmt: skip
+def _per_cent(each: Found, indicator: str, what: str) -> list[float | None]:
+    return values_of(each, lambda one: _MEASURES[what](one[indicator]))
 
 
-def _table(title: str, found: dict[LogEnd, Found], is_papers: bool) -> Table:
+def _table(
+    title: str,
+    found: dict[LogEnd, Found],
+    runs: dict[LogEnd, list[Fitted | None]],
+    is_papers: bool,
+) -> Table:
     columns = [f"{kind}, {what}" for kind in ("energy", "free energy", "probability")
                for what in ("AUROC ↑", "FPR95 ↓")]  # fmt: skip
     rows: list[list[Any]] = [
         [loss_name(key)]
         + [
-            spread_of(_per_cent(one[indicator], what))
+            spread_of(_per_cent(each, indicator, what))
             for indicator in _INDICATORS
             for what in ("auroc", "fpr95")
         ]
-        for key, one in found.items()
+        for key, each in found.items()
     ]
+    about = (
+        "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to 8.69; "
+        "the table is shown."
+        if is_papers
+        else "Not a pair of the paper."
+    )
     return Table(
         f"{title}: detection, %",
         ("loss", *columns),
         rows,
-        note="Mean ± standard deviation over seeds. The paper's text says FPR95 falls from 8.10 to "
-        "0.95 here, its table from 20.92 to 8.69; the table is shown." if is_papers else
-        "Mean ± standard deviation over seeds. Not a pair of the paper.",
+        note=f"Mean ± standard deviation over seeds. {about}{_left_out(found, runs)}",
         paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items()]
         if is_papers
         else None,
-    )  # fmt: skip
+    )
+
+
+def _left_out(found: dict[LogEnd, Found], runs: dict[LogEnd, list[Fitted | None]]) -> str:
+    """Runs that were lost, and models of which there is nothing to measure, in words."""
+    flat = [
+        f"{lost_in(each) - lost_in(runs[key])} of {len(each)} of {loss_name(key)}"
+        for key, each in found.items()
+        if lost_in(each) > lost_in(runs[key])
+    ]
+    more = f" Left out, as the model says the same of every image: {'; '.join(flat)}."
+    return lost_note({loss_name(k): each for k, each in runs.items()}) + (more if flat else "")
 
 
 def _claims(title: str, found: dict[LogEnd, Found], is_papers: bool) -> list[Claim]:
     ends = [key for key in found if key is not None]
     el = found[_NORMAL if _NORMAL in found else ends[-1]]
     ce = found[None]
-    if len(el["min_energy"]) != len(ce["min_energy"]) or not ce["min_energy"]:
-        return [lost_claim(f"{title}: Encouraging Loss tells them apart better", "Table 4")]
-    energy = _per_cent(el["min_energy"], "auroc")
+    energy = _per_cent(el, "min_energy", "auroc")
     pairs = {
-        "auroc": (energy, _per_cent(ce["min_energy"], "auroc")),
-        "fpr95": (_per_cent(el["min_energy"], "fpr95"), _per_cent(ce["min_energy"], "fpr95")),
-        "free": (energy, _per_cent(el["free_energy"], "auroc")),
-        "probability": (energy, _per_cent(el["max_probability"], "auroc")),
+        "auroc": (energy, _per_cent(ce, "min_energy", "auroc")),
+        "fpr95": (_per_cent(el, "min_energy", "fpr95"), _per_cent(ce, "min_energy", "fpr95")),
+        "free": (energy, _per_cent(el, "free_energy", "auroc")),
+        "probability": (energy, _per_cent(el, "max_probability", "auroc")),
     }
     text = "in the paper's appendix"
     words = {

@@ -48,6 +48,12 @@ def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float
     return figure, list(grid.flat)
 
 
+def legend(axes: Any) -> None:
+    """Name the lines, where any were drawn: all runs of an experiment may be lost."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+
+
 def save(figure: Any, path: Any) -> None:
     """Write a figure as SVG, the same bytes each time, and close it."""
     import matplotlib as mpl

@@ -27,6 +27,7 @@ class Spread:
         low: lower end of the 95 % t-interval of the mean; NaN for a single value.
         high: upper end.
         n: how many values.
+        lost: seeds that gave no value and are left out.
     """
 
     mean: float
@@ -34,27 +35,35 @@ class Spread:
     low: float
     high: float
     n: int
+    lost: int = 0
 
     def __str__(self) -> str:
         digits = 2 if abs(self.mean) >= 1 else 4
         said = f"{self.mean:.{digits}f}"
-        return f"{said} ± {self.std:.{digits}f}" if self.n > 1 else said
+        said = f"{said} ± {self.std:.{digits}f}" if self.n > 1 else said
+        return f"{said} ({self.n} of {self.n + self.lost})" if self.lost else said
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float], *, lost: int = 0) -> Spread:
     """Mean, standard deviation and 95 % t-interval of one value per seed.
+
+    Args:
+        values: of the seeds that gave one.
+        lost: how many other seeds gave none; they are stated and change no number.
 
     Example:
         >>> print(spread([90.0, 91.0, 92.0]))
         91.00 ± 1.00
+        >>> print(spread([90.0, 92.0], lost=1))
+        91.00 ± 1.41 (2 of 3)
     """
     numbers = [float(value) for value in values]
     mean, n = statistics.fmean(numbers), len(numbers)
     if n == 1:
-        return Spread(mean, 0.0, math.nan, math.nan, 1)
+        return Spread(mean, 0.0, math.nan, math.nan, 1, lost)
     std = statistics.stdev(numbers)
     reach = float(student.ppf(0.975, n - 1)) * std / math.sqrt(n)
-    return Spread(mean, std, mean - reach, mean + reach, n)
+    return Spread(mean, std, mean - reach, mean + reach, n, lost)
 
 
 Cell = str | int | float | Spread | None

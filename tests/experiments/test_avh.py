@@ -11,15 +11,12 @@ import torch
 from hardsight.data import MemorySource, human_frequency, open_source
 from hardsight.data import decoded as in_memory
 from hardsight.experiments import _avh_geometry as geometry
+from hardsight.experiments import _avh_geometry_measures as measures
 from hardsight.experiments import run_experiment
 from hardsight.experiments._avh_degradation import degradation_claim
-from hardsight.experiments._avh_dynamics import dynamics_claims, relative_gap
-from hardsight.experiments._avh_human import (
-    _weaker_where_easy,
-    class_groups,
-    group_frequency,
-    human_claims,
-)
+from hardsight.experiments._avh_dynamics_claims import dynamics_claims, relative_gap
+from hardsight.experiments._avh_human_claims import _weaker_where_easy, human_claims
+from hardsight.experiments._avh_human_draw import class_groups, group_frequency
 from hardsight.experiments._avh_models import degraded, with_simulated_annotators
 from hardsight.run.study import (
     Histories,
@@ -194,13 +191,13 @@ def test_the_doubt_on_the_sphere_is_the_share_among_many_draws():
     centre /= np.linalg.norm(centre)
     near = points @ centre > np.cos(0.08)
     share = (labels[near] == 1).mean()
-    doubt = geometry.other_class_probability(centre[None], np.array([0]), means)[0]
+    doubt = measures.other_class_probability(centre[None], np.array([0]), means)[0]
     assert near.sum() > 500
     assert share == pytest.approx(doubt, abs=4 * np.sqrt(0.25 / near.sum()))
 
 
 def test_growth_is_figure_20_by_hand():
-    found = geometry.grown("nearer")
+    found = measures.grown("nearer")
     one, two = np.pi / 4 - 0.05, np.pi / 4 + 0.05
     norm = np.array(found["norm"])
     np.testing.assert_allclose(found["avh"], one / (one + two))
@@ -214,7 +211,7 @@ def paths(norm_first):
     fall, turn = (early, late) if norm_first else (late, early)
     norms = np.tile((2 - fall)[:, None], 10)
     angles = np.tile((0.1 + turn)[:, None], 10)
-    return geometry.Paths(np.zeros((11, 10, 2)), norms, angles, np.full(10, 10))
+    return measures.Paths(np.zeros((11, 10, 2)), norms, angles, np.full(10, 10))
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -236,8 +233,8 @@ def test_on_the_sphere_the_claim_compares_both_scores_with_the_doubt():
     doubt = draw.uniform(size=300)
     near, far = doubt + 0.1 * draw.normal(size=300), draw.normal(size=300)
     made = {"points": np.zeros((300, 3)), "labels": np.zeros(300, int), "accuracy": 1.0}
-    good = geometry.Sphere(doubt=doubt, avh=near, norm=far, **made)
-    bad = geometry.Sphere(doubt=doubt, avh=far, norm=near, **made)
+    good = measures.Sphere(doubt=doubt, avh=near, norm=far, **made)
+    bad = measures.Sphere(doubt=doubt, avh=far, norm=near, **made)
     assert geometry._overlap([good, good]).holds is True
     assert geometry._overlap([bad, bad]).holds is False
     assert geometry._overlap([good, bad]).holds is None
@@ -253,8 +250,8 @@ def test_gradient_ascent_leaves_the_class_and_starts_at_the_picture():
         def normalised(self, given):
             return given
 
-    setting = geometry.GeometrySetting(attack_steps=60, step_length=0.02)
-    found = geometry._ascend(
+    setting = measures.GeometrySetting(attack_steps=60, step_length=0.02)
+    found = measures._ascend(
         lambda x: (x.flatten(1), x.flatten(1) @ weights.T), Plain(), images, labels, weights,
         setting,
     )  # fmt: skip

@@ -13,17 +13,14 @@ from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, MissingExtraError
 from hardsight.experiments import run_experiment
 from hardsight.experiments._label_errors import (
-    Findings,
     Setting,
-    Trial,
     _held_out_probs,
     area,
     by_cleanlab,
-    claims,
-    comparisons,
     label_errors,
     partners,
 )
+from hardsight.experiments._label_errors_findings import Findings, Trial, claims, comparisons
 from hardsight.stats import auroc
 
 PEER = "cleanlab self-confidence"
