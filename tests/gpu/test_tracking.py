@@ -1,3 +1,6 @@
+import warnings
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +50,18 @@ def test_a_gpu_records_what_a_cpu_records(index_device):
         )
 
 
+@contextmanager
+def waiting_is_an_error():
+    """Let every operation that waits for the device raise."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch: the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("kept", [1, 20_000, 1 << 30], ids=["large", "often", "never"])
 def test_no_step_waits_for_the_device(monkeypatch, kept):
     # whether a step is measured at once, with a few others, or at the end of the epoch
@@ -57,21 +72,14 @@ def test_no_step_waits_for_the_device(monkeypatch, kept):
     labels = torch.randint(5, (N,), device="cuda")
     logits = head(embeddings)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_is_an_error():
         for index in torch.arange(N).split(BATCH):
             part = slice(int(index[0]), int(index[-1]) + 1)
             tracker.update(index, embeddings[part], logits[part], labels[part])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     tracker.end_epoch()
     assert np.isfinite(tracker.history("avh")).all()
 
 
 def test_the_probe_for_waiting_can_fail():
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with pytest.raises(RuntimeError, match="synchronizing"):
-            torch.ones(1, device="cuda").item()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with waiting_is_an_error(), pytest.raises(RuntimeError, match="synchronizing"):
+        torch.ones(1, device="cuda").item()
