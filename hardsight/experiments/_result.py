@@ -177,11 +177,13 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
         parts += [f"![{figure.alt}]({figure.file})", f"*{figure.caption}*"]
     seeds = ", ".join(str(seed) for seed in facts["seeds"])
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    seconds = facts["training_seconds"]
+    trained = f"{seconds:,.0f} s of training on " if seconds else ""
     parts += [
         "## Make it again",
         f"```console\n$ {facts['command']}\n```",
         "Datasets by name are read from `--data-root` or `$HARDSIGHT_DATA`.",
-        f"Scale {facts['scale']}, seeds {seeds}; {facts['training_seconds']:.0f} s of training on "
+        f"Scale {facts['scale']}, seeds {seeds}; {trained}"
         f"{facts['hardware']['gpu'] or facts['hardware']['cpu']}; {versions}. Settings, numbers "
         f"per seed and intervals: `{RESULT}`.",
     ]

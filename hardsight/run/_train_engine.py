@@ -23,6 +23,10 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
+    if config.autotune and config.deterministic:
+        raise OptionError(
+            "autotune chooses algorithms by their time, deterministic by their result; leave one out"
+        )
     chosen = config.devices if device.index is None else [device.index]
     return pl.Trainer(
         accelerator="gpu" if device.type == "cuda" else device.type,
@@ -33,7 +37,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         max_epochs=config.epochs,
         gradient_clip_val=config.gradient_clip,
         deterministic=config.deterministic,
-        benchmark=None if config.deterministic else device.type == "cuda",
+        benchmark=config.autotune,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=False,

@@ -77,6 +77,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # torch about itself, when it compiles
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_compiled_model_with_a_fused_loss_learns_like_the_plain_one(name):
     torch.manual_seed(0)

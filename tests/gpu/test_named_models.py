@@ -130,6 +130,7 @@ def test_a_hugging_face_vit_is_captured_on_the_gpu(tmp_path):
     assert_explained(loaded.model.cuda(), {"pixel_values": batch(32)}, "classifier")
 
 
+@pytest.mark.filterwarnings("ignore")  # torch about itself, when it compiles
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
 def test_wrapped_models_are_captured_on_the_gpu(wrap):
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 5)).cuda()

@@ -405,6 +405,20 @@ def test_float16_on_a_cpu_is_refused(images, net, tmp_path):
     hs.train(net, images, out=tmp_path / "run", precision="bfloat16", epochs=1, **FAST)
 
 
+@pytest.mark.parametrize("autotune", [False, True])
+def test_cudnn_tries_its_algorithms_only_when_asked(images, net, tmp_path, monkeypatch, autotune):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not autotune)
+    hs.train(net, images, out=tmp_path / "run", epochs=1, autotune=autotune, **FAST)
+    assert torch.backends.cudnn.benchmark is autotune
+
+
+def test_autotune_and_deterministic_exclude_each_other(images, net, tmp_path):
+    with pytest.raises(OptionError, match="autotune chooses .* leave one out"):
+        hs.train(
+            net, images, out=tmp_path / "run", autotune=True, deterministic=True, **FAST
+        )  # fmt: skip
+
+
 def test_a_compiled_model_trains_like_the_plain_one(vectors, tmp_path, monkeypatch):
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model: original(model, backend="eager"))
