@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import ExampleSource
-from hardsight.run._card_attacks import AttackRun, attack_part, masking_part
+from hardsight.run._card_attacks import AttackRun, Masks, attack_part, masking_part
 from hardsight.run._card_compare import (
     Indicators,
-    Masks,
     compared_indicators,
     compared_masks,
     compared_outputs,
@@ -21,6 +20,7 @@ from hardsight.run._card_maps import explanation_part
 from hardsight.run._card_numbers import (
     accuracy_part,
     calibration_part,
+    calibration_rows,
     distribution_part,
     indicators_of,
     ood_part,
@@ -72,7 +72,9 @@ class Study:
         counts = self._training_counts(num_classes)
         cards = []
         indicators: list[list[Indicators]] = []
-        for subject, one in zip(self.subjects, found, strict=True):
+        share = options["validation_share"]
+        rows = [calibration_rows(one, validation_share=share, seed=self.seed) for one in found]
+        for subject, one, (fitting, judged) in zip(self.subjects, found, rows, strict=True):
             train = None if self.training is None else self._pass(subject, self.training)
             others = [self._pass(subject, data, own=False) for data in self.foreign]
             sets = [indicators_of(each, subject.head) for each in (one, *others)]
@@ -85,8 +87,7 @@ class Study:
                 "accuracy": accuracy_part(one, num_classes, counts),
                 **distribution_part(one, subject.head),
                 "ood": [ood_part(sets[0], each) for each in sets[1:]],
-                "calibration": calibration_part(
-                    one, validation_share=options["validation_share"], seed=self.seed),
+                "calibration": calibration_part(one, fitting, judged),
                 "representation": representation_part(
                     one, train, most_examples=options["feature_examples"],
                     most_points=options["map_examples"], seed=self.seed),
@@ -95,7 +96,9 @@ class Study:
         explanations = self._explain(cards, **options)
         return {
             "models": cards,
-            "comparisons": self._comparisons(found, indicators, masks),
+            "comparisons": self._comparisons(
+                found, [judged for _, judged in rows], indicators, masks
+            ),
             "explanations": explanations,
         }
 
@@ -124,7 +127,7 @@ class Study:
     ) -> list[Masks]:
         """Fill in the part on attacks; the masks it stands on, where there are any."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
-        masks: list[Masks] = [{} for _ in cards]
+        masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
         runs: list[AttackRun | None] = []
         for card, subject, one in zip(cards, self.subjects, found, strict=True):
             why = note or unknown_normalisation(subject)
@@ -184,6 +187,7 @@ class Study:
     def _comparisons(
         self,
         found: list[Collected],
+        judged: list[NDArray[np.int64]],
         indicators: list[list[Indicators]],
         masks: list[Masks],
     ) -> list[dict[str, Any]]:
@@ -193,7 +197,7 @@ class Study:
                 "first": self.subjects[0].name,
                 "second": self.subjects[number].name,
                 "rows": [
-                    *compared_outputs(found[0], found[number]),
+                    *compared_outputs(found[0], found[number], (judged[0], judged[number])),
                     *compared_indicators(
                         indicators[0], indicators[number], [one.spec for one in self.foreign]
                     ),

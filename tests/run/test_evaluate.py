@@ -129,6 +129,15 @@ def test_comparison_is_paired(card, direct):
     assert keys == {"top1", "nll", "brier", "margin", "auroc", "fgsm", "pgd_linf", "pgd_l2"}
 
 
+def test_likelihoods_are_compared_on_the_examples_that_calibration_is_judged_on(card):
+    rows = {row["key"]: row for row in card["comparisons"][0]["rows"]}
+    first, second = (model["calibration"]["before"] for model in card["models"])
+    for key in ("nll", "brier"):
+        assert (rows[key]["first"], rows[key]["second"]) == (first[key], second[key])
+        assert rows[key]["n"] == 72
+    assert rows["margin"]["n"] == rows["top1"]["n"] == 90
+
+
 def test_temperature_is_fitted_on_other_examples_than_it_is_judged_on(card):
     for model in card["models"]:
         part = model["calibration"]
@@ -317,6 +326,46 @@ def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
     assert 0 < bad < 90
     assert model["accuracy"]["top1"]["n"] == 90
     assert model["margin"]["all"]["n"] == 90 - bad
+
+
+class Torn(Flat):
+    """NaN for the image whose first pixel has a certain value, right for all others."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, images):
+        logits = super().forward(images)
+        torn = (255 * images[:, 0, 0, 0]).round() == self.value
+        return torch.where(torn[:, None], torch.nan, logits)
+
+
+def test_models_with_nan_for_different_examples_are_compared_on_those_both_have(tmp_path):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 200, (40, 8, 8), dtype=np.uint8)
+    images[:, 0, 0] = 0
+    images[11, 0, 0], images[30, 0, 0] = 250, 251
+    np.savez(tmp_path / "own.npz", images=images, labels=np.arange(40) % 10)
+    foreign = draw.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    foreign[:, 0, 0] = 0
+    np.savez(tmp_path / "foreign.npz", images=foreign, labels=np.arange(30) % 2)
+    a, b = Torn(250), Torn(251)
+    b.fc.load_state_dict(a.fc.state_dict())
+    options = {**QUICK, "attack_examples": 40, "epsilons": (0.1,), "epsilons_l2": (0.1,),
+               "attack_steps": 1, **PLAIN}  # fmt: skip
+    card = evaluate({"a": a, "b": b}, tmp_path / "own.npz", ood=[tmp_path / "foreign.npz"],
+                    **options)  # fmt: skip
+    # the same weights: whatever both models answer, they answer alike
+    rows = [row for row in card["comparisons"][0]["rows"] if row["key"] != "top1"]
+    assert {row["key"] for row in rows} == {
+        "nll", "brier", "margin", "auroc", "fgsm", "pgd_linf", "pgd_l2"
+    }  # fmt: skip
+    assert {row["n"] for row in rows if row["key"] == "auroc"} == {38 + 30}
+    assert {row["n"] for row in rows if row["key"] in ("margin", "fgsm", "pgd_l2")} == {38}
+    for row in rows:
+        assert row["difference"] == 0, row
+        assert row["p"] == 1, row
 
 
 def test_bad_input_says_what_was_expected(nets, files, tmp_path):
