@@ -413,7 +413,7 @@ def test_cudnn_tries_its_algorithms_only_when_asked(images, net, tmp_path, monke
 
 
 def test_autotune_and_deterministic_exclude_each_other(images, net, tmp_path):
-    with pytest.raises(OptionError, match="autotune chooses .* leave one out"):
+    with pytest.raises(OptionError, match=r"autotune chooses .* leave one out"):
         hs.train(
             net, images, out=tmp_path / "run", autotune=True, deterministic=True, **FAST
         )  # fmt: skip
