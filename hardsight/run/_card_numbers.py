@@ -93,8 +93,12 @@ def ood_part(
     """How well each indicator tells foreign examples; a note where it cannot tell anything."""
     part: dict[str, Any] = {}
     for name, values in own.items():
+        known, others = (each[~np.isnan(each)] for each in (values, foreign[name]))
+        if not len(others):
+            part[name] = {"note": "no foreign example has a finite output"}
+            continue
         try:
-            found = detection(*(each[~np.isnan(each)] for each in (values, foreign[name])))
+            found = detection(known, others)
         except StatisticError as err:
             part[name] = {"note": str(err)}
             continue

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import ExampleSource
+from hardsight.errors import DataError, NonFiniteError, OptionError, ShapeError
 from hardsight.run._card_attacks import AttackRun, Masks, attack_part, masking_part
 from hardsight.run._card_compare import (
     Indicators,
@@ -65,6 +66,7 @@ class Study:
         )  # fmt: skip
         self.folder, self.batch_size, self.workers = folder, batch_size, workers
         self.seed, self.show = seed, show
+        self._read: dict[int, NDArray[np.int64]] = {}  # positions of each dataset
 
     def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
         """Cards of the models, their comparison, and pictures side by side."""
@@ -106,7 +108,7 @@ class Study:
         number = len(list(self.folder.iterdir()))
         length = length_of(source)
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
-            return collected(
+            found = collected(
                 subject,
                 source,
                 self.folder / str(number),
@@ -114,6 +116,28 @@ class Study:
                 workers=chosen_workers(self.workers, length=length),
                 advance=advance,
                 has_own_labels=own,
+            )
+        self._check(found, subject, source, own)
+        return found
+
+    def _check(self, found: Collected, subject: Subject, source: ExampleSource, own: bool) -> None:
+        """Raise where numbers would stand on nothing, or on other examples than another model's.
+
+        Raises:
+            NonFiniteError: a model has no finite output on its own kind of data.
+            DataError: an example could be read for one model and not for another.
+        """
+        if own and not found.usable.any():
+            raise NonFiniteError(
+                f"{subject.name} has no finite output for any of the {len(found.index):,} examples "
+                f"of {source.spec}; check its weights, and mean and std of its inputs"
+            )
+        before = self._read.setdefault(id(source), found.index)
+        if not np.array_equal(before, found.index):
+            raise DataError(
+                f"{subject.name} could read {len(found.index):,} of the examples of {source.spec}, "
+                f"the model before it others ({len(before):,}), so they cannot be compared; "
+                "evaluate again when the data can be read, or one model at a time"
             )
 
     def _training_counts(self, num_classes: int) -> NDArray[np.int64] | None:
@@ -139,15 +163,22 @@ class Study:
             ))  # fmt: skip
         for number, (card, run) in enumerate(zip(cards, runs, strict=True)):
             if run is not None:
-                with progress(f"{card['name']}: attacks", total=2, show=self.show) as advance:
-                    part, masks[number] = attack_part(run, *options["epsilons"])
-                    advance(1)
-                    others = [each for each in runs if each is not None and each is not run]
-                    card["robustness"] = {
-                        **part,
-                        "steps": options["attack_steps"],
-                        "masking": masking_part(run, others, masks[number]),
-                    }
+                try:
+                    with progress(f"{card['name']}: attacks", total=1, show=self.show) as advance:
+                        part, masks[number] = attack_part(run, *options["epsilons"])
+                        advance(1)
+                    card["robustness"] = {**part, "steps": options["attack_steps"]}
+                except (NonFiniteError, OptionError, ShapeError) as err:
+                    if options["must_attack"]:
+                        raise
+                    # nobody asked for attacks: the rest of the card is worth having
+                    runs[number], card["robustness"] = None, {"note": str(err)}
+        for run, card, mask in zip(runs, cards, masks, strict=True):
+            if run is not None:
+                others = [each for each in runs if each is not None and each is not run]
+                title = f"{card['name']}: searches for masked gradients"
+                with progress(title, total=1, show=self.show) as advance:
+                    card["robustness"]["masking"] = masking_part(run, others, mask)
                     advance(1)
         return masks
 

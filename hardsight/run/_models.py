@@ -35,7 +35,13 @@ def wanted_preprocessing(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> Preprocessing:
-    """What the model wants, with the user's own values over it."""
+    """What the model wants, with the user's own values over it.
+
+    Raises:
+        OptionError: a deviation that cannot be divided by.
+    """
+    if std is not None and not all(value > 0 for value in std):
+        raise OptionError(f"expected every std to be above 0, got {std}; 1 leaves pixels alone")
     given = {"size": size, "mean": mean, "std": std}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if not changes:
