@@ -55,6 +55,8 @@ def prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
 
 def _check_free(folder: Path) -> None:
     """Raise where something would be lost; a run that ended before its first epoch is nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is no folder; choose another out")
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not (folder / _RECIPE).exists():

@@ -24,7 +24,12 @@ from hardsight.preprocessing import Preprocessing
 from hardsight.run._card_pass import Subject, verified_head
 from hardsight.run._card_study import Study, unknown_normalisation
 from hardsight.run._device import borrowed, chosen_device
-from hardsight.run._models import class_names, loaded_model, wanted_preprocessing
+from hardsight.run._models import (
+    check_labels_agree,
+    class_names,
+    loaded_model,
+    wanted_preprocessing,
+)
 from hardsight.run._provenance import state_digest, versions
 from hardsight.run._score_run import length_of
 
@@ -241,7 +246,7 @@ def evaluate(
             _subject(stack, one, source, place, preprocessing, wanted, head, num_classes, seed)
             for one in _listed(models)
         ]
-        names = _classes_of(subjects, source)
+        names = _classes_of(subjects, source, training)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
@@ -336,15 +341,17 @@ def _subject(
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = known is not None or (wanted["mean"] is not None and wanted["std"] is not None)
-    return Subject(label, network, found, how, states, shape, place, facts)
+    return Subject(label, network, found, how, states, shape, place, facts, loaded.classes)
 
 
-def _classes_of(subjects: list[Subject], source: ExampleSource) -> list[str]:
+def _classes_of(
+    subjects: list[Subject], source: ExampleSource, training: ExampleSource | None
+) -> list[str]:
     """Class names, the same for all models.
 
     Raises:
         OptionError: models of different numbers of classes, or two of the same name.
-        LabelError: the data has more classes than the models.
+        LabelError: the data has more classes than the models, or others in their place.
     """
     numbers = {one.head.num_classes for one in subjects}
     if len(numbers) > 1:
@@ -357,7 +364,14 @@ def _classes_of(subjects: list[Subject], source: ExampleSource) -> list[str]:
             f"two models are called {twice!r}; name them, as in "
             "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
         )
-    return class_names(source, numbers.pop())
+    if training is not None:
+        check_labels_agree(
+            source.classes, training.classes, whose=f"the evaluated {source.spec}",
+            where=f"the training data {training.spec}", step="classes= (--classes)",
+        )  # fmt: skip
+    count = numbers.pop()
+    named = [class_names(source, count, one.classes) for one in subjects]  # holds every model to it
+    return named[0]
 
 
 def _check_options(settings: dict[str, Any]) -> None:

@@ -209,6 +209,7 @@ def score(
     }
     with ExitStack() as stack:
         scorer: Scorer
+        known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
@@ -218,8 +219,9 @@ def score(
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
             loaded = loaded_model(model, weights, num_classes, seed)
-            known = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = wanted_preprocessing(known, size, mean, std)
+            known = loaded.classes
+            own = preprocessing or loaded.preprocessing or Preprocessing()
+            wanted = wanted_preprocessing(own, size, mean, std)
             scorer = ModelScorer(
                 source,
                 loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
@@ -235,7 +237,7 @@ def score(
             about["model"] = _model_facts(loaded, scorer)
             about["preprocessing"] = dataclasses.asdict(wanted)
             about["precision"] = scorer.precision
-        about["classes"] = class_names(source, scorer.num_classes)
+        about["classes"] = class_names(source, scorer.num_classes, known)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
         about["scores"] = score_facts(plan.specs)
         about["batch_size"] = scorer.batch_size
