@@ -23,6 +23,8 @@ def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) ->
     if file.exists() and resume:
         _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
         return
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is no folder; choose another out")
     part = file.with_name(f"{_RECIPE}.part")  # of a run that died at once
     if folder.exists() and any(entry != part for entry in folder.iterdir()):
         held = "an adaptation" if file.exists() else "files that are no adaptation"

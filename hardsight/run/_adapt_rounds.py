@@ -183,15 +183,14 @@ class Round:
         Args:
             seen: what the current model says about the target; looked at anew where ``None``.
         """
-        part, rule, config = self._part, self._rule, self._bench.config
+        part, rule = self._part, self._rule
         if not (part / _CHOICE).exists():
             if seen is None:
                 seen = self._bench.look(f"{rule}, round {self._number}: predicting")
             self._choose(seen)
         choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
         tensors = load_file(part / _LABELS)
-        use_all = rule == ENTROPY and config.entropy_weight > 0
-        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), use_all)
+        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
 
     def _choose(self, seen: Seen) -> None:
         bench, rule = self._bench, self._rule

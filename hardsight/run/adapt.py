@@ -25,6 +25,7 @@ from hardsight.run._adapt_data import Pool, Target, opened_target
 from hardsight.run._adapt_folder import prepare_adaptation
 from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
 from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._models import check_labels_agree
 from hardsight.run._provenance import state_digest, versions
 from hardsight.run._train_setup import Sources, normalised_for, opened_sources
 from hardsight.run.train import loaded_for, run_recipe, typed_model
@@ -69,7 +70,7 @@ def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> Adap
 
 
 def adapt(
-    model: str | nn.Module,
+    model: str | os.PathLike[str] | nn.Module,
     source: Any,
     target: Any,
     *,
@@ -127,9 +128,10 @@ def adapt(
         data.append(table["name"])
         table["name"] = _name_of(table["name"])
         tables.append(table)
-    name = model if isinstance(model, str) else type(model).__name__
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
     values = {
-        "model": name,
+        "model": model if isinstance(model, str) else type(model).__name__,
         "source": tables[0],
         "target": tables[1],
         "out": os.fspath(out),
@@ -155,6 +157,10 @@ def _run(
     sources = opened_sources(config.source, source, seed=config.seed)
     aim = opened_target(config.target, target, sources.classes)
     loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    check_labels_agree(
+        loaded.classes, sources.classes, whose="the model", where=sources.train.source.spec,
+        step="source.classes",
+    )  # fmt: skip
     sources = normalised_for(loaded.preprocessing, sources, config.source)
     recipe = _recipe(config, sources, aim, loaded)
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
