@@ -105,7 +105,7 @@ def run_score(config: ScoreConfig) -> ScoreTable:
 
 
 def score(
-    model: str | nn.Module | Head | Tensor | None,
+    model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
     data: Any,
     *,
     scores: Sequence[str] | None = None,
@@ -182,6 +182,8 @@ def score(
         >>> len(table), table.scores[:2]
         (449, ['avh', 'target_angle'])
     """
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
     if sample not in SAMPLES:
         raise OptionError(f"expected sample to be one of {', '.join(SAMPLES)}, got {sample!r}")
     folder = None if out is None else RunFolder(out)
@@ -213,7 +215,8 @@ def score(
         if isinstance(source, EmbeddingSource):
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            about["model"] = {"spec": "stored head", "digest": tensors_digest(stored.weight)}
+            parts = [one for one in (stored.weight, stored.bias) if one is not None]
+            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
             if isinstance(model, nn.Module):
