@@ -21,6 +21,7 @@ from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import borrowed, chosen_device, chosen_workers
+from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
@@ -426,7 +427,6 @@ def _keep(
     from hardsight.run._train_records import plain_state
 
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
-    stored.write(result.folder, plain_state(result.model.state_dict()))
     content = {
         "best_epoch": result.best_epoch,
         "test": result.test,
@@ -435,6 +435,6 @@ def _keep(
         "history": result.history,
         **recipe,
     }
-    part = result.folder / f"{_RESULT}.part"
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(result.folder / _RESULT)
+    with writing(result.folder, step=AGAIN):
+        stored.write(result.folder, plain_state(result.model.state_dict()))
+        write_json(result.folder / _RESULT, content)  # last: says that all of it is there

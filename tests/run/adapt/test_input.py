@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 import hardsight as hs
@@ -223,3 +224,18 @@ def test_a_trained_model_is_taken_by_the_path_of_its_folder(
         hs.errors.LabelError, match="'low' is label 0 in b and label 2 in the model"
     ):
         hs.adapt(first.folder, turned, turned, out=tmp_path / "turned", **options)
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
+    net, source, target, settings, tmp_path, monkeypatch
+):
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    options = {**settings, "rounds": 1, "pretrain": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr("hardsight.run._adapt_rounds.save_file", full)
+        with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
+            hs.adapt(net, source, target, out=tmp_path / "run", **options)
+    done = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **options)
+    assert len(done.accuracy()) == 2

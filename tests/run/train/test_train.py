@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -174,6 +175,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         patch.setattr(Path, "replace", lambda *a: renames.append(a[1].name) or original(*a))
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
+        "recipe.json",
         *["best.safetensors", "metrics.csv", "last.ckpt"] * 2,
         "model.safetensors", "model.json", "result.json",
     ]  # fmt: skip
@@ -190,6 +192,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
             patch.setattr(Path, "replace", replace)
             with pytest.raises(Died):
                 hs.train(net, images, out=out, **options)
+            if not survived:  # nothing is lost, so nothing has to be resumed
+                with pytest.raises(Died):
+                    hs.train(net, images, out=out, **options)
         done = hs.train(net, images, out=out, resume=True, **options)
         assert_same(weights(out), weights(tmp_path / "whole"))
         assert [row["epoch"] for row in done.history] == [1, 2]
@@ -614,3 +619,31 @@ def test_a_trained_model_is_taken_by_the_path_of_its_folder(images, tmp_path):
     first = hs.train("small_cnn", images, out=tmp_path / "first", epochs=1, **FAST)
     again = hs.train(first.folder, images, out=tmp_path / "again", epochs=1, **FAST)
     assert again.best_epoch == 1
+
+
+@pytest.mark.parametrize("where", ["save_file", "csv.DictWriter"])
+def test_a_disk_that_is_full_for_weights_or_metrics_is_named(
+    images, net, tmp_path, monkeypatch, where
+):
+    def full(*args, **kwargs):
+        if where == "save_file":  # safetensors has an error of its own for it
+            raise SafetensorError("Error while serializing: I/O error: No space left on device")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"hardsight.run._train_records.{where}", full)
+    with pytest.raises(hs.errors.OutputError, match=r"cannot write .*No space left .* --resume"):
+        hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+
+
+def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path, monkeypatch):
+    from hardsight.models import _stored
+
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_stored, "save_file", full)
+        with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
+            hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    done = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
+    assert (done.folder / "result.json").exists()
