@@ -114,11 +114,15 @@ DEFINITIONS = {
     ),
     "brier": Definition(
         "Brier score",
-        "Mean squared distance of the probabilities from the one-hot label, from 0 to 2.",
+        "Mean squared distance of the probabilities from the one-hot label, from 0 to 2. Of the "
+        "examples that no temperature is fitted on, everywhere on the card.",
         "lower",
     ),
     "nll": Definition(
-        "NLL", "Mean negative log-probability of the label, in nats, at least 0.", "lower"
+        "NLL",
+        "Mean negative log-probability of the label, in nats, at least 0. Of the examples that no "
+        "temperature is fitted on, everywhere on the card.",
+        "lower",
     ),
     "temperature": Definition(
         "Temperature",

@@ -43,6 +43,7 @@ class LoadedModel:
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
         network: its name in the folder of a trained model; empty where there is no folder.
+        classes: names, position = label, where the folder of a trained model tells them.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class LoadedModel:
     weights_origin: str
     options: Mapping[str, Any] = field(default_factory=dict)
     network: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def built_as(self) -> str:
@@ -160,7 +162,11 @@ def _from_folder(folder: Path, weights: str | os.PathLike[str] | None) -> Loaded
     file = folder / WEIGHTS if weights is None else weights
     loaded = load_model(stored.spec, weights=file, options=stored.options)
     return replace(
-        loaded, spec=str(folder), preprocessing=stored.preprocessing, network=stored.spec
+        loaded,
+        spec=str(folder),
+        preprocessing=stored.preprocessing,
+        network=stored.spec,
+        classes=tuple(stored.classes),
     )
 
 

@@ -18,7 +18,7 @@ from hardsight.run._train_config import (
     ScheduleConfig,
     TrainConfig,
 )
-from hardsight.selftrain import RULES
+from hardsight.selftrain import COMPARISONS, EMPTIES, RULES
 
 SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
 BASELINES = (SOURCE_ONLY, ENTROPY, THRESHOLD)
@@ -163,6 +163,7 @@ class AdaptConfig:
                 raise OptionError(f"expected {key} in (0, 1], got {value}")
         if not 0 <= self.portion_step < 1:
             raise OptionError(f"expected portion_step in [0, 1), got {self.portion_step}")
+        _check_rule_options(self)
         if self.portion > self.portion_max:
             raise OptionError(
                 f"expected portion to be at most portion_max, got {self.portion} and "
@@ -227,6 +228,22 @@ class AdaptConfig:
         if self.pretrain.epochs is not None:
             return self.pretrain.epochs
         return 0 if is_trained else _SOURCE_EPOCHS
+
+
+def _check_rule_options(config: AdaptConfig) -> None:
+    """Raise now rather than in the first round, when the source model is trained already."""
+    for key, known in (("empty", EMPTIES), ("comparison", COMPARISONS)):
+        value = getattr(config, key)
+        if value not in known:
+            raise ConfigError(unknown_name(key, value, list(known)))
+    if not config.alpha > 0:
+        raise OptionError(f"expected alpha above 0, got {config.alpha}")
+    for key in ("mrkld_weight", "entropy_weight"):
+        value = getattr(config, key)
+        if not value >= 0:
+            raise OptionError(f"expected {key} of at least 0, got {value}")
+    if ENTROPY in config.rules and not config.entropy_weight:
+        raise OptionError("the rule 'entropy' needs an entropy_weight above 0, got 0")
 
 
 def _check_rules(rules: Sequence[str], compare: str | None) -> None:

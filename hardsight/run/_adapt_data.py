@@ -169,7 +169,7 @@ class Both(Examples):
             raise DataError(
                 f"expected examples of one shape in both domains, got {shapes[0]} in "
                 f"{source.source.spec} and {shapes[1]} in {target.source.spec}; set source.size "
-                "= [H, W]"
+                "= [H, W] or source.channels, or bring your own tensors to one shape"
             )
         # pixels of 8 bits in one domain and floats in the other
         self._as_floats = pixels[0].dtype != pixels[1].dtype

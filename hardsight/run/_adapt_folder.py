@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from hardsight.run._files import write_json, writing
 from hardsight.run._train_folder import differing_keys
 
 _RECIPE = "adapt.json"
@@ -23,17 +24,16 @@ def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) ->
     if file.exists() and resume:
         _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
         return
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is no folder; choose another out")
     part = file.with_name(f"{_RECIPE}.part")  # of a run that died at once
     if folder.exists() and any(entry != part for entry in folder.iterdir()):
         held = "an adaptation" if file.exists() else "files that are no adaptation"
         way = ", or continue it with --resume (resume=True)" if file.exists() else ""
         raise RunExistsError(f"{folder} holds {held}; choose another out{way}")
-    try:
+    with writing(folder, step="choose another out"):
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-        part.replace(file)
-    except OSError as err:
-        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
+        write_json(file, recipe)
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardsight.errors import OutputError
 from hardsight.run._adapt_config import ENTROPY, SOURCE_ONLY, AdaptConfig
 from hardsight.run._adapt_data import Pool, Target
 from hardsight.run._adapt_examples import compared
@@ -30,6 +29,7 @@ from hardsight.run._adapt_select import (
     starved,
 )
 from hardsight.run._device import chosen_precision
+from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._progress import progress
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_engine import quiet, trainer_of
@@ -183,15 +183,14 @@ class Round:
         Args:
             seen: what the current model says about the target; looked at anew where ``None``.
         """
-        part, rule, config = self._part, self._rule, self._bench.config
+        part, rule = self._part, self._rule
         if not (part / _CHOICE).exists():
             if seen is None:
                 seen = self._bench.look(f"{rule}, round {self._number}: predicting")
             self._choose(seen)
         choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
         tensors = load_file(part / _LABELS)
-        use_all = rule == ENTROPY and config.entropy_weight > 0
-        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), use_all)
+        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
 
     def _choose(self, seen: Seen) -> None:
         bench, rule = self._bench, self._rule
@@ -211,7 +210,7 @@ class Round:
         soft = soft_labels(found, seen, bench.config)
         if soft is not None:
             tensors["soft"] = soft
-        try:
+        with writing(self._part, step=AGAIN):
             self._part.mkdir(parents=True, exist_ok=True)
             pq.write_table(self._rows(found, seen), self._part / PSEUDO_LABELS)
             if rule != ENTROPY:
@@ -223,9 +222,7 @@ class Round:
                 )
                 pq.write_table(pictures, self._part / EXAMPLES)
             save_file(tensors, self._part / _LABELS)
-            _write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
-        except OSError as err:
-            raise OutputError(f"cannot write {self._part}: {err.strerror or err}") from err
+            write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
 
     def _rows(self, found: Selection, seen: Seen) -> pa.Table:
         """One row per target example."""
@@ -276,12 +273,10 @@ class Round:
             "evaluation": accuracy_of(seen, self._bench.target.labels),
             "seconds": round(time.perf_counter() - self._started, 3),
         }
-        try:
+        with writing(self._place, step=AGAIN):
             save_file(plain_state(self._bench.model.state_dict()), self._part / MODEL)
-            _write_json(self._part / ROUND, record)
+            write_json(self._part / ROUND, record)
             os.replace(self._part, self._place)
-        except OSError as err:
-            raise OutputError(f"cannot write {self._place}: {err.strerror or err}") from err
         self._tidy()
         return record
 
@@ -297,9 +292,3 @@ class Round:
         if not self._bench.config.keep_models:
             before = self._place.with_name(f"round-{self._number - 1:02d}")
             (before / MODEL).unlink(missing_ok=True)
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,19 @@ _FAR = 1.0  # an epsilon at which nothing can be left of an image
 _CLEARLY, _MATERIAL = 0.05, 0.05  # p-value, and share of examples
 Mask: TypeAlias = NDArray[np.bool_]
 Batched: TypeAlias = tuple[NDArray[np.int64], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Which examples are right under which attack.
+
+    Attributes:
+        positions: in the source, of the attacked examples, ``[n]``, ascending.
+        right: by attack and epsilon, ``[n]`` each; empty where the model was not attacked.
+    """
+
+    positions: NDArray[np.int64]
+    right: dict[tuple[str, float], Mask]
 
 
 class AttackRun:
@@ -131,7 +145,7 @@ class AttackRun:
 
 def attack_part(
     run: AttackRun, linf: tuple[float, ...], l2: tuple[float, ...]
-) -> tuple[dict[str, Any], dict[tuple[str, float], Mask]]:
+) -> tuple[dict[str, Any], Masks]:
     """Accuracy over epsilon for every attack, and the masks it stands on."""
     plan = {"fgsm": linf, "pgd_linf": linf, "pgd_l2": l2}
     masks = {
@@ -143,25 +157,24 @@ def attack_part(
         attack: [{"epsilon": e, "accuracy": share(masks[attack, e])} for e in radii]
         for attack, radii in plan.items()
     }
-    return {"n": len(run.clean), "curves": curves}, masks
+    return {"n": len(run.clean), "curves": curves}, Masks(run.positions, masks)
 
 
-def masking_part(
-    run: AttackRun, others: list[AttackRun], masks: dict[tuple[str, float], Mask]
-) -> dict[str, Any] | None:
+def masking_part(run: AttackRun, others: list[AttackRun], masks: Masks) -> dict[str, Any] | None:
     """Stronger searches at the epsilon where PGD halves the accuracy most nearly."""
-    radii = [e for attack, e in masks if attack == "pgd_linf" and e > 0]
+    right = masks.right
+    radii = [e for attack, e in right if attack == "pgd_linf" and e > 0]
     if not radii:
         return None
     goal = run.clean.mean() / 2
-    epsilon = min(radii, key=lambda e: abs(masks["pgd_linf", e].mean() - goal))
-    base = masks["pgd_linf", epsilon]
+    epsilon = min(radii, key=lambda e: abs(right["pgd_linf", e].mean() - goal))
+    base = right["pgd_linf", epsilon]
     steps = run._steps
     stronger = {
         f"{5 * steps} steps instead of {steps}": run.right("pgd_linf", epsilon, steps=5 * steps),
         "4 starts, 3 of them random": run.right("pgd_linf", epsilon, restarts=4),
         "margin instead of cross-entropy": run.right("pgd_linf", epsilon, loss="margin"),
-        "one step only (FGSM)": masks["fgsm", epsilon],
+        "one step only (FGSM)": right["fgsm", epsilon],
     }
     for other in others:
         if other.subject.shape == run.subject.shape and np.array_equal(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hardsight.errors import StatisticError
 from hardsight.evaluate import (
+    INDICATORS,
     accuracy,
     agreement,
     angular_silhouette,
@@ -76,14 +77,14 @@ def distribution_part(found: Collected, head: Head) -> dict[str, Any]:
 
 
 def indicators_of(found: Collected, head: Head) -> dict[str, NDArray[np.float64]]:
-    """OOD indicators of usable examples, ``[N]`` each; outputs pass by in chunks."""
+    """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
     weights = head.weight.float().cpu()
-    parts = [
-        ood_indicators(z, x, weights) for z, x, _ in found.chunks(np.flatnonzero(found.usable))
-    ]
-    return {
-        name: np.concatenate([part[name].double().numpy() for part in parts]) for name in parts[0]
-    }
+    rows = np.flatnonzero(found.usable)
+    parts = [ood_indicators(z, x, weights) for z, x, _ in found.chunks(rows)]
+    values = {name: np.full(len(found.index), np.nan) for name in INDICATORS}
+    for name in values if parts else ():
+        values[name][rows] = np.concatenate([part[name].double().numpy() for part in parts])
+    return values
 
 
 def ood_part(
@@ -92,8 +93,12 @@ def ood_part(
     """How well each indicator tells foreign examples; a note where it cannot tell anything."""
     part: dict[str, Any] = {}
     for name, values in own.items():
+        known, others = (each[~np.isnan(each)] for each in (values, foreign[name]))
+        if not len(others):
+            part[name] = {"note": "no foreign example has a finite output"}
+            continue
         try:
-            found = detection(values, foreign[name])
+            found = detection(known, others)
         except StatisticError as err:
             part[name] = {"note": str(err)}
             continue
@@ -101,14 +106,22 @@ def ood_part(
     return part
 
 
-def calibration_part(found: Collected, *, validation_share: float, seed: int) -> dict[str, Any]:
+def calibration_rows(found: Collected, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
+    """Usable rows to fit a temperature on, and those to judge it on.
+
+    The draw is over all rows, so that every model of a card is judged on the same ones.
+    """
+    order = np.random.default_rng([seed, 1]).permutation(len(found.index))
+    parts = np.split(order, [round(validation_share * len(order))])
+    fitting, judged = (np.sort(part[found.usable[part]]) for part in parts)
+    return fitting, judged
+
+
+def calibration_part(found: Collected, fitting: Rows, judged: Rows) -> dict[str, Any]:
     """Calibration before and after a temperature; the temperature stands on other examples."""
-    rows = np.flatnonzero(found.usable)
-    order = np.random.default_rng([seed, 1]).permutation(len(rows))
-    fitting = np.sort(rows[order[: round(validation_share * len(rows))]])
-    judged = np.sort(rows[order[len(fitting) :]])
     if not len(fitting) or not len(judged):
-        return {"note": f"{len(rows)} usable examples are too few to fit a temperature beside"}
+        usable = len(fitting) + len(judged)
+        return {"note": f"{usable} usable examples are too few to fit a temperature beside"}
     logits = torch.from_numpy(np.array(found.logits[fitting]))
     truth = torch.from_numpy(found.labels[fitting])
     temperature = fitted_temperature(logits, truth, low=_COLDEST)

@@ -37,6 +37,7 @@ class Subject:
         shape: of one input, ``[C, H, W]`` for images; ``None`` where inputs are no tensor.
         device: where it runs.
         facts: spec, weights and digests for the card.
+        classes: names, position = label, where the model tells them.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Subject:
     shape: tuple[int, ...] | None
     device: torch.device
     facts: dict[str, Any]
+    classes: tuple[str, ...] = ()
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits ``[N, C]`` of inputs ``[N, ...]``."""

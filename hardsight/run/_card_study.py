@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import ExampleSource
-from hardsight.run._card_attacks import AttackRun, attack_part, masking_part
+from hardsight.errors import DataError, NonFiniteError, OptionError, ShapeError
+from hardsight.run._card_attacks import AttackRun, Masks, attack_part, masking_part
 from hardsight.run._card_compare import (
     Indicators,
-    Masks,
     compared_indicators,
     compared_masks,
     compared_outputs,
@@ -21,6 +21,7 @@ from hardsight.run._card_maps import explanation_part
 from hardsight.run._card_numbers import (
     accuracy_part,
     calibration_part,
+    calibration_rows,
     distribution_part,
     indicators_of,
     ood_part,
@@ -65,6 +66,7 @@ class Study:
         )  # fmt: skip
         self.folder, self.batch_size, self.workers = folder, batch_size, workers
         self.seed, self.show = seed, show
+        self._read: dict[int, NDArray[np.int64]] = {}  # positions of each dataset
 
     def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
         """Cards of the models, their comparison, and pictures side by side."""
@@ -72,7 +74,9 @@ class Study:
         counts = self._training_counts(num_classes)
         cards = []
         indicators: list[list[Indicators]] = []
-        for subject, one in zip(self.subjects, found, strict=True):
+        share = options["validation_share"]
+        rows = [calibration_rows(one, validation_share=share, seed=self.seed) for one in found]
+        for subject, one, (fitting, judged) in zip(self.subjects, found, rows, strict=True):
             train = None if self.training is None else self._pass(subject, self.training)
             others = [self._pass(subject, data, own=False) for data in self.foreign]
             sets = [indicators_of(each, subject.head) for each in (one, *others)]
@@ -85,8 +89,7 @@ class Study:
                 "accuracy": accuracy_part(one, num_classes, counts),
                 **distribution_part(one, subject.head),
                 "ood": [ood_part(sets[0], each) for each in sets[1:]],
-                "calibration": calibration_part(
-                    one, validation_share=options["validation_share"], seed=self.seed),
+                "calibration": calibration_part(one, fitting, judged),
                 "representation": representation_part(
                     one, train, most_examples=options["feature_examples"],
                     most_points=options["map_examples"], seed=self.seed),
@@ -95,7 +98,9 @@ class Study:
         explanations = self._explain(cards, **options)
         return {
             "models": cards,
-            "comparisons": self._comparisons(found, indicators, masks),
+            "comparisons": self._comparisons(
+                found, [judged for _, judged in rows], indicators, masks
+            ),
             "explanations": explanations,
         }
 
@@ -103,7 +108,7 @@ class Study:
         number = len(list(self.folder.iterdir()))
         length = length_of(source)
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
-            return collected(
+            found = collected(
                 subject,
                 source,
                 self.folder / str(number),
@@ -111,6 +116,28 @@ class Study:
                 workers=chosen_workers(self.workers, length=length),
                 advance=advance,
                 has_own_labels=own,
+            )
+        self._check(found, subject, source, own)
+        return found
+
+    def _check(self, found: Collected, subject: Subject, source: ExampleSource, own: bool) -> None:
+        """Raise where numbers would stand on nothing, or on other examples than another model's.
+
+        Raises:
+            NonFiniteError: a model has no finite output on its own kind of data.
+            DataError: an example could be read for one model and not for another.
+        """
+        if own and not found.usable.any():
+            raise NonFiniteError(
+                f"{subject.name} has no finite output for any of the {len(found.index):,} examples "
+                f"of {source.spec}; check its weights, and mean and std of its inputs"
+            )
+        before = self._read.setdefault(id(source), found.index)
+        if not np.array_equal(before, found.index):
+            raise DataError(
+                f"{subject.name} could read {len(found.index):,} of the examples of {source.spec}, "
+                f"the model before it others ({len(before):,}), so they cannot be compared; "
+                "evaluate again when the data can be read, or one model at a time"
             )
 
     def _training_counts(self, num_classes: int) -> NDArray[np.int64] | None:
@@ -124,7 +151,7 @@ class Study:
     ) -> list[Masks]:
         """Fill in the part on attacks; the masks it stands on, where there are any."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
-        masks: list[Masks] = [{} for _ in cards]
+        masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
         runs: list[AttackRun | None] = []
         for card, subject, one in zip(cards, self.subjects, found, strict=True):
             why = note or unknown_normalisation(subject)
@@ -136,15 +163,22 @@ class Study:
             ))  # fmt: skip
         for number, (card, run) in enumerate(zip(cards, runs, strict=True)):
             if run is not None:
-                with progress(f"{card['name']}: attacks", total=2, show=self.show) as advance:
-                    part, masks[number] = attack_part(run, *options["epsilons"])
-                    advance(1)
-                    others = [each for each in runs if each is not None and each is not run]
-                    card["robustness"] = {
-                        **part,
-                        "steps": options["attack_steps"],
-                        "masking": masking_part(run, others, masks[number]),
-                    }
+                try:
+                    with progress(f"{card['name']}: attacks", total=1, show=self.show) as advance:
+                        part, masks[number] = attack_part(run, *options["epsilons"])
+                        advance(1)
+                    card["robustness"] = {**part, "steps": options["attack_steps"]}
+                except (NonFiniteError, OptionError, ShapeError) as err:
+                    if options["must_attack"]:
+                        raise
+                    # nobody asked for attacks: the rest of the card is worth having
+                    runs[number], card["robustness"] = None, {"note": str(err)}
+        for run, card, mask in zip(runs, cards, masks, strict=True):
+            if run is not None:
+                others = [each for each in runs if each is not None and each is not run]
+                title = f"{card['name']}: searches for masked gradients"
+                with progress(title, total=1, show=self.show) as advance:
+                    card["robustness"]["masking"] = masking_part(run, others, mask)
                     advance(1)
         return masks
 
@@ -184,6 +218,7 @@ class Study:
     def _comparisons(
         self,
         found: list[Collected],
+        judged: list[NDArray[np.int64]],
         indicators: list[list[Indicators]],
         masks: list[Masks],
     ) -> list[dict[str, Any]]:
@@ -193,7 +228,7 @@ class Study:
                 "first": self.subjects[0].name,
                 "second": self.subjects[number].name,
                 "rows": [
-                    *compared_outputs(found[0], found[number]),
+                    *compared_outputs(found[0], found[number], (judged[0], judged[number])),
                     *compared_indicators(
                         indicators[0], indicators[number], [one.spec for one in self.foreign]
                     ),

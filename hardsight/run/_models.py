@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,7 +36,13 @@ def wanted_preprocessing(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> Preprocessing:
-    """What the model wants, with the user's own values over it."""
+    """What the model wants, with the user's own values over it.
+
+    Raises:
+        OptionError: a deviation that cannot be divided by.
+    """
+    if std is not None and not all(value > 0 for value in std):
+        raise OptionError(f"expected every std to be above 0, got {std}; 1 leaves pixels alone")
     given = {"size": size, "mean": mean, "std": std}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if not changes:
@@ -44,11 +51,45 @@ def wanted_preprocessing(
     return dataclasses.replace(known, **changes, origin=origin)
 
 
-def class_names(source: ExampleSource | EmbeddingSource, count: int) -> list[str]:
-    """A name for every class of the model, also for those without examples.
+def check_labels_agree(
+    known: Sequence[str], found: Sequence[str], *, whose: str, where: str, step: str
+) -> None:
+    """Raise where a class has one label in one place and another one in another.
+
+    Folders number their classes by name, so that a folder without one of them numbers all behind
+    it anew. Classes of different names pass: the same class may be called ``car`` and ``auto``.
+
+    Args:
+        known: names of the classes, position = label.
+        found: those of other data.
+        whose: what ``known`` belongs to, in words.
+        where: what ``found`` belongs to.
+        step: how to give names, in words.
 
     Raises:
-        LabelError: the data has more classes than the model.
+        LabelError: the next step is to give all names in one order.
+    """
+    label_of = {name: label for label, name in enumerate(known)}
+    for label, name in enumerate(found):
+        if label_of.get(name, label) != label:
+            raise LabelError(
+                f"the class {name!r} is label {label} in {where} and label {label_of[name]} in "
+                f"{whose}; pass {step} with all names in one order: {', '.join(known)}"
+            )
+
+
+def class_names(
+    source: ExampleSource | EmbeddingSource, count: int, known: Sequence[str] = ()
+) -> list[str]:
+    """A name for every class of the model, also for those without examples.
+
+    Args:
+        source: the data.
+        count: how many classes the model has.
+        known: their names, where the model tells them.
+
+    Raises:
+        LabelError: the data has more classes than the model, or the same in another order.
     """
     names = [str(name) for name in source.classes]
     if len(names) > count:
@@ -56,4 +97,7 @@ def class_names(source: ExampleSource | EmbeddingSource, count: int) -> list[str
             f"{source.spec} has {len(names)} classes, the model {count}; score data with the "
             "model's classes, or a model with the data's"
         )
+    check_labels_agree(
+        known, names, whose="the model", where=source.spec, step="classes= (--classes)"
+    )
     return names + [str(index) for index in range(len(names), count)]

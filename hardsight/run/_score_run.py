@@ -158,6 +158,9 @@ class ScoreRun:
         table = read_table(folder.folder)
         for key in ("model", "scores"):
             self._check_same(folder, {key: table.metadata.get(key)})
+        # the same data may be named by another path
+        mark = (table.metadata.get("data") or {}).get("fingerprint")
+        self._check_same(folder, {"data": {**self.settings["data"], "fingerprint": mark}})
         return table
 
     def _count(self, source: Source, rows: pa.Table, errors: int) -> None:

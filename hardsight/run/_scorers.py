@@ -180,8 +180,12 @@ class EmbeddingScorer:
         rows = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
         if self._head.bias is None:
             return {"flip_rate": 0.0, "rows": rows}
-        embeddings = widen(self._rows(0, rows))
-        weight, bias = (widen(t.to(self.device)) for t in (self._head.weight, self._head.bias))
+        # files may hold them in different precisions
+        dtype = widen(self._head.weight).dtype
+        embeddings, weight, bias = (
+            tensor.to(self.device, dtype)
+            for tensor in (self._rows(0, rows), self._head.weight, self._head.bias)
+        )
         bent = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
         return {"flip_rate": float(bent.float().mean()), "rows": rows}
 

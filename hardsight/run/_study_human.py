@@ -161,7 +161,8 @@ def human_study(
 
     Raises:
         ShapeError: the columns differ in length.
-        OptionError: a frequency is outside [0, 1], or ``test`` is independent.
+        OptionError: a frequency is outside [0, 1], ``alpha`` outside (0, 1), or ``test`` is
+            independent.
         StatisticError: fewer than 4 frequencies are known, or all are equal.
 
     Example:
@@ -185,6 +186,8 @@ def human_study(
             f"expected test to be 'steiger', 'meng' or 'bootstrap', got {test!r}; the paper's "
             "'fisher' is always given beside it"
         )
+    if not 0 < alpha < 1:
+        raise OptionError(f"expected alpha in (0, 1), got {alpha}")
     people, classes = np.asarray(frequency, dtype=np.float64), np.asarray(labels)
     columns = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
     _check(people, classes, columns)

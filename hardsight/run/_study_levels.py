@@ -33,6 +33,8 @@ def level_scores(
     kinds = {kind: levels for kind, levels in kinds.items() if len(levels)}
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
+    if limit is not None and limit < 1:
+        raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
     source = open_source(data, split=split, data_root=data_root)
     if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")

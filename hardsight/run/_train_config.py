@@ -287,7 +287,19 @@ class TrainConfig:
             ("augment.crop_padding", self.augment.crop_padding, 0),
             ("thumbnails", self.thumbnails, 0),
             ("schedule.step_epochs", self.schedule.step_epochs, 1),
+            ("schedule.warmup_epochs", self.schedule.warmup_epochs, 0),
+            ("optimizer.lr", self.optimizer.lr, 0),
+            ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
+            ("optimizer.momentum", self.optimizer.momentum, 0),
+            ("workers", self.workers, 0),
         )
+        _check_optimizer(self.optimizer)
+        _check_images(self.data)
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise ConfigError(
+                f"expected gradient_clip to be above 0, got {self.gradient_clip}; leave it out for "
+                "no clipping"
+            )
         if not self.loss:
             raise ConfigError("expected at least one loss, got none, e.g. loss = 'cross_entropy'")
         if self.track_test and self.data.test_split is None:
@@ -317,7 +329,35 @@ def _attack_choices(
     return [("attack", adversarial.attack, ATTACKS), ("norm", adversarial.norm, NORMS)]
 
 
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    if not all(0 <= beta < 1 for beta in optimizer.betas):
+        raise ConfigError(f"expected optimizer.betas in [0, 1), got {optimizer.betas}")
+    if optimizer.nesterov and not optimizer.momentum:
+        raise ConfigError("optimizer.nesterov needs a momentum above 0, got 0")
+
+
+def _check_images(data: DataConfig) -> None:
+    if data.size is not None and min(data.size) < 1:
+        raise ConfigError(f"expected data.size of at least 1 pixel, got {data.size}")
+    if data.std is not None and not all(value > 0 for value in data.std):
+        raise ConfigError(f"expected every data.std to be above 0, got {data.std}")
+
+
 def _check_span(loss: LossConfig) -> None:
+    if loss.start_epoch < 0:
+        raise ConfigError(
+            f"loss {loss.name}: expected start_epoch to be at least 0, got {loss.start_epoch}"
+        )
+    if loss.ramp != "none" and not loss.ramp_epochs > 0:
+        raise ConfigError(
+            f"loss {loss.name}: the ramp {loss.ramp!r} needs ramp_epochs above 0, got "
+            f"{loss.ramp_epochs}"
+        )
+    if loss.ramp == "none" and loss.ramp_epochs:
+        raise ConfigError(
+            f"loss {loss.name}: ramp_epochs = {loss.ramp_epochs} needs a ramp, such as "
+            "ramp = 'gaussian'"
+        )
     if loss.end_epoch is not None and loss.end_epoch <= loss.start_epoch:
         raise ConfigError(
             f"loss {loss.name}: expected end_epoch after start_epoch = {loss.start_epoch}, got "
@@ -335,7 +375,7 @@ def _check_choices(*choices: tuple[str, str, Sequence[str]]) -> None:
             raise ConfigError(unknown_name(kind, name, list(known)))
 
 
-def _check_at_least(*numbers: tuple[str, int, int]) -> None:
+def _check_at_least(*numbers: tuple[str, float | None, int]) -> None:
     for key, value, least in numbers:
-        if value < least:
+        if value is not None and not value >= least:
             raise ConfigError(f"expected {key} to be at least {least}, got {value}")

@@ -25,7 +25,8 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
     if config.autotune and config.deterministic:
         raise OptionError(
-            "autotune chooses algorithms by their time, deterministic by their result; leave one out"
+            "autotune chooses algorithms by their time, deterministic by their result; leave one "
+            "out"
         )
     chosen = config.devices if device.index is None else [device.index]
     return pl.Trainer(

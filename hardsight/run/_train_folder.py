@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from hardsight.run._files import write_json, writing
 from hardsight.run._provenance import versions
 from hardsight.run._train_config import TrainConfig
 from hardsight.run._train_setup import Sources
@@ -46,16 +47,17 @@ def prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
     elif file.exists():
         _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
         return
-    try:
+    with writing(folder, step="choose another out"):
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-    except OSError as err:
-        raise OutputError(f"cannot write to {folder}: {err.strerror}; choose another out") from err
+        write_json(file, recipe)
 
 
 def _check_free(folder: Path) -> None:
     """Raise where something would be lost; a run that ended before its first epoch is nothing."""
-    if not folder.exists() or not any(folder.iterdir()):
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is no folder; choose another out")
+    part = folder / f"{_RECIPE}.part"  # of a run that died at once
+    if not folder.exists() or all(entry == part for entry in folder.iterdir()):
         return
     if not (folder / _RECIPE).exists():
         raise RunExistsError(f"{folder} holds files that are no training run; choose another out")

@@ -161,21 +161,6 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
     return TrainBatch(*(torch.cat(part) for part in parts))
 
 
-def _kept_pictures(data: Decoded) -> TrainBatch | None:
-    """All examples of a source that keeps its pictures decoded, where they stay as they are."""
-    images, how = getattr(data.source, "images", None), data.how
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or how.crop != 1.0:
-        return None
-    channels = 1 if images.ndim == 3 else images.shape[-1]
-    if how.size not in (None, images.shape[1:3]) or how.channels not in (None, channels):
-        return None
-    rows = np.asarray(data.rows)
-    pixels = torch.from_numpy(images[rows])
-    pixels = pixels[:, None] if images.ndim == 3 else pixels.permute(0, 3, 1, 2)
-    labels = torch.tensor([data.source.label_of(index) for index in data.rows])
-    return TrainBatch(torch.from_numpy(rows), pixels.contiguous(), labels)
-
-
 def loaded(
     data: Examples, order: Tensor, *, batch_size: int, workers: int
 ) -> Iterator[list[Tensor]]:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hardsight.errors import OutputError
+from hardsight.run._files import AGAIN, writing
 from hardsight.run._progress import progress
 from hardsight.run._train_config import TrainConfig
 from hardsight.run._train_module import Tally, TrainModule
@@ -64,7 +64,8 @@ class RunRecorder(pl.Callback):
             self.best = int(row["epoch"])
             self._save_weights(trainer, self._folder / BEST)
         if trainer.is_global_zero:
-            self._write_metrics(row)
+            with writing(self._folder / METRICS, step=AGAIN):
+                self._write_metrics(row)
         self._save_state(trainer)
 
     def _row(self, trainer: pl.Trainer, module: TrainModule) -> dict[str, float]:
@@ -95,26 +96,19 @@ class RunRecorder(pl.Callback):
     def _save_weights(self, trainer: pl.Trainer, file: Path) -> None:
         state = model_state(trainer)
         if trainer.is_global_zero:
-            file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")
-            try:
+            with writing(file, step=AGAIN):
+                file.parent.mkdir(parents=True, exist_ok=True)
                 save_file(state, part)
                 part.replace(file)
-            except OSError as err:
-                raise OutputError(f"cannot write {file}: {err.strerror or err}") from err
 
     def _save_state(self, trainer: pl.Trainer) -> None:
         file = self._folder / LAST
         part = file.with_suffix(".part")
-        try:
+        with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
             trainer.save_checkpoint(part)  # every process takes part in this
             if trainer.is_global_zero:
                 part.replace(file)
-        except OSError as err:
-            raise OutputError(
-                f"cannot write {file}: {err.strerror or err}; the checkpoint of the epoch before "
-                "is kept: make room and run again with --resume"
-            ) from err
 
     def _write_metrics(self, row: dict[str, float]) -> None:
         file = self._folder / METRICS

@@ -69,11 +69,9 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
     if config.imbalance > 1:
         rows = _long_tailed(train, rows, config.imbalance, seed=seed)
     others = {
-        name: None if split is None else _examples(data, config, split)
+        name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
-    for source in others.values():
-        _check_classes(train, source)
     measured = _measured(Decoded(train, how, rows), config, how)
     validation, held = others["validation"], None
     if validation is not None:
@@ -207,12 +205,32 @@ def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource
     return source
 
 
-def _check_classes(train: ExampleSource, other: ExampleSource | None) -> None:
-    if other is not None and len(other.classes) > len(train.classes):
-        raise DataError(
-            f"expected the {len(train.classes)} classes of the training split, got "
-            f"{len(other.classes)} in another split of {other.spec}; pass data.classes"
-        )
+def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource) -> ExampleSource:
+    """A further split, its labels those of the training split.
+
+    Folders number their classes by name: a split without one of them is opened again with the
+    names of all.
+
+    Raises:
+        DataError: a class that the training split does not have.
+    """
+    found = _examples(data, config, split)
+    if found.classes == train.classes[: len(found.classes)]:
+        return found
+    if set(found.classes) <= set(train.classes):
+        again = _examples(data, replace(config, classes=train.classes), split)
+        if _named_labels(again) == _named_labels(found):
+            return again
+    raise DataError(
+        f"expected the {len(train.classes)} classes of the training split, got "
+        f"{len(found.classes)} others in the split {split!r} of {found.spec}: expected "
+        f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
+        "data.classes"
+    )
+
+
+def _named_labels(source: ExampleSource) -> list[str]:
+    return [source.classes[source.label_of(index)] for index in range(len(source))]
 
 
 def _class_names(source: ExampleSource) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from hardsight.data import EmbeddingSource, open_source
 from hardsight.errors import DataError, OptionError
 from hardsight.heads import Head, capture
 from hardsight.run._device import borrowed, chosen_workers
+from hardsight.run._models import check_labels_agree
 from hardsight.run._train_batches import EvaluationBatches
 from hardsight.run._train_config import TrainConfig
 from hardsight.run._train_folder import is_first_process
@@ -37,7 +38,8 @@ def watched_sets(
 
     Raises:
         OptionError: a name cannot be that of a folder.
-        DataError: examples of other classes.
+        DataError: examples of more classes.
+        LabelError: the same classes in another order.
     """
     found = {}
     if config.track_test:
@@ -57,6 +59,10 @@ def watched_sets(
                 f"expected the {len(sources.classes)} classes of the training data in the tracked "
                 f"examples {name!r}, got {len(source.classes)}"
             )
+        check_labels_agree(
+            sources.classes, source.classes, whose="the training data",
+            where=f"the tracked examples {name!r}", step="a source opened with classes=",
+        )  # fmt: skip
         found[name] = Decoded(source, sources.train.how, range(len(source)))
     return found
 

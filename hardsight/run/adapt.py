@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,8 @@ from hardsight.run._adapt_data import Pool, Target, opened_target
 from hardsight.run._adapt_folder import prepare_adaptation
 from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
 from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._files import AGAIN, write_json, writing
+from hardsight.run._models import check_labels_agree
 from hardsight.run._provenance import state_digest, versions
 from hardsight.run._train_setup import Sources, normalised_for, opened_sources
 from hardsight.run.train import loaded_for, run_recipe, typed_model
@@ -69,7 +70,7 @@ def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> Adap
 
 
 def adapt(
-    model: str | nn.Module,
+    model: str | os.PathLike[str] | nn.Module,
     source: Any,
     target: Any,
     *,
@@ -127,9 +128,10 @@ def adapt(
         data.append(table["name"])
         table["name"] = _name_of(table["name"])
         tables.append(table)
-    name = model if isinstance(model, str) else type(model).__name__
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
     values = {
-        "model": name,
+        "model": model if isinstance(model, str) else type(model).__name__,
         "source": tables[0],
         "target": tables[1],
         "out": os.fspath(out),
@@ -155,6 +157,10 @@ def _run(
     sources = opened_sources(config.source, source, seed=config.seed)
     aim = opened_target(config.target, target, sources.classes)
     loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    check_labels_agree(
+        loaded.classes, sources.classes, whose="the model", where=sources.train.source.spec,
+        step="source.classes",
+    )  # fmt: skip
     sources = normalised_for(loaded.preprocessing, sources, config.source)
     recipe = _recipe(config, sources, aim, loaded)
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
@@ -170,13 +176,12 @@ def _run(
             f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
         )
     runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
-    for run in runs.values():
-        run.folder.mkdir(parents=True, exist_ok=True)
-        stored = StoredModel(
-            loaded.built_as, dict(loaded.options), sources.train.how, sources.classes
-        )
-        stored.write(run.folder, plain_state(run.state))
-    _write_result(folder, recipe, sources, aim, runs)
+    stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
+    with writing(folder, step=AGAIN):
+        for run in runs.values():
+            run.folder.mkdir(parents=True, exist_ok=True)
+            stored.write(run.folder, plain_state(run.state))
+        _write_result(folder, recipe, sources, aim, runs)
     first = runs[config.rules[0]]
     bench.model.load_state_dict(first.state)
     step = _next_step(first.folder, config, loaded)
@@ -266,9 +271,7 @@ def _write_result(
         },
         **recipe,
     }
-    part = folder / f"{RESULT}.part"
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(folder / RESULT)
+    write_json(folder / RESULT, content)
 
 
 def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:

@@ -17,14 +17,19 @@ import torch
 from torch import nn
 
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, OutputError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._card_pass import Subject, verified_head
 from hardsight.run._card_study import Study, unknown_normalisation
 from hardsight.run._device import borrowed, chosen_device
-from hardsight.run._models import class_names, loaded_model, wanted_preprocessing
+from hardsight.run._models import (
+    check_labels_agree,
+    class_names,
+    loaded_model,
+    wanted_preprocessing,
+)
 from hardsight.run._provenance import state_digest, versions
 from hardsight.run._score_run import length_of
 
@@ -51,6 +56,7 @@ class EvaluateConfig:
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
+        data_root: folder above those of named datasets.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         size: height and width of the models' input.
@@ -82,6 +88,7 @@ class EvaluateConfig:
     split: str | None = None
     ood_split: str | None = None
     train_split: str | None = None
+    data_root: str | None = None
     classes: tuple[str, ...] | None = None
     num_classes: int | None = None
     size: tuple[int, int] | None = None
@@ -130,10 +137,11 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
         >>> named_model("timm:resnet18")
         (None, 'timm:resnet18', None)
     """
-    name, equals, rest = text.partition("=")
-    if not equals:
-        name, rest = "", text
-    spec, _, weights = rest.partition("@")
+    whole, _, weights = text.partition("@")
+    name, equals, spec = whole.partition("=")
+    # an equals sign may also stand in the options of a model, or in the path of a folder
+    if not equals or ":" in name or Path(whole).exists():
+        name, spec = "", whole
     return name.strip() or None, spec, weights or None
 
 
@@ -141,13 +149,14 @@ def evaluate(
     models: Any,
     data: Any,
     *,
-    ood: Sequence[Any] = (),
+    ood: Any = (),
     train: Any = None,
     out: str | os.PathLike[str] | None = None,
     head: str | None = None,
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
@@ -174,17 +183,19 @@ def evaluate(
     All forward passes are in float32, so that clean and attacked accuracy mean the same.
 
     Args:
-        models: a module or a name; or a mapping of names to modules; or a list of ``(name, module
-            or spec, weights or None)``. All are compared with the first.
+        models: a module, a name or the folder of a trained model; or a mapping of names to such;
+            or a list of ``(name, module or spec, weights or None)``. All are compared with the
+            first.
         data: labelled data the models were not trained on, see
             :func:`hardsight.data.open_source`.
-        ood: foreign datasets; their labels play no part.
+        ood: a foreign dataset, or a list of them; their labels play no part.
         train: the training data, for the linear probe and the numbers of training examples.
         out: folder to write ``card.json`` into; ``None`` keeps it in memory.
         head: name of the classifier layer, where it is not found by itself.
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
+        data_root: folder above those of named datasets, such as ``cifar10``.
         classes: names of the classes, position = label.
         num_classes: given to model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
@@ -224,16 +235,18 @@ def evaluate(
                 if key not in ("models", "data", "ood", "train", "show_progress")}  # fmt: skip
     _check_options(settings)
     place = chosen_device(str(device))
-    source = _images(data, split, classes)
-    foreign = [_images(one, ood_split, None) for one in ood]
-    training = None if train is None else _images(train, train_split, classes)
+    others = list(ood) if isinstance(ood, list | tuple) else [ood]
+    roots = _roots(data_root, data, *others, train)
+    source = _images(data, split, classes, roots)
+    foreign = [_images(one, ood_split, None, roots) for one in others]
+    training = None if train is None else _images(train, train_split, classes, roots)
     wanted = {"size": size, "mean": mean, "std": std}
     with ExitStack() as stack:
         subjects = [
             _subject(stack, one, source, place, preprocessing, wanted, head, num_classes, seed)
             for one in _listed(models)
         ]
-        names = _classes_of(subjects, source)
+        names = _classes_of(subjects, source, training)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
@@ -250,7 +263,11 @@ def evaluate(
         )
         parts = study.parts(
             len(names),
-            epsilons=(_radii(epsilons, EPSILONS), _radii(epsilons_l2, EPSILONS_L2)),
+            epsilons=(
+                _radii(epsilons, EPSILONS, most=1.0),
+                _radii(epsilons_l2, EPSILONS_L2, most=math.inf),
+            ),
+            must_attack=asked,
             attack_steps=attack_steps,
             attack_examples=attack_examples,
             explain_examples=explain_examples,
@@ -277,14 +294,22 @@ def evaluate(
 
 def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
     """Name, model and weights of everything to evaluate."""
-    if isinstance(models, str | nn.Module):
-        return [(None, models, None)]
+    if isinstance(models, str | os.PathLike | nn.Module):
+        models = [models]
     if isinstance(models, dict):
-        return [(str(name), model, None) for name, model in models.items()]
+        models = [(str(name), model, None) for name, model in models.items()]
+    if not isinstance(models, list | tuple):
+        raise OptionError(
+            "expected a module or the name of one, a mapping of names to modules, or a list, got "
+            f"{type(models).__name__}"
+        )
     listed = [one if isinstance(one, tuple) else (None, one, None) for one in models]
     if not listed:
         raise OptionError("expected at least one model, got none")
-    return listed
+    return [
+        (name, os.fspath(model) if isinstance(model, os.PathLike) else model, weights)
+        for name, model, weights in listed
+    ]
 
 
 def _subject(
@@ -316,15 +341,17 @@ def _subject(
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = known is not None or (wanted["mean"] is not None and wanted["std"] is not None)
-    return Subject(label, network, found, how, states, shape, place, facts)
+    return Subject(label, network, found, how, states, shape, place, facts, loaded.classes)
 
 
-def _classes_of(subjects: list[Subject], source: ExampleSource) -> list[str]:
+def _classes_of(
+    subjects: list[Subject], source: ExampleSource, training: ExampleSource | None
+) -> list[str]:
     """Class names, the same for all models.
 
     Raises:
         OptionError: models of different numbers of classes, or two of the same name.
-        LabelError: the data has more classes than the models.
+        LabelError: the data has more classes than the models, or others in their place.
     """
     numbers = {one.head.num_classes for one in subjects}
     if len(numbers) > 1:
@@ -337,16 +364,25 @@ def _classes_of(subjects: list[Subject], source: ExampleSource) -> list[str]:
             f"two models are called {twice!r}; name them, as in "
             "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
         )
-    return class_names(source, numbers.pop())
+    if training is not None:
+        check_labels_agree(
+            source.classes, training.classes, whose=f"the evaluated {source.spec}",
+            where=f"the training data {training.spec}", step="classes= (--classes)",
+        )  # fmt: skip
+    count = numbers.pop()
+    named = [class_names(source, count, one.classes) for one in subjects]  # holds every model to it
+    return named[0]
 
 
 def _check_options(settings: dict[str, Any]) -> None:
     share = settings["validation_share"]
     if not 0 < share < 1:
         raise OptionError(f"expected validation_share in (0, 1), got {share}")
-    for name in ("feature_examples", "map_examples"):
-        if settings[name] < 10:
-            raise OptionError(f"expected {name} >= 10, got {settings[name]}")
+    least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
+             "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
+    for name, smallest in least.items():
+        if settings[name] is not None and settings[name] < smallest:
+            raise OptionError(f"expected {name} >= {smallest}, got {settings[name]}")
 
 
 def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
@@ -357,20 +393,42 @@ def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
             raise OptionError(why)
 
 
-def _radii(given: Sequence[float] | None, usual: tuple[float, ...]) -> tuple[float, ...]:
+def _radii(
+    given: Sequence[float] | None, usual: tuple[float, ...], *, most: float
+) -> tuple[float, ...]:
     """Radii in ascending order, 0 among them.
 
     Raises:
-        OptionError: one is negative or above 1 pixel range per pixel.
+        OptionError: one is negative or above ``most``.
     """
     radii = usual if given is None else tuple(float(one) for one in given)
     if not all(math.isfinite(one) and one >= 0 for one in radii):
         raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
+    if max(radii, default=0.0) > most:
+        raise OptionError(
+            f"expected every epsilon of FGSM and PGD in L-infinity in [0, {most:g}], the pixel "
+            f"scale, got {list(radii)}; 8 of 255 is {8 / 255:.4f}"
+        )
     return tuple(sorted({0.0, *radii}))
 
 
-def _images(data: Any, split: str | None, classes: Sequence[str] | None) -> ExampleSource:
-    source = open_source(data, split=split, classes=classes)
+def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
+    """The root of each named dataset among ``data``.
+
+    Raises:
+        OptionError: none of them is one, so that a root would change nothing.
+    """
+    named = [one for one in data if isinstance(one, str) and one in DATASETS]
+    if root is not None and not named:
+        raise OptionError(f"data_root is for named datasets ({', '.join(DATASETS)}); leave it out")
+    return {} if root is None else dict.fromkeys(named, root)
+
+
+def _images(
+    data: Any, split: str | None, classes: Sequence[str] | None, roots: dict[str, Any]
+) -> ExampleSource:
+    root = roots.get(data) if isinstance(data, str) else None
+    source = open_source(data, split=split, classes=classes, data_root=root)
     if isinstance(source, EmbeddingSource):
         raise OptionError(
             f"{source.spec} holds embeddings; an evaluation needs examples a model can be run on"

@@ -105,7 +105,7 @@ def run_score(config: ScoreConfig) -> ScoreTable:
 
 
 def score(
-    model: str | nn.Module | Head | Tensor | None,
+    model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
     data: Any,
     *,
     scores: Sequence[str] | None = None,
@@ -182,6 +182,8 @@ def score(
         >>> len(table), table.scores[:2]
         (449, ['avh', 'target_angle'])
     """
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
     if sample not in SAMPLES:
         raise OptionError(f"expected sample to be one of {', '.join(SAMPLES)}, got {sample!r}")
     folder = None if out is None else RunFolder(out)
@@ -209,17 +211,20 @@ def score(
     }
     with ExitStack() as stack:
         scorer: Scorer
+        known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            about["model"] = {"spec": "stored head", "digest": tensors_digest(stored.weight)}
+            parts = [one for one in (stored.weight, stored.bias) if one is not None]
+            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
             loaded = loaded_model(model, weights, num_classes, seed)
-            known = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = wanted_preprocessing(known, size, mean, std)
+            known = loaded.classes
+            own = preprocessing or loaded.preprocessing or Preprocessing()
+            wanted = wanted_preprocessing(own, size, mean, std)
             scorer = ModelScorer(
                 source,
                 loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
@@ -235,7 +240,7 @@ def score(
             about["model"] = _model_facts(loaded, scorer)
             about["preprocessing"] = dataclasses.asdict(wanted)
             about["precision"] = scorer.precision
-        about["classes"] = class_names(source, scorer.num_classes)
+        about["classes"] = class_names(source, scorer.num_classes, known)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
         about["scores"] = score_facts(plan.specs)
         about["batch_size"] = scorer.batch_size

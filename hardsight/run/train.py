@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hardsight._optional import require
 from hardsight.config import config_from
-from hardsight.errors import ConfigError, OptionError
+from hardsight.errors import ConfigError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._device import borrowed, chosen_device, chosen_workers
+from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
@@ -91,7 +92,7 @@ def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> Trai
 
 
 def train(
-    model: str | nn.Module | Mapping[str, Any],
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
     data: Any,
     *,
     out: str | os.PathLike[str],
@@ -145,6 +146,8 @@ def train(
     net = started.get("name")
     if isinstance(net, nn.Module):
         started["name"] = type(net).__name__
+    elif isinstance(net, os.PathLike):  # such as the folder of a trained model
+        started["name"] = os.fspath(net)
     given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
@@ -165,6 +168,7 @@ def run_recipe(
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = loaded_for(config.model, model, sources, seed=config.seed)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
+    _check_outputs(loaded.model, sources)
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
     watched = _watched(config, sources, track_on)
@@ -223,11 +227,35 @@ def loaded_for(
         )
 
 
+def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
+    """Two training examples as the model takes them, where it is."""
+    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    pixels = Pixels(sources.train.how, channels_last=False, device=place)
+    rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
+    return pixels.normalised(torch.stack(rows))
+
+
+def _check_outputs(model: nn.Module, sources: Sources) -> None:
+    """Raise before the first step, where a GPU would end in an assertion of its own.
+
+    Raises:
+        ModelError: a class has no output.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        inputs = _two_inputs(model, sources)
+        with borrowed(model, inputs.device):
+            outputs = logits_of(model(inputs)).shape[1]
+    if outputs < len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} outputs, one per class of "
+            f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
+            f"{len(sources.classes)}, or train on fewer classes"
+        )
+
+
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
     """The classifier head, verified on two training images."""
-    pixels = Pixels(sources.train.how, channels_last=False, device=torch.device("cpu"))
-    rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
-    return find_head(model, pixels.normalised(torch.stack(rows)), name=config.head)
+    return find_head(model, _two_inputs(model, sources), name=config.head)
 
 
 def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
@@ -399,7 +427,6 @@ def _keep(
     from hardsight.run._train_records import plain_state
 
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
-    stored.write(result.folder, plain_state(result.model.state_dict()))
     content = {
         "best_epoch": result.best_epoch,
         "test": result.test,
@@ -408,6 +435,6 @@ def _keep(
         "history": result.history,
         **recipe,
     }
-    part = result.folder / f"{_RESULT}.part"
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(result.folder / _RESULT)
+    with writing(result.folder, step=AGAIN):
+        stored.write(result.folder, plain_state(result.model.state_dict()))
+        write_json(result.folder / _RESULT, content)  # last: says that all of it is there

@@ -36,6 +36,7 @@ from hardsight.selftrain._thresholds import check_portion, ranks_of, thresholds_
 
 RULES = ("cbst", "cbst+avh", "avc", "crst-mrkld", "crst-lrent")
 COMPARISONS = (">=", ">")
+EMPTIES = ("never", "one")
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,8 +335,8 @@ def _check_options(portion: float, rule: str, empty: str, comparison: str, alpha
     if rule not in RULES:
         raise UnknownNameError(unknown_name("rule", rule, list(RULES)))
     check_portion(portion)
-    if empty not in ("never", "one"):
-        raise OptionError(f"unknown empty {empty!r}. Known: never, one")
+    if empty not in EMPTIES:
+        raise OptionError(f"unknown empty {empty!r}. Known: {', '.join(EMPTIES)}")
     if comparison not in COMPARISONS:
         raise OptionError(f"unknown comparison {comparison!r}. Known: {', '.join(COMPARISONS)}")
     check_alpha(alpha)

@@ -22,11 +22,12 @@ from hardsight.errors import (
     LabelError,
     MissingDataError,
     ModelError,
+    NonFiniteError,
     OptionError,
     OutputError,
     ShapeError,
 )
-from hardsight.models import SmallCNN
+from hardsight.models import SmallCNN, StoredModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate import EvaluateConfig, evaluate, named_model, run_evaluate
 from hardsight.stats import mcnemar
@@ -127,6 +128,15 @@ def test_comparison_is_paired(card, direct):
     assert row["difference"] == pytest.approx(right["second"].mean() - right["first"].mean())
     keys = {one["key"] for one in compared["rows"]}
     assert keys == {"top1", "nll", "brier", "margin", "auroc", "fgsm", "pgd_linf", "pgd_l2"}
+
+
+def test_likelihoods_are_compared_on_the_examples_that_calibration_is_judged_on(card):
+    rows = {row["key"]: row for row in card["comparisons"][0]["rows"]}
+    first, second = (model["calibration"]["before"] for model in card["models"])
+    for key in ("nll", "brier"):
+        assert (rows[key]["first"], rows[key]["second"]) == (first[key], second[key])
+        assert rows[key]["n"] == 72
+    assert rows["margin"]["n"] == rows["top1"]["n"] == 90
 
 
 def test_temperature_is_fitted_on_other_examples_than_it_is_judged_on(card):
@@ -319,6 +329,46 @@ def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
     assert model["margin"]["all"]["n"] == 90 - bad
 
 
+class Torn(Flat):
+    """NaN for the image whose first pixel has a certain value, right for all others."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, images):
+        logits = super().forward(images)
+        torn = (255 * images[:, 0, 0, 0]).round() == self.value
+        return torch.where(torn[:, None], torch.nan, logits)
+
+
+def test_models_with_nan_for_different_examples_are_compared_on_those_both_have(tmp_path):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 200, (40, 8, 8), dtype=np.uint8)
+    images[:, 0, 0] = 0
+    images[11, 0, 0], images[30, 0, 0] = 250, 251
+    np.savez(tmp_path / "own.npz", images=images, labels=np.arange(40) % 10)
+    foreign = draw.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    foreign[:, 0, 0] = 0
+    np.savez(tmp_path / "foreign.npz", images=foreign, labels=np.arange(30) % 2)
+    a, b = Torn(250), Torn(251)
+    b.fc.load_state_dict(a.fc.state_dict())
+    options = {**QUICK, "attack_examples": 40, "epsilons": (0.1,), "epsilons_l2": (0.1,),
+               "attack_steps": 1, **PLAIN}  # fmt: skip
+    card = evaluate({"a": a, "b": b}, tmp_path / "own.npz", ood=[tmp_path / "foreign.npz"],
+                    **options)  # fmt: skip
+    # the same weights: whatever both models answer, they answer alike
+    rows = [row for row in card["comparisons"][0]["rows"] if row["key"] != "top1"]
+    assert {row["key"] for row in rows} == {
+        "nll", "brier", "margin", "auroc", "fgsm", "pgd_linf", "pgd_l2"
+    }  # fmt: skip
+    assert {row["n"] for row in rows if row["key"] == "auroc"} == {38 + 30}
+    assert {row["n"] for row in rows if row["key"] in ("margin", "fgsm", "pgd_l2")} == {38}
+    for row in rows:
+        assert row["difference"] == 0, row
+        assert row["p"] == 1, row
+
+
 def test_bad_input_says_what_was_expected(nets, files, tmp_path):
     data = files / "digits.npz"
     with pytest.raises(LabelError, match=r"digits.npz has 10 classes, the model 4"):
@@ -339,6 +389,24 @@ def test_bad_input_says_what_was_expected(nets, files, tmp_path):
         evaluate(Flat(), normalised, **options, **PLAIN)
     with pytest.raises(OptionError, match="every epsilon to be >= 0, got"):
         evaluate(Flat(), data, **{**QUICK, "epsilons": (-0.1,)}, **PLAIN)
+    with pytest.raises(
+        OptionError, match=r"in \[0, 1\], the pixel scale, got .*8 of 255 is 0.0314"
+    ):
+        evaluate(Flat(), data, **{**QUICK, "epsilons": (8,)}, **PLAIN)
+    for key, value, said in [
+        ("attack_steps", 0, "attack_steps >= 1, got 0"),
+        ("attack_examples", -1, "attack_examples >= 0, got -1"),
+        ("explain_examples", -2, "explain_examples >= 0, got -2"),
+        ("batch_size", 0, "batch_size >= 1, got 0"),
+        ("seed", -1, "seed >= 0, got -1"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            evaluate(Flat(), data, **{**QUICK, key: value})
+    with pytest.raises(OptionError, match=r"every std to be above 0, got \(0.0,\)"):
+        evaluate(Flat(), data, mean=(0.5,), std=(0.0,), **QUICK)
+    for nothing in (None, 5):
+        with pytest.raises(OptionError, match=r"expected a module or the name of one, .* got"):
+            evaluate(nothing, data, **QUICK)
     np.savez(tmp_path / "e.npz", embeddings=np.ones((4, 2), "f4"), labels=[0, 1, 0, 1])
     with pytest.raises(OptionError, match="holds embeddings; an evaluation needs examples"):
         evaluate(Flat(), tmp_path / "e.npz", **QUICK)
@@ -349,6 +417,88 @@ def test_bad_input_says_what_was_expected(nets, files, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="choose another --out"):
         evaluate(Flat(), data, out=tmp_path / "file", **QUICK)
+
+
+def test_a_model_without_a_finite_output_is_refused_with_a_next_step(files):
+    class Silent(Flat):
+        def forward(self, images):
+            few = len(images) <= 8  # on which the head is looked for
+            return super().forward(images) * (1.0 if few else torch.nan)
+
+    with pytest.raises(NonFiniteError, match=r"no finite output for any of the 90 .* check its"):
+        evaluate(Silent(), files / "digits.npz", **QUICK)
+
+
+def test_foreign_data_without_a_finite_output_gets_a_note(files):
+    class Bright(Flat):
+        def forward(self, images):
+            bright = images.mean((1, 2, 3)) > 0.4
+            return torch.where(bright[:, None], torch.nan, super().forward(images))
+
+    (model,) = evaluate(Bright(), files / "digits.npz", ood=[files / "noise.npz"], **QUICK)[
+        "models"
+    ]
+    assert model["ood"][0]["avc"] == {"note": "no foreign example has a finite output"}
+
+
+def test_an_example_that_only_one_model_could_read_stops_the_comparison(files):
+    inputs, labels = digits("test")
+
+    class Flaky(TensorDataset):
+        reads = 0
+
+        def __getitem__(self, index):
+            self.reads += index == 50
+            if index == 50 and self.reads == 2:
+                raise OSError("the share is gone")
+            return super().__getitem__(index)
+
+    with pytest.raises(DataError, match=r"read 89 of the examples of Flaky, .* \(90\), so"):
+        evaluate({"a": Flat(), "b": Flat()}, Flaky(inputs[:90], labels[:90]), workers=0, **QUICK)
+
+
+def test_pixels_that_do_not_fit_cost_an_unasked_card_its_attacks_only(files):
+    normalised = TensorDataset(torch.linspace(-2, 2, 1280).view(20, 1, 8, 8), torch.arange(20) % 10)
+    options = {**QUICK, "attack_examples": 4, **PLAIN}
+    (model,) = evaluate(Flat(), normalised, **options)["models"]
+    assert "pass the mean and std" in model["robustness"]["note"]
+    assert model["accuracy"]["top1"]["n"] == 20
+
+
+def test_one_foreign_dataset_and_a_folder_need_no_list(files, tmp_path):
+    how = Preprocessing()
+    (tmp_path / "net").mkdir()
+    StoredModel("small_cnn", {}, how, ()).write(tmp_path / "net", SmallCNN().state_dict())
+    card = evaluate(tmp_path / "net", files / "digits.npz", ood=files / "noise.npz", **QUICK)
+    assert len(card["ood"]) == 1
+    assert card["models"][0]["name"] == str(tmp_path / "net")
+
+
+def test_named_data_is_found_below_the_root_that_the_error_asks_for(tmp_path):
+    inputs, labels = digits("test")
+    images = (255 * inputs[:40, 0]).round().byte().numpy()
+    (tmp_path / "mnist").mkdir()
+    for name, array in (("images-idx3", images), ("labels-idx1", labels[:40].byte().numpy())):
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+        (tmp_path / f"mnist/t10k-{name}-ubyte").write_bytes(head + array.tobytes())
+    card = evaluate(Flat(), "mnist", split="test", data_root=tmp_path, **QUICK)
+    assert card["data"]["rows"] == 40
+    with pytest.raises(
+        OptionError, match=r"data_root is for named datasets \(.*mnist.*leave it out"
+    ):
+        evaluate(Flat(), "builtin:digits", split="test", data_root=tmp_path, **QUICK)
+
+
+def test_an_equals_sign_in_the_path_of_weights_is_no_name():
+    assert named_model("net.py:make@runs/lr=0.1/w.safetensors") == (
+        None, "net.py:make", "runs/lr=0.1/w.safetensors"
+    )  # fmt: skip
+    assert named_model("EL=net.py:make@runs/lr=0.1/w.pt") == (
+        "EL",
+        "net.py:make",
+        "runs/lr=0.1/w.pt",
+    )
+    assert named_model("amc13:width=0.5@w.pt") == (None, "amc13:width=0.5", "w.pt")
 
 
 def test_models_by_name_with_their_weights(nets, files, tmp_path):

@@ -23,7 +23,8 @@ from hardsight.errors import (
     ShapeError,
     UnknownNameError,
 )
-from hardsight.models import SmallCNN
+from hardsight.models import SmallCNN, StoredModel
+from hardsight.preprocessing import Preprocessing
 from hardsight.run.score import ScoreConfig, run_score
 from hardsight.table import RunFolder
 
@@ -227,6 +228,36 @@ def test_a_finished_run_is_never_overwritten(embeddings_file, tmp_path):
         hs.score(None, embeddings_file, out=tmp_path / "run")
     again = hs.score(None, embeddings_file, out=tmp_path / "run", resume=True)
     assert len(again) == 500
+
+
+def test_a_finished_table_is_not_passed_off_as_one_of_other_data(embeddings_file, tmp_path):
+    hs.score(None, embeddings_file, out=tmp_path / "run")
+    stored = dict(np.load(embeddings_file))
+    np.savez(tmp_path / "few.npz", **{**stored, "embeddings": stored["embeddings"][:90],
+                                      "labels": stored["labels"][:90]})  # fmt: skip
+    with pytest.raises(RunMismatchError, match="was made with other data; resume with the same"):
+        hs.score(None, tmp_path / "few.npz", out=tmp_path / "run", resume=True)
+    np.savez(embeddings_file, **{**stored, "bias": stored["bias"][::-1]})
+    with pytest.raises(RunMismatchError, match="was made with other model"):
+        hs.score(None, embeddings_file, out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("wide", ["embeddings", "class_weights", "bias"])
+def test_stored_tensors_of_different_precision_give_the_same_scores(
+    embeddings_file, tmp_path, wide
+):
+    stored = dict(np.load(embeddings_file))
+    np.savez(tmp_path / "wide.npz", **{**stored, wide: stored[wide].astype(np.float64)})
+    expected = hs.score(None, embeddings_file)
+    found = hs.score(None, tmp_path / "wide.npz")
+    np.testing.assert_allclose(found.column("avh"), expected.column("avh"), rtol=1e-5)
+    assert (found.column("prediction") == expected.column("prediction")).all()
+    assert found.metadata["bias"] == expected.metadata["bias"]
+
+
+def test_a_trained_model_is_taken_by_the_path_of_its_folder(tmp_path):
+    StoredModel("small_cnn", {}, Preprocessing(), ()).write(tmp_path, SmallCNN().state_dict())
+    assert len(hs.score(tmp_path, "builtin:digits", split="test")) == 449
 
 
 def test_an_unfinished_run_is_named_and_not_touched(embeddings_file, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 import hardsight as hs
@@ -47,6 +48,16 @@ def test_a_portion_outside_its_range_is_refused(key, value):
         ({"rounds": 0}, ConfigError, "rounds to be at least 1, got 0"),
         ({"retrain": 0}, ConfigError, "retrain.epochs to be at least 1, got 0"),
         ({"batch_size": 0}, ConfigError, "batch_size to be at least 1"),
+        ({"empty": "nver"}, ConfigError, r"unknown empty 'nver'. Did you mean 'never'\?"),
+        ({"comparison": ">>"}, ConfigError, "unknown comparison '>>'"),
+        ({"alpha": 0.0}, OptionError, "expected alpha above 0, got 0.0"),
+        ({"mrkld_weight": -1.0}, OptionError, "mrkld_weight of at least 0, got -1.0"),
+        ({"entropy_weight": -0.1}, OptionError, "entropy_weight of at least 0, got -0.1"),
+        (
+            {"rule": "entropy", "entropy_weight": 0.0},
+            OptionError,
+            "'entropy' needs an entropy_weigh",
+        ),
         ({"retrain": {"optimizer": "sdg"}}, ConfigError, "epochs"),
         ({"portions": 0.2}, ConfigError, "unknown key 'portions'. Did you mean 'portion"),
     ],
@@ -193,3 +204,38 @@ def test_a_model_that_gives_nan_for_an_example_names_it():
     with pytest.raises(NonFiniteError, match=r"1 of 5 target examples, first d \(position 3\)"):
         seen_by(model, inputs.split(2), sample=torch.ones(2, 2), device=torch.device("cpu"),
                 precision="float32", id_of=lambda at: "abcde"[at])  # fmt: skip
+
+
+def test_a_file_in_the_place_of_the_run_is_named(net, source, target, settings, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(hs.errors.OutputError, match="file is no folder; choose another out"):
+        hs.adapt(net, source, target, out=tmp_path / "file", **settings)
+
+
+def test_a_trained_model_is_taken_by_the_path_of_its_folder(
+    net, source, target, settings, tmp_path
+):
+    first = hs.train("small_cnn", source, out=tmp_path / "first", epochs=1, device="cpu")
+    options = {**settings, "pretrain": 0, "rounds": 1}
+    done = hs.adapt(first.folder, source, target, out=tmp_path / "run", **options)
+    assert len(done.accuracy()) == 2
+    turned = MemorySource(source.images, source.labels, classes=("low", "middle", "top"), spec="b")
+    with pytest.raises(
+        hs.errors.LabelError, match="'low' is label 0 in b and label 2 in the model"
+    ):
+        hs.adapt(first.folder, turned, turned, out=tmp_path / "turned", **options)
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
+    net, source, target, settings, tmp_path, monkeypatch
+):
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    options = {**settings, "rounds": 1, "pretrain": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr("hardsight.run._adapt_rounds.save_file", full)
+        with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
+            hs.adapt(net, source, target, out=tmp_path / "run", **options)
+    done = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **options)
+    assert len(done.accuracy()) == 2

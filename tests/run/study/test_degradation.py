@@ -86,3 +86,11 @@ def test_levels_and_data_that_cannot_be_used_are_explained(embeddings_file):
         )  # fmt: skip
     with pytest.raises(DataError, match="only pictures by position can be degraded"):
         hs.study_degradation(SmallCNN(), embeddings_file)
+
+
+def test_a_study_of_no_pictures_is_refused():
+    for limit in (0, -1):
+        with pytest.raises(
+            OptionError, match=f"expected a limit of at least 1 picture, got {limit}"
+        ):
+            hs.study_degradation(SmallCNN(), "builtin:digits", split="test", limit=limit)

@@ -223,3 +223,10 @@ def test_an_index_that_repeats_or_runs_out_is_named(tmp_path, table, rows, messa
 def test_a_score_the_table_does_not_have_is_named(tmp_path, table):
     with pytest.raises(TableError, match=r"unknown score 'avhh'. Did you mean 'avh'"):
         study_human(table, tmp_path / "none.csv", scores=["avhh"])
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 5, float("nan")])
+def test_a_level_at_which_nothing_can_be_decided_is_refused(people, alpha):
+    columns = {name: people[name] for name in SCORES}
+    with pytest.raises(OptionError, match=rf"expected alpha in \(0, 1\), got {alpha}"):
+        human_study(columns, people["frequency"], labels=people["labels"], alpha=alpha)

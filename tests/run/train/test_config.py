@@ -68,6 +68,21 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("loss={name = 'focal', class_balance = 2}", r"class_balance in \[0, 1\], got 2"),
         ("data.imbalance=0.5", "expected data.imbalance of at least 1, .* got 0.5"),
         ("data.validation=1.0", r"expected data.validation in \[0, 1\)"),
+        ("optimizer.lr=-1", "expected optimizer.lr to be at least 0, got -1"),
+        ("optimizer.weight_decay=-1", "expected optimizer.weight_decay to be at least 0, got -1"),
+        ("optimizer.betas=[0.9, 1.5]", r"expected optimizer.betas in \[0, 1\), got \(0.9, 1.5\)"),
+        (
+            "optimizer={momentum = 0, nesterov = true}",
+            "optimizer.nesterov needs a momentum above 0",
+        ),
+        ("schedule.warmup_epochs=-2", "expected schedule.warmup_epochs to be at least 0, got -2"),
+        ("gradient_clip=-1", "expected gradient_clip to be above 0, got -1"),
+        ("loss={name = 'amc', ramp = 'linear'}", "loss amc: the ramp 'linear' needs ramp_epochs"),
+        ("loss={name = 'amc', ramp_epochs = 9}", "loss amc: ramp_epochs = 9.0 needs a ramp"),
+        ("loss={name = 'amc', start_epoch = -1}", "start_epoch to be at least 0, got -1"),
+        ("workers=-1", "expected workers to be at least 0, got -1"),
+        ("data.size=[0, 8]", r"expected data.size of at least 1 pixel, got \(0, 8\)"),
+        ("data.std=[0.0]", r"expected every data.std to be above 0, got \(0.0,\)"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_named(tmp_path, change, message):

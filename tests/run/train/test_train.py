@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -23,6 +25,7 @@ from hardsight.errors import (
     ConfigError,
     DataError,
     MissingExtraError,
+    ModelError,
     NonFiniteError,
     OptionError,
     RunExistsError,
@@ -31,6 +34,7 @@ from hardsight.errors import (
 from hardsight.models import load_model
 from hardsight.run import _train_records
 from hardsight.run._train_setup import split_rows
+from hardsight.run.evaluate import evaluate
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -171,6 +175,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         patch.setattr(Path, "replace", lambda *a: renames.append(a[1].name) or original(*a))
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
+        "recipe.json",
         *["best.safetensors", "metrics.csv", "last.ckpt"] * 2,
         "model.safetensors", "model.json", "result.json",
     ]  # fmt: skip
@@ -187,6 +192,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
             patch.setattr(Path, "replace", replace)
             with pytest.raises(Died):
                 hs.train(net, images, out=out, **options)
+            if not survived:  # nothing is lost, so nothing has to be resumed
+                with pytest.raises(Died):
+                    hs.train(net, images, out=out, **options)
         done = hs.train(net, images, out=out, resume=True, **options)
         assert_same(weights(out), weights(tmp_path / "whole"))
         assert [row["epoch"] for row in done.history] == [1, 2]
@@ -413,7 +421,7 @@ def test_cudnn_tries_its_algorithms_only_when_asked(images, net, tmp_path, monke
 
 
 def test_autotune_and_deterministic_exclude_each_other(images, net, tmp_path):
-    with pytest.raises(OptionError, match="autotune chooses .* leave one out"):
+    with pytest.raises(OptionError, match=r"autotune chooses .* leave one out"):
         hs.train(
             net, images, out=tmp_path / "run", autotune=True, deterministic=True, **FAST
         )  # fmt: skip
@@ -550,3 +558,92 @@ def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path
     assert loaded.built_as == "small_cnn"
     assert second.preprocessing.mean == first.preprocessing.mean
     assert f"--model {second.folder} " in second.next_step
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Pictures of three classes to train on, told apart by their brightness; two to test on."""
+    for split, names in (("train", "cat dog fox"), ("test", "cat fox"), ("alien", "dog elk")):
+        for number, name in enumerate(("cat", "dog", "fox", "elk")):
+            folder = tmp_path / "photos" / split / name
+            if name in names.split():
+                folder.mkdir(parents=True)
+                for picture in range(12):
+                    pixels = np.random.default_rng(picture).integers(0, 20, (8, 8), dtype=np.uint8)
+                    Image.fromarray(pixels + np.uint8(70 * number)).save(folder / f"{picture}.png")
+    return tmp_path / "photos"
+
+
+def test_a_split_that_lacks_a_class_keeps_the_labels_of_the_training_split(photos, tmp_path):
+    options = {**FAST, "optimizer": {"name": "adam", "lr": 0.02}, "schedule": "constant"}
+    done = hs.train("small_cnn", photos, split="train", test_split="test", out=tmp_path / "run",
+                    epochs=12, track_test=True, **options)  # fmt: skip
+    assert done.test["accuracy"] == 1.0
+    examples = hs.read_table(done.tracked["test"] / "examples.parquet")
+    assert set(examples.column("label").tolist()) == {0, 2}
+    with pytest.raises(
+        hs.errors.LabelError, match=r"'fox' is label 1 in .* label 2 .* cat, dog, fox"
+    ):
+        hs.score(str(done.folder), photos, split="test")
+    table = hs.score(str(done.folder), photos, split="test", classes=("cat", "dog", "fox"))
+    assert (table.column("label") == table.column("prediction")).all()
+    quick = {"attack_examples": 0, "explain_examples": 0, "device": "cpu"}
+    with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 1 in .*classes= \(--classes\)"):
+        evaluate(str(done.folder), photos, split="test", **quick)
+    with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 2 in .* label 1 in"):
+        evaluate(done.model, photos, split="test", train=photos, train_split="train", **quick)
+    with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 1 in .* 'more'"):
+        hs.train("small_cnn", photos, split="train", out=tmp_path / "other", epochs=1,
+                 track_on={"more": photos / "test"}, **FAST)  # fmt: skip
+
+
+def test_a_split_of_other_classes_is_refused(photos, tmp_path):
+    with pytest.raises(DataError, match=r"\(cat, dog, fox\), got dog, elk in .* pass data.classes"):
+        hs.train("small_cnn", photos, split="train", test_split="alien", out=tmp_path / "r", **FAST)
+
+
+def test_a_model_with_fewer_outputs_than_classes_is_refused_before_it_is_trained(images, tmp_path):
+    small = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    with pytest.raises(ModelError, match=r"3 outputs, one per class of .*images.npz, got 2"):
+        hs.train(small, images, out=tmp_path / "run", **FAST)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_the_place_of_the_run_is_named(images, net, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(hs.errors.OutputError, match="file is no folder; choose another out"):
+        hs.train(net, images, out=tmp_path / "file", **FAST)
+
+
+def test_a_trained_model_is_taken_by_the_path_of_its_folder(images, tmp_path):
+    first = hs.train("small_cnn", images, out=tmp_path / "first", epochs=1, **FAST)
+    again = hs.train(first.folder, images, out=tmp_path / "again", epochs=1, **FAST)
+    assert again.best_epoch == 1
+
+
+@pytest.mark.parametrize("where", ["save_file", "csv.DictWriter"])
+def test_a_disk_that_is_full_for_weights_or_metrics_is_named(
+    images, net, tmp_path, monkeypatch, where
+):
+    def full(*args, **kwargs):
+        if where == "save_file":  # safetensors has an error of its own for it
+            raise SafetensorError("Error while serializing: I/O error: No space left on device")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"hardsight.run._train_records.{where}", full)
+    with pytest.raises(hs.errors.OutputError, match=r"cannot write .*No space left .* --resume"):
+        hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+
+
+def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path, monkeypatch):
+    from hardsight.models import _stored
+
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_stored, "save_file", full)
+        with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
+            hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    done = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
+    assert (done.folder / "result.json").exists()
