@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_labels
+from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
 from hardsight.kernels._support import CHUNK_BYTES, check_inputs
 
@@ -51,9 +51,11 @@ def linear_log_odds(
         MissingExtraError: Triton is not installed.
     """
     check_inputs(embeddings, labels, class_weights, bias)
+    check_indices(labels)
+    labels = labels.to(torch.int64)  # as uint8, an ignore_index of -100 would be class 156
     ignored = labels == ignore_index
     check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
-    labels = torch.where(ignored, -1, labels.to(torch.int64)).contiguous()
+    labels = torch.where(ignored, -1, labels).contiguous()
     bias = None if bias is None else bias.contiguous()
     log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
     return torch.where(ignored, 0.0, log_odds)

@@ -265,3 +265,13 @@ def test_a_label_that_is_no_class_gives_nan_where_nothing_checks_it(make_head, w
     )
     for place in (0, 3, 4):  # target angle, log-sum-exp, target logit
         assert torch.equal(statistics[place].isnan(), torch.arange(10) == 3)
+
+
+def test_ignored_labels_of_8_bits_are_told_from_classes():
+    # as uint8, -100 is 156
+    embeddings, class_weights = torch.eye(2, 160), torch.eye(160)
+    labels = torch.tensor([156, 1])
+    expected = linear_log_odds(embeddings, labels, class_weights)
+    found = linear_log_odds(embeddings, labels.to(torch.uint8), class_weights)
+    torch.testing.assert_close(found, expected)
+    assert expected[0] != 0
