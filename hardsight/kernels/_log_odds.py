@@ -137,10 +137,12 @@ def _linear_backward(
     d_b = None
     if needs_b:
         d_b = torch.empty(class_weights.shape[0], dtype=torch.float32, device=grad.device)
-    d_x, d_w = _products(fill, embeddings, class_weights, d_b, needs_x=needs_x, needs_w=needs_w)
+    d_x, d_w = _products(
+        fill, embeddings, class_weights, d_b, needs_x=needs_x, needs_w=needs_w, unit=unit
+    )
     return [
         _scaled(d_x, unit).to(embeddings.dtype) if d_x is not None else grad.new_empty(0),
-        _scaled(d_w, unit) if d_w is not None else grad.new_empty(0),
+        grad.new_empty(0) if d_w is None else d_w,
         _scaled(d_b, unit).to(bias.dtype)
         if d_b is not None and bias is not None
         else grad.new_empty(0),
@@ -333,9 +335,11 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
 
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product kept in float32, where this torch can."""
+    """Matrix product in float32; of bfloat16 rounded once, where this torch cannot keep it."""
     if _keeps_float32(first):
         return torch.mm(first, second, out_dtype=torch.float32)
+    if first.dtype == torch.float16:  # whose range a sum over many rows may leave
+        return torch.mm(first.float(), second.float())
     return torch.mm(first, second).float()
 
 

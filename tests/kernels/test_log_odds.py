@@ -275,3 +275,14 @@ def test_ignored_labels_of_8_bits_are_told_from_classes():
     found = linear_log_odds(embeddings, labels.to(torch.uint8), class_weights)
     torch.testing.assert_close(found, expected)
     assert expected[0] != 0
+
+
+def test_the_mean_over_many_half_precision_rows_does_not_overflow_the_weight_gradient():
+    # every row pulls on both classes by 200: their sum is beyond float16, their mean is not
+    rows = 512
+    embeddings = torch.full((rows, 2), 200.0, dtype=torch.float16)
+    class_weights = torch.zeros(2, 2, dtype=torch.float16, requires_grad=True)
+    labels = torch.zeros(rows, dtype=torch.int64)
+    linear_log_odds(embeddings, labels, class_weights).mean().backward()
+    expected = torch.tensor([[200.0, 200.0], [-200.0, -200.0]], dtype=torch.float16)
+    torch.testing.assert_close(class_weights.grad, expected)
