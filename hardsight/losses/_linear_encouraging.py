@@ -140,7 +140,9 @@ class LinearEncouragingLoss(HeadLossModule):
         """The same loss over the weight and bias of ``head``, shared with it, not copied."""
         module = super().from_head(head, **options)
         bias = getattr(head, "bias", None)
-        module.bias = bias if isinstance(bias, nn.Parameter) else None
+        if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):  # such as a buffer
+            bias = nn.Parameter(bias)
+        module.bias = bias
         return module
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -283,3 +283,15 @@ def test_bad_input_raises_what_was_expected():
     x[3, 0] = float("nan")
     with pytest.raises(NonFiniteError, match=r"1 of 23 .* at positions 3;"):
         linear_avh_loss(x, labels, w, scale=1.0, check_finite=True)
+
+
+def test_module_takes_a_bias_that_is_no_parameter():
+    class Frozen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.eye(3))
+            self.register_buffer("bias", torch.tensor([5.0, 0.0, 0.0]))
+
+    head, labels = Frozen(), torch.tensor([0, 1, 2])
+    found = LinearEncouragingLoss.from_head(head)(torch.eye(3), labels)
+    torch.testing.assert_close(found, encouraging_loss(torch.eye(3) + head.bias, labels))
