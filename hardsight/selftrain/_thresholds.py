@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from numbers import Real
 
 import numpy as np
 import torch
@@ -103,7 +103,7 @@ def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) ->
 
 def check_portion(portion: float) -> None:
     """Raise unless ``portion`` is in (0, 1]."""
-    if not (isinstance(portion, int | float) and math.isfinite(portion) and 0 < portion <= 1):
+    if not (isinstance(portion, Real) and 0 < portion <= 1):  # not where it is NaN
         raise OptionError(
             f"expected portion in (0, 1], the share of each class to keep, got {portion!r}"
         )
