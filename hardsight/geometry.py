@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_rows, check_width, is_traced
+from hardsight._checks import check_labels, check_rows, check_width, is_traced
 
 # Beyond this |cosine| an angle is recomputed from its chord. The rounding error of a float32
 # cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
@@ -126,7 +126,9 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
     Returns:
         ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class.
     """
+    check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
+    check_labels(labels, len(class_weights))  # else -1 would be the last class
     return angle_between(embeddings, class_weights[labels.long()])
 
 

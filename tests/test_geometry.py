@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardsight import geometry
-from hardsight.errors import ShapeError
+from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import (
     angle_between,
     pairwise_angles,
@@ -419,3 +419,9 @@ def test_the_arc_cosine_in_place_is_exact_by_either_library(monkeypatch, vectori
     found = geometry._acos_(cosines)
     assert found is cosines
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_target_angles_refuse_a_label_that_is_no_class(wrong):
+    with pytest.raises(LabelError, match=r"expected labels in \[0, 3\)"):
+        target_angles(torch.eye(3), torch.tensor([0, wrong, 1]), torch.eye(3))
