@@ -8,9 +8,11 @@ from hardsight.models import (
     MODELS,
     AlexNet,
     AMCNet,
+    EfficientNetLite0,
     EfficientNetSmall,
     MNISTNet,
     ResNet18,
+    SmallCNN,
     load_model,
 )
 
@@ -157,6 +159,14 @@ def test_the_seed_alone_decides_the_weights():
     assert not torch.equal(state(first), state(AlexNet(seed=4)))
     torch.manual_seed(1)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("network", [AlexNet, SmallCNN, EfficientNetLite0])
+def test_drawing_weights_leaves_the_random_state_of_a_gpu_alone(monkeypatch, network):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    network(seed=3)
+    assert seeded == []
 
 
 def test_a_name_may_carry_options():
