@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -103,7 +101,8 @@ def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) ->
 
 def check_portion(portion: float) -> None:
     """Raise unless ``portion`` is in (0, 1]."""
-    if not (isinstance(portion, Real) and 0 < portion <= 1):  # not where it is NaN
+    is_number = isinstance(portion, int | float | np.floating)
+    if not (is_number and 0 < portion <= 1):  # not where it is NaN
         raise OptionError(
             f"expected portion in (0, 1], the share of each class to keep, got {portion!r}"
         )
