@@ -60,8 +60,8 @@ def check_indices(labels: Tensor) -> None:
 def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise unless labels are integers in ``[0, num_classes)``.
 
-    The range is looked at on the CPU only: on an accelerator that would stop the queue, and an
-    index out of range raises there by itself.
+    The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
+    label that is no class raises when it is used, or gives NaN.
     """
     check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
