@@ -43,7 +43,8 @@ def linear_log_odds(
 
     Returns:
         ``[N]`` float32; larger is easier, ``inf`` with a single class. Gradients for
-        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required.
+        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required. On a GPU,
+        where labels are not looked at, one that is no class gives NaN.
 
     Raises:
         ShapeError: the tensors do not fit each other.
@@ -55,7 +56,9 @@ def linear_log_odds(
     labels = labels.to(torch.int64)  # as uint8, an ignore_index of -100 would be class 156
     ignored = labels == ignore_index
     check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
-    labels = torch.where(ignored, -1, labels).contiguous()
+    # to the kernels one under 0 is ignored: what is no class either goes beyond the last one
+    labels = torch.where(labels < 0, class_weights.shape[0], labels)
+    labels = labels.masked_fill(ignored, -1).contiguous()
     bias = None if bias is None else bias.contiguous()
     log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
     return torch.where(ignored, 0.0, log_odds)

@@ -286,3 +286,15 @@ def test_the_mean_over_many_half_precision_rows_does_not_overflow_the_weight_gra
     linear_log_odds(embeddings, labels, class_weights).mean().backward()
     expected = torch.tensor([[200.0, 200.0], [-200.0, -200.0]], dtype=torch.float16)
     torch.testing.assert_close(class_weights.grad, expected)
+
+
+@pytest.mark.parametrize("wrong", [20, -1])
+def test_a_label_that_is_neither_a_class_nor_ignored_gives_nan(make_head, monkeypatch, wrong):
+    # on a device the labels are not looked at; -1 often marks an example without a label
+    monkeypatch.setattr(_log_odds, "check_labels", lambda labels, classes: None)
+    head = make_head(10, 8, 20, torch.float32)
+    labels = head.labels.clone()
+    labels[3], labels[4] = wrong, -100
+    found = linear_log_odds(head.embeddings, labels, head.class_weights, head.bias)
+    assert torch.equal(found.isnan(), torch.arange(10) == 3)
+    assert found[4] == 0

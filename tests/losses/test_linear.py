@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_leaves
 from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
 from hardsight.losses import (
     LinearEncouragingLoss,
+    _linear_encouraging,
     avh_loss,
     encouraging_loss,
     linear_avh_loss,
@@ -295,3 +296,11 @@ def test_module_takes_a_bias_that_is_no_parameter():
     head, labels = Frozen(), torch.tensor([0, 1, 2])
     found = LinearEncouragingLoss.from_head(head)(torch.eye(3), labels)
     torch.testing.assert_close(found, encouraging_loss(torch.eye(3) + head.bias, labels))
+
+
+def test_a_negative_label_that_nobody_looks_at_is_not_read_as_the_last_class():
+    # on a GPU labels are not looked at
+    x, labels, w, _ = head()
+    labels = labels.clamp_min(0).index_fill(0, torch.tensor([3]), -1)
+    found = _linear_encouraging._log_odds_torch(x, labels, w, None)
+    assert torch.equal(found.isnan(), torch.arange(len(x)) == 3)
