@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import LabelError, NonFiniteError, OptionError, ShapeError
-from hardsight.selftrain._rows import Floats, Integers, Matrix, to_numpy
+from hardsight.selftrain._rows import Floats, Integers, Matrix, as_matrix, to_numpy
 
 EMPTY_RULES = ("never", "one")
 
@@ -58,6 +58,7 @@ def class_thresholds(
         Zou et al., Domain adaptation for semantic segmentation via class-balanced self-training,
         ECCV 2018. Chen et al., Angular Visual Hardness, ICML 2020, section 5.1.
     """
+    confidence, predictions = as_matrix(confidence), as_matrix(predictions)
     _check_vectors(confidence, predictions)
     values, classes = to_numpy(confidence), _integers(predictions, num_classes)
     if np.isnan(values).any():

@@ -103,3 +103,8 @@ def test_a_portion_may_be_a_number_of_numpy(kind):
     confidence, predictions = torch.tensor([0.9, 0.8]), torch.tensor([0, 0])
     found = class_thresholds(confidence, predictions, 1, portion=kind(0.5))
     torch.testing.assert_close(found, torch.tensor([0.9]))
+
+
+def test_lists_are_taken_as_well():
+    found = class_thresholds([0.9, 0.8, 0.7], [0, 0, 1], 2, portion=0.5)
+    torch.testing.assert_close(found, torch.tensor([0.9, 1.0], dtype=torch.float64))
