@@ -55,6 +55,16 @@ def test_the_amc_network_has_the_layers_of_table_2_of_its_paper():
     assert maps.shape == (1, 128, 6, 6)
 
 
+@pytest.mark.parametrize("network", [AMCNet, MNISTNet])
+def test_the_amc_networks_have_the_noise_the_slope_and_the_dropout_of_the_paper(network):
+    layers = list(network().body)
+    assert layers[0].std == 0.15
+    slopes = {layer.negative_slope for layer in layers if isinstance(layer, torch.nn.LeakyReLU)}
+    shares = [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)]
+    assert slopes == {0.1}
+    assert shares == [0.5, 0.5]
+
+
 def test_half_the_width_is_the_published_code_of_amc():
     widths = [layer.out_channels for layer in AMCNet(width=0.5).body if hasattr(layer, "stride")
               and hasattr(layer, "out_channels")]  # fmt: skip
