@@ -49,16 +49,21 @@ def check_width(embeddings: Tensor, class_weights: Tensor) -> None:
         )
 
 
-def check_labels(labels: Tensor, num_classes: int) -> None:
-    """Raise unless labels are integers in ``[0, num_classes)``.
-
-    The range is looked at on the CPU only: on an accelerator that would stop the queue, and an
-    index out of range raises there by itself.
-    """
+def check_indices(labels: Tensor) -> None:
+    """Raise unless labels are a vector of integers, of whatever value."""
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():
         raise LabelError(f"expected labels to be integers, got {labels.dtype}")
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Raise unless labels are integers in ``[0, num_classes)``.
+
+    The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
+    label that is no class raises when it is used, or gives NaN.
+    """
+    check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:

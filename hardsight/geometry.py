@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_rows, check_width, is_traced
+from hardsight._checks import check_labels, check_rows, check_width, is_traced
 
 # Beyond this |cosine| an angle is recomputed from its chord. The rounding error of a float32
 # cosine, about 1e-7, is amplified by 1 / sin(angle), here at most 7.
@@ -70,9 +70,10 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
         if ((norms > _TINY) & (norms < 1 / _TINY)).all():  # squares are in range
             return wide / norms.unsqueeze(-1), norms
     scaled, scale = _scaled(wide)
-    norms = _safe_norm(scaled)
-    is_zero = (norms == 0).unsqueeze(-1)
-    unit = torch.where(is_zero, 0.0, scaled / torch.where(is_zero, 1.0, norms.unsqueeze(-1)))
+    norms = _norm(scaled)
+    is_zero = norms == 0
+    unit = scaled / (norms + is_zero).unsqueeze(-1)
+    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)  # is 0 already; now its gradient is too
     return unit, norms * scale.squeeze(-1)
 
 
@@ -124,10 +125,25 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
         class_weights: ``[C, D]``.
 
     Returns:
-        ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class.
+        ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class. On
+        an accelerator, where labels are not looked at, a negative one gives NaN.
+
+    Raises:
+        ShapeError: the tensors do not fit each other.
+        LabelError: a label is no class.
     """
+    check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
-    return angle_between(embeddings, class_weights[labels.long()])
+    check_labels(labels, len(class_weights))
+    angles = angle_between(embeddings, class_weights[labels.long()])
+    if labels.device.type == "cpu" and not is_traced(labels):
+        return angles
+    return angles.masked_fill_(labels < 0, math.nan)  # nobody looked; -1 was the last class
+
+
+def unit_target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
+    """:func:`target_angles` of rows that are unit vectors (or zero) already."""
+    return _unit_angle(embeddings, class_weights[labels.long()])
 
 
 def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
@@ -180,12 +196,28 @@ def angles_from_cosines(
     ):
         return _acos_(cosines) if overwrite else torch.acos(cosines)
     near = cosines.abs() > _NEAR
-    far = torch.where(near, 0.0, cosines)
-    angles = _acos_(far) if overwrite else torch.acos(far)
     rows, columns = near.nonzero(as_tuple=True)
     parts = [slice(k, k + _PAIRS_AT_ONCE) for k in range(0, len(rows), _PAIRS_AT_ONCE)]
-    exact = [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
-    return angles.index_put((rows, columns), torch.cat(exact))
+    exact = torch.cat(
+        [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
+    )
+    if overwrite:
+        return _acos_(cosines.masked_fill_(near, 0.0)).index_put_((rows, columns), exact)
+    return torch.acos(cosines.masked_fill(near, 0.0)).index_put((rows, columns), exact)
+
+
+def safe_root_(squares: Tensor) -> Tensor:
+    """Square root of squares, which are overwritten; its gradient at 0 is 0, not infinite.
+
+    Here and elsewhere a mask is added, or filled in place, where ``torch.where`` with a number
+    would read better: on a GPU that number costs a launch of its own.
+
+    Example:
+        >>> safe_root_(torch.tensor([4.0, 0.0]))
+        tensor([2., 0.])
+    """
+    is_zero = squares == 0
+    return torch.add(squares.masked_fill_(is_zero, 1.0).sqrt(), is_zero, alpha=-1)
 
 
 def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,24 +226,22 @@ def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
     The scale carries no gradient: norms and directions do not depend on it.
     """
     largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
-    scale = torch.where(largest > 0, largest, 1.0)
+    scale = largest + (largest == 0)
     return vectors / scale, scale
 
 
-def _safe_norm(vectors: Tensor) -> Tensor:
+def _norm(vectors: Tensor) -> Tensor:
     """Norm with gradient 0, not NaN, at the zero vector."""
-    squares = vectors.square().sum(dim=-1)
-    is_zero = squares == 0
-    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, squares).sqrt())
+    return safe_root_(vectors.square().sum(dim=-1))
 
 
 def _unit_angle(first: Tensor, second: Tensor) -> Tensor:
-    apart = _safe_norm(first - second)  # 2 sin(angle / 2)
-    together = _safe_norm(first + second)  # 2 cos(angle / 2)
+    apart = _norm(first - second)  # 2 sin(angle / 2)
+    together = _norm(first + second)  # 2 cos(angle / 2)
     # two zero vectors: atan2(0, 0) has no gradient, and by convention the angle is pi / 2
-    undefined = (apart == 0) & (together == 0)
-    angle = 2 * torch.atan2(apart, torch.where(undefined, 1.0, together))
-    return torch.where(undefined, math.pi / 2, angle)
+    undefined = apart + together == 0
+    angle = 2 * torch.atan2(apart, together + undefined)
+    return angle.masked_fill_(undefined, math.pi / 2)
 
 
 def _bounded_acos(cosines: Tensor) -> Tensor:

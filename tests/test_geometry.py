@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardsight import geometry
-from hardsight.errors import ShapeError
+from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import (
     angle_between,
     pairwise_angles,
@@ -419,3 +419,22 @@ def test_the_arc_cosine_in_place_is_exact_by_either_library(monkeypatch, vectori
     found = geometry._acos_(cosines)
     assert found is cosines
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_target_angles_refuse_a_label_that_is_no_class(wrong):
+    with pytest.raises(LabelError, match=r"expected labels in \[0, 3\)"):
+        target_angles(torch.eye(3), torch.tensor([0, wrong, 1]), torch.eye(3))
+
+
+def test_a_negative_label_that_nobody_looks_at_is_not_read_as_the_last_class():
+    # on a GPU and under vmap labels are not looked at
+    labels = torch.tensor([[-1], [1]])
+    got = torch.vmap(lambda x, y: target_angles(x, y, torch.eye(3)))(torch.eye(3)[:2, None], labels)
+    torch.testing.assert_close(got, torch.tensor([[math.nan], [0.0]]), equal_nan=True)
+
+
+def test_an_infinite_gradient_stops_at_a_zero_vector():
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    row_norms(rows).log().sum().backward()  # the slope of the log at 0 is infinite
+    torch.testing.assert_close(rows.grad, torch.tensor([[0.0, 0.0], [0.12, 0.16]]))

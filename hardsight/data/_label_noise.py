@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.errors import LabelError, OptionError
+from hardsight.data._labels import check_range
+from hardsight.errors import OptionError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -65,7 +66,7 @@ def with_label_errors(
         raise OptionError(
             f"expected share in [0, 1] and at least 2 classes, got {share} and {num_classes}"
         )
-    _check_labels(labels, num_classes)
+    check_range(labels, num_classes)
     draw = np.random.default_rng([seed, _PURPOSE])
     count = round(share * len(labels))
     wrong = np.zeros(len(labels), bool)
@@ -116,7 +117,7 @@ def with_transitions(
         raise OptionError(
             f"expected every row of transitions to sum to 1, got {matrix[row].sum():g} in row {row}"
         )
-    _check_labels(labels, len(matrix))
+    check_range(labels, len(matrix))
     changed = _drawn(matrix[labels], np.random.default_rng([seed, _PURPOSE]))
     return changed, changed != labels
 
@@ -170,12 +171,3 @@ def _drawn(rows: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.i
     # the first class whose running sum exceeds a draw in [0, total): its weight is not 0
     found: NDArray[np.int64] = (at >= upto).sum(axis=1).astype(np.int64)
     return found
-
-
-def _check_labels(labels: NDArray[np.int64], num_classes: int) -> None:
-    outside = (labels < 0) | (labels >= num_classes)
-    if outside.any():
-        raise LabelError(
-            f"expected labels in [0, {num_classes}), got {int(labels[outside][0])} at position "
-            f"{int(outside.argmax())}"
-        )

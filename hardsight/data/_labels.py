@@ -116,6 +116,16 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
     return int(index[0])
 
 
+def check_range(labels: NDArray[np.integer[Any]], num_classes: int) -> None:
+    """Raise ``LabelError`` unless all labels are in ``[0, num_classes)``."""
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        raise LabelError(
+            f"expected labels in [0, {num_classes}), got {int(labels[outside][0])} at position "
+            f"{int(outside.argmax())}"
+        )
+
+
 def _repeats(names: tuple[str, ...]) -> bool:
     return len(set(names)) < len(names)
 

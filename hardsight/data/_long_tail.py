@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hardsight.data._labels import check_range
 from hardsight.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def long_tailed_rows(
 
     Raises:
         OptionError: ``ratio`` is below 1.
+        LabelError: a label is no class.
         DataError: a class would be left without an example.
 
     Example:
@@ -76,6 +78,7 @@ def long_tailed_rows(
         (55, 5)
     """
     given = np.asarray(labels)
+    check_range(given, num_classes)
     counts = long_tailed_counts(np.bincount(given, minlength=num_classes), ratio=ratio)
     order = np.random.default_rng([seed, 0x7A11]).permutation(len(given))
     kept = [order[given[order] == label][:count] for label, count in enumerate(counts)]

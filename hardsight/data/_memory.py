@@ -29,7 +29,7 @@ class MemorySource(ArraySource):
 
     Args:
         images: ``[N, H, W]`` or ``[N, H, W, 3]``, uint8.
-        labels: class indices, ``[N]``.
+        labels: one per picture, in any form that :func:`class_indices` takes.
         classes: names, position = label.
         spec: what they are called in messages and results.
         ids: one per picture; positions where there are none.
@@ -38,6 +38,7 @@ class MemorySource(ArraySource):
     Raises:
         DataError: the images are not uint8, or there are none.
         ShapeError: lengths differ.
+        LabelError: a label is no class.
 
     Example:
         >>> dots = MemorySource(np.zeros((4, 8, 8), np.uint8), [0, 1, 0, 1], spec="dots")
@@ -61,9 +62,7 @@ class MemorySource(ArraySource):
                 f"expected images [N, H, W] or [N, H, W, 3] of uint8, got {list(images.shape)} of "
                 f"{images.dtype}"
             )
-        super().__init__(
-            spec, MemoryArray(images), np.asarray(labels, np.int64), classes=classes, ids=ids
-        )
+        super().__init__(spec, MemoryArray(images), labels, classes=classes, ids=ids)
         if human_counts is not None and len(human_counts) != len(images):
             raise ShapeError(
                 f"expected one row of human counts per image, got {len(human_counts)} for "
@@ -79,6 +78,7 @@ class MemorySource(ArraySource):
     def subset(self, rows: ArrayLike) -> MemorySource:
         """The pictures at ``rows``, in that order."""
         at = np.asarray(rows)
+        at = at if at.size else at.astype(np.int64)  # an empty list is one of floats
         counts = None if self.human_counts is None else self.human_counts[at]
         ids = [self.id_of(int(row)) for row in np.arange(len(self))[at]]
         return self._changed(

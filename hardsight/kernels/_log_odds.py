@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_labels
+from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
 from hardsight.kernels._support import CHUNK_BYTES, check_inputs
 
@@ -43,7 +43,8 @@ def linear_log_odds(
 
     Returns:
         ``[N]`` float32; larger is easier, ``inf`` with a single class. Gradients for
-        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required.
+        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required. On a GPU,
+        where labels are not looked at, one that is no class gives NaN.
 
     Raises:
         ShapeError: the tensors do not fit each other.
@@ -51,9 +52,13 @@ def linear_log_odds(
         MissingExtraError: Triton is not installed.
     """
     check_inputs(embeddings, labels, class_weights, bias)
+    check_indices(labels)
+    labels = labels.to(torch.int64)  # as uint8, an ignore_index of -100 would be class 156
     ignored = labels == ignore_index
     check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
-    labels = torch.where(ignored, -1, labels.to(torch.int64)).contiguous()
+    # to the kernels one under 0 is ignored: what is no class either goes beyond the last one
+    labels = torch.where(labels < 0, class_weights.shape[0], labels)
+    labels = labels.masked_fill(ignored, -1).contiguous()
     bias = None if bias is None else bias.contiguous()
     log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
     return torch.where(ignored, 0.0, log_odds)
@@ -135,10 +140,12 @@ def _linear_backward(
     d_b = None
     if needs_b:
         d_b = torch.empty(class_weights.shape[0], dtype=torch.float32, device=grad.device)
-    d_x, d_w = _products(fill, embeddings, class_weights, d_b, needs_x=needs_x, needs_w=needs_w)
+    d_x, d_w = _products(
+        fill, embeddings, class_weights, d_b, needs_x=needs_x, needs_w=needs_w, unit=unit
+    )
     return [
         _scaled(d_x, unit).to(embeddings.dtype) if d_x is not None else grad.new_empty(0),
-        _scaled(d_w, unit) if d_w is not None else grad.new_empty(0),
+        grad.new_empty(0) if d_w is None else d_w,
         _scaled(d_b, unit).to(bias.dtype)
         if d_b is not None and bias is not None
         else grad.new_empty(0),
@@ -331,9 +338,11 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
 
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product kept in float32, where this torch can."""
+    """Matrix product in float32; of bfloat16 rounded once, where this torch cannot keep it."""
     if _keeps_float32(first):
         return torch.mm(first, second, out_dtype=torch.float32)
+    if first.dtype == torch.float16:  # whose range a sum over many rows may leave
+        return torch.mm(first.float(), second.float())
     return torch.mm(first, second).float()
 
 

@@ -74,7 +74,8 @@ def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.
 
     Raises:
         OptionError: ``alpha`` is not positive, or a threshold is not.
-        ShapeError: ``thresholds`` does not hold one value per class.
+        ShapeError: ``logits`` is not floating point or has no classes, or ``thresholds`` does not
+            hold one value per class.
 
     Example:
         >>> import torch
@@ -102,9 +103,9 @@ def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.
 
 
 def _floating_classes_last(logits: Tensor) -> Tensor:
-    if not logits.is_floating_point() or logits.ndim == 0:
+    if not logits.is_floating_point() or logits.ndim == 0 or not logits.shape[logits.ndim > 1]:
         raise ShapeError(
-            "expected floating-point logits [N, C], [N, C, ...] or [C], got "
+            "expected floating-point logits [N, C], [N, C, ...] or [C] of at least one class, got "
             f"{logits.dtype} {list(logits.shape)}"
         )
     return classes_last(widen(logits))

@@ -1,5 +1,6 @@
 """Encouraging loss from embeddings and class weights, in bounded memory."""
 
+import math
 from typing import Any, Self
 
 import torch
@@ -140,7 +141,9 @@ class LinearEncouragingLoss(HeadLossModule):
         """The same loss over the weight and bias of ``head``, shared with it, not copied."""
         module = super().from_head(head, **options)
         bias = getattr(head, "bias", None)
-        module.bias = bias if isinstance(bias, nn.Parameter) else None
+        if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):  # such as a buffer
+            bias = nn.Parameter(bias)
+        module.bias = bias
         return module
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -205,6 +208,7 @@ def _log_odds_torch(
     own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
     if bias is not None:
         own = own + bias[labels]
+    own = own.masked_fill(labels < 0, math.nan)  # on a GPU nobody looked; -1 was the last class
     return own - other_logsumexp(_chunk_logits, embeddings, labels, class_weights, bias)
 
 

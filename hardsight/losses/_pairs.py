@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_matrix, check_rows, is_traced
-from hardsight.errors import LabelError, OptionError, ShapeError
+from hardsight._checks import check_indices, check_matrix, check_rows, is_traced
+from hardsight.errors import LabelError, OptionError
 from hardsight.losses._gather import gather_rows
 from hardsight.losses._reduce import check_choice, reduce_loss
 
@@ -79,10 +79,8 @@ def _groups(
         predictions = logits.argmax(dim=1)
         return predictions, torch.ones_like(predictions, dtype=torch.bool)
     check_rows(embeddings=embeddings, labels=labels)
-    if labels.ndim != 1:
-        raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
-    if labels.is_floating_point() or labels.is_complex():
-        raise LabelError(f"expected labels to be integers, got {labels.dtype}")
+    check_indices(labels)
+    labels = labels.long()  # as uint8, an ignore_index of -100 would be class 156
     takes_part = labels != ignore_index
     if labels.device.type == "cpu" and not is_traced(labels):
         negative = takes_part & (labels < 0)

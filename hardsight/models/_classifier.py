@@ -1,6 +1,7 @@
 """What our own networks share: a body, a linear head, and weights that a seed decides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,7 @@ class Classifier(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed):
             self.body = body()
             self.head = nn.Linear(embedding_width, num_classes)
 
@@ -39,6 +39,17 @@ class Classifier(nn.Module):
         """Logits ``[N, C]`` of images ``[N, channels, H, W]``."""
         logits: Tensor = self.head(self.features(images))
         return logits
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Draw weights on the CPU from a seed; no random state differs afterwards.
+
+    ``torch.manual_seed`` would also seed every GPU, which ``fork_rng`` of the CPU does not undo.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 class GaussianNoise(nn.Module):

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hardsight._optional import require
 from hardsight.errors import OptionError
+from hardsight.models._classifier import drawn_from
 from hardsight.models._weights import load_weights
 from hardsight.preprocessing import Preprocessing
 
@@ -39,6 +39,7 @@ class EfficientNetLite0(nn.Module):
         OptionError: ``channels`` is neither 1 nor 3.
 
     Example:
+        >>> import torch
         >>> net = EfficientNetLite0(num_classes=7, image_size=144)
         >>> net.eval().features(torch.zeros(2, 3, 144, 144)).shape
         torch.Size([2, 1280])
@@ -61,8 +62,7 @@ class EfficientNetLite0(nn.Module):
         if channels not in (1, 3):
             raise OptionError(f"expected 1 or 3 channels, got {channels}")
         package = require(_NETWORK, extra="models", feature=_FEATURE)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed):
             made: Any = package.EfficientNet.from_name(
                 "efficientnet-lite0", num_classes=_IMAGENET_CLASSES, image_size=image_size
             )

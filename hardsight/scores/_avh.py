@@ -11,9 +11,7 @@ def _hardness(angles: AngleSummary) -> Tensor:
     total = angles.total
     # all angles 0: the example says nothing of its class, and each class gets the same share
     silent = total == 0
-    return torch.where(
-        silent, 1 / angles.num_classes, angles.target / torch.where(silent, 1, total)
-    )
+    return (angles.target / (total + silent)).masked_fill_(silent, 1 / angles.num_classes)
 
 
 @score(
@@ -64,7 +62,7 @@ def _confidence(angles: Tensor) -> Tensor:
     closeness = torch.pi - angles
     total = closeness.sum(dim=1, keepdim=True)
     silent = total == 0  # opposite to every class at once
-    return torch.where(silent, 1 / angles.shape[1], closeness / torch.where(silent, 1, total))
+    return (closeness / (total + silent)).masked_fill_(silent, 1 / angles.shape[1])
 
 
 @score(

@@ -1,9 +1,9 @@
 import math
 
-import torch
 from torch import Tensor
 
 from hardsight.errors import ShapeError
+from hardsight.geometry import safe_root_
 from hardsight.registry import score
 from hardsight.scores._summary import logit_summary, target_summary
 from hardsight.scores._tiles import LogitSummary, TargetSummary
@@ -93,9 +93,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _el2n(targets: TargetSummary) -> Tensor:
     # the own class errs by 1 - p_y, which is what all others have together
-    squares = targets.others_prob.square() + targets.others_square
-    is_zero = squares == 0  # keeps the gradient finite
-    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, squares).sqrt())
+    return safe_root_(targets.others_prob.square() + targets.others_square)
 
 
 @score(

@@ -19,7 +19,13 @@ from torch.nn.functional import logsigmoid
 
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width, is_traced
 from hardsight.errors import OptionError, ShapeError
-from hardsight.geometry import unit_cosines, units_and_norms, widen, widen_together
+from hardsight.geometry import (
+    unit_cosines,
+    unit_target_angles,
+    units_and_norms,
+    widen,
+    widen_together,
+)
 from hardsight.scores._fused import can_fuse, fused_summaries
 from hardsight.scores._tiles import (
     AngleSummary,
@@ -29,13 +35,15 @@ from hardsight.scores._tiles import (
     Scratch,
     Summaries,
     TargetSummary,
+    all_columns,
     angle_tile,
     floored,
     logit_tile,
-    or_zero,
+    or_zero_,
     own_columns,
     scratch_logit_tile,
     scratch_prediction_tile,
+    with_exact_target,
 )
 
 IMPLS = ("auto", "torch", "triton")
@@ -76,8 +84,7 @@ def logit_summaries(logits: Tensor, labels: Tensor) -> tuple[LogitSummary, Targe
     check_matrix(logits=logits)
     check_rows(logits=logits, labels=labels)
     check_labels(labels, logits.shape[1])
-    columns = own_columns(labels, 0, logits.shape[1])
-    return logit_tile(widen(logits), columns, first_class=0)
+    return logit_tile(widen(logits), all_columns(labels), first_class=0)
 
 
 def head_summaries(
@@ -177,7 +184,13 @@ class TiledHead:
         for first in range(0, len(self.class_weights), self.classes_at_once):
             here = slice(first, first + self.classes_at_once)
             merged = _merge(merged, self._tile(unit, norms, labels, here))
-        return dataclasses.replace(merged, norms=norms if "norms" in self.parts else None)
+        angles = merged.angles
+        if angles is not None and is_traced(unit):
+            # pairs near 0 and pi cannot be picked out there; this one is known
+            exact = unit_target_angles(unit, labels, self._normalized[0])
+            angles = with_exact_target(angles, exact)
+        norms_asked = norms if "norms" in self.parts else None
+        return dataclasses.replace(merged, norms=norms_asked, angles=angles)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # nobody differentiates through the tile: work in memory that is used again
@@ -186,7 +199,10 @@ class TiledHead:
         unit, weights = widen_together(unit, all_weights[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
         cosines = unit_cosines(unit, weights, out=room)
-        columns = own_columns(labels, here.start, cosines.shape[1])
+        whole = cosines.shape[1] == len(all_weights)
+        columns = (
+            all_columns(labels) if whole else own_columns(labels, here.start, cosines.shape[1])
+        )
         angles = None
         decision: _Decision = (None, None, None)
         if not _LOGIT_PARTS.isdisjoint(self.parts):
@@ -250,7 +266,8 @@ def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> P
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     return AngleSummary(
-        target=first.target + second.target,  # 0 where the class is in the other part
+        # NaN where the class is in the other part, or in none
+        target=torch.where(first.target.isnan(), second.target, first.target),
         others=first.others + second.others,
         nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
         num_classes=first.num_classes + second.num_classes,
@@ -269,7 +286,7 @@ def _merge_logits(
         -gap, second.entropy - logsigmoid(-gap)
     )
     return LogitSummary(
-        decision.largest, decision.prediction, or_zero(log_total, decision.largest), entropy
+        decision.largest, decision.prediction, or_zero_(log_total, decision.largest), entropy
     )
 
 

@@ -8,13 +8,14 @@ tile's size is handed out page by page.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hardsight.geometry import angles_from_cosines
 
+_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
 _BLOCK = 32  # columns whose maximum is taken at once
 
 
@@ -109,12 +110,12 @@ class OwnColumns:
     """Where the own class of each example lies in a tile of classes.
 
     Attributes:
-        index: column, ``[N, 1]``, clamped into the tile.
-        inside: whether the own class is in this tile at all, ``[N, 1]``.
+        index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
+        inside: whether the own class is in this tile at all, ``[N, 1]``; ``None`` where it must be.
     """
 
     index: Tensor
-    inside: Tensor
+    inside: Tensor | None
 
     def filled(self, tile: Tensor, value: float | Tensor) -> Tensor:
         """``tile`` with the entries of the own classes replaced."""
@@ -126,9 +127,14 @@ class OwnColumns:
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
         """Entries of the own classes ``[N]``; ``missing`` where the class is in another tile."""
-        return torch.where(self.inside, tile.gather(1, self.index), missing).squeeze(1)
+        entries = tile.gather(1, self.index)
+        if self.inside is not None:
+            entries = torch.where(self.inside, entries, missing)
+        return entries.squeeze(1)
 
-    def _entries(self, tile: Tensor, value: float | Tensor) -> Tensor:
+    def _entries(self, tile: Tensor, value: float | Tensor) -> float | Tensor:
+        if self.inside is None:
+            return value
         return torch.where(self.inside, value, tile.gather(1, self.index))
 
 
@@ -139,16 +145,38 @@ def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
     return OwnColumns(position.clamp(0, width - 1), inside)
 
 
+def all_columns(labels: Tensor) -> OwnColumns:
+    """Columns of ``labels`` in a tile of all classes; one that is no class raises when it is read.
+
+    On a GPU the error ends the process, as that of ``cross_entropy`` does.
+    """
+    return OwnColumns(labels.long()[:, None], None)
+
+
 def angle_tile(
     cosines: Tensor, columns: OwnColumns, unit: Tensor, weights: Tensor, *, spare: bool
 ) -> AngleSummary:
     """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
     angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
-    target = columns.gathered(angles, 0.0)
+    target = columns.gathered(angles, math.nan)
     fill = columns.fill_ if spare else columns.filled
     nearest = fill(angles, math.inf).amin(dim=1)
     others = fill(angles, 0.0).sum(dim=1)
     return AngleSummary(target, others, nearest, num_classes=cosines.shape[1])
+
+
+def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
+    """``angles`` from cosines, with the own angle exact also near 0 and pi.
+
+    Where all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
+    one, so that every class has the same share.
+    """
+    count = angles.num_classes - 1
+    mean = angles.others / max(count, 1)
+    at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
+    alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
+    others = torch.where(alike, target * count, angles.others)
+    return replace(angles, target=target, others=others)
 
 
 def logit_tile(
@@ -164,8 +192,9 @@ def logit_tile(
     # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
     # that a class of probability 0 adds 0 and not NaN
     terms = probs * floored(below)
-    entropy = rest.log1p() - terms.sum(dim=1)
-    log_total = or_zero(rest.log1p(), largest)
+    log_total = rest.log1p()
+    entropy = log_total - terms.sum(dim=1)
+    log_total = or_zero_(log_total, largest)
     others = columns.filled(probs, 0.0)
     return (
         LogitSummary(largest, prediction + first_class, log_total, entropy),
@@ -249,8 +278,8 @@ def scratch_logit_tile(
     rest_square = probs.square_().sum(dim=1)
     # where the own class does not lead, its probability is at most 1/2: nothing cancels
     others_prob = torch.where(own_leads, rest, 1 - own)
-    others_square = rest_square + torch.where(own_leads, 0.0, top.square() - own.square())
-    log_total = or_zero(log_total, largest)
+    others_square = rest_square + (top.square() - own.square()).masked_fill_(own_leads, 0.0)
+    log_total = or_zero_(log_total, largest)
     log_prob = target - floored(largest) - log_total
     return (
         LogitSummary(largest, prediction + first_class, log_total, entropy),
@@ -263,9 +292,9 @@ def floored(logits: Tensor) -> Tensor:
     return logits.clamp_min(torch.finfo(logits.dtype).min)
 
 
-def or_zero(log_total: Tensor, largest: Tensor) -> Tensor:
-    """0 where the largest logit is infinite, so that the log-sum-exp is that and not NaN."""
-    return torch.where(largest.isinf(), 0.0, log_total)
+def or_zero_(log_total: Tensor, largest: Tensor) -> Tensor:
+    """0 in place where the largest logit is infinite, so that log-sum-exp is that and not NaN."""
+    return log_total.masked_fill_(largest.isinf(), 0.0)
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:

@@ -7,7 +7,7 @@ numbers, and a matrix on disk gives the labels of the same matrix in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -104,6 +104,11 @@ class AngularConfidences:
 Rows: TypeAlias = Probabilities | AngularConfidences
 
 
+def as_matrix(values: Matrix | Sequence[Any]) -> Matrix:
+    """Tensors and arrays as they are, anything else, such as a list, as an array."""
+    return values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
+
+
 def probabilities(probs: Matrix) -> Probabilities:
     """``probs`` ``[N, C]`` as rows.
 
@@ -132,6 +137,7 @@ def angular_confidences(
             if given is None
         ]
         raise ShapeError(f"rule {rule!r} works on angles: pass {' and '.join(missing)} too")
+    embeddings, class_weights = as_matrix(embeddings), as_matrix(class_weights)
     _check_matrix("embeddings", embeddings)
     _check_matrix("class_weights", class_weights)
     if (

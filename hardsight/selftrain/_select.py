@@ -26,6 +26,7 @@ from hardsight.selftrain._rows import (
     Probabilities,
     Rows,
     angular_confidences,
+    as_matrix,
     entries,
     over_picked,
     over_tiles,
@@ -179,6 +180,7 @@ def select(
         example whose probability is exactly 1.
     """
     _check_options(portion, rule, empty, comparison, alpha)
+    probs = as_matrix(probs)
     rows = probabilities(probs)
     strict = comparison == ">"
     if rule == "cbst+avh":

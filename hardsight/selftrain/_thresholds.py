@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from hardsight.errors import LabelError, NonFiniteError, OptionError, ShapeError
-from hardsight.selftrain._rows import Floats, Integers, Matrix, to_numpy
+from hardsight.selftrain._rows import Floats, Integers, Matrix, as_matrix, to_numpy
 
 EMPTY_RULES = ("never", "one")
 
@@ -60,6 +58,7 @@ def class_thresholds(
         Zou et al., Domain adaptation for semantic segmentation via class-balanced self-training,
         ECCV 2018. Chen et al., Angular Visual Hardness, ICML 2020, section 5.1.
     """
+    confidence, predictions = as_matrix(confidence), as_matrix(predictions)
     _check_vectors(confidence, predictions)
     values, classes = to_numpy(confidence), _integers(predictions, num_classes)
     if np.isnan(values).any():
@@ -103,7 +102,8 @@ def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) ->
 
 def check_portion(portion: float) -> None:
     """Raise unless ``portion`` is in (0, 1]."""
-    if not (isinstance(portion, int | float) and math.isfinite(portion) and 0 < portion <= 1):
+    is_number = isinstance(portion, int | float | np.floating)
+    if not (is_number and 0 < portion <= 1):  # not where it is NaN
         raise OptionError(
             f"expected portion in (0, 1], the share of each class to keep, got {portion!r}"
         )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from hardsight.errors import OptionError, StatisticError
 from hardsight.stats._correlation import Correlation, correlation
-from hardsight.stats._inputs import Floats, Integers, check_choice, columns
+from hardsight.stats._inputs import Floats, Integers, check_choice, check_finite, columns
 
 HUMAN_BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Edges of the AVH paper's levels of human selection frequency."""
@@ -86,6 +86,7 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
 
     Raises:
         OptionError: ``count`` is less than 1.
+        NonFiniteError: a value is NaN or infinite.
         StatisticError: all values are equal.
 
     Example:
@@ -97,6 +98,7 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
     if count < 1:
         raise OptionError(f"expected at least 1 bin, got count={count}")
     given = columns(values=values)["values"]
+    check_finite("a quantile lies between two values; leave them out", values=given)
     edges: Floats = np.unique(np.quantile(given, np.linspace(0, 1, count + 1)))
     if len(edges) < 2:
         raise StatisticError(f"all {len(given):,} values are {given[0]:g}: there is one bin only")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hardsight.geometry import target_angles
 from hardsight.registry import SCORES
 from hardsight.scores import TiledHead, logit_summaries
 
@@ -32,7 +31,6 @@ _FORMULAS = {
     "el2n": "el2n",
 }
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-_COSINE_RESOLUTION = 1e-3  # radians; a float32 cosine sees no smaller angle near 0 and pi
 _BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
 _STEPS_AT_ONCE = 256  # and their number, however small they are
 
@@ -193,8 +191,8 @@ def _step_measures(
     """Predictions ``[B]`` and measures ``[B, len(MEASURES)]`` of one step."""
     inside = labels.clamp(0, logits.shape[1] - 1)  # a label outside is found when the epoch ends
     head = TiledHead(class_weights, parts=("norms", "angles")).summaries(embeddings, inside)
-    assert head.angles is not None
-    angles = _with_exact_target(head.angles, target_angles(embeddings, inside, class_weights))
+    angles = head.angles
+    assert angles is not None
     outputs, targets = logit_summaries(logits, inside)
     summaries = {"norms": head.norms, "angles": angles, "targets": targets}
     found = {
@@ -205,23 +203,9 @@ def _step_measures(
     return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)
 
 
-def _with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
-    """``angles`` from cosines, with the own angle exact also near 0 and pi.
-
-    Where all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
-    one, so that every class has the same share.
-    """
-    count = angles.num_classes - 1
-    mean = angles.others / count
-    at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
-    alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
-    others = torch.where(alike, target * count, angles.others)
-    return dataclasses.replace(angles, target=target, others=others)
-
-
 def _own_confidence(angles: AngleSummary) -> Tensor:
     """Angular visual confidence of the labelled class, AVH Eq. 3, from the sum of the angles."""
     total = angles.num_classes * math.pi - angles.total
     silent = total <= 0  # opposite to every class at once
-    share = (math.pi - angles.target) / torch.where(silent, 1.0, total)
-    return torch.where(silent, 1 / angles.num_classes, share)
+    share = (math.pi - angles.target) / total.masked_fill_(silent, 1.0)
+    return share.masked_fill_(silent, 1 / angles.num_classes)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardsight.data import long_tailed_counts, long_tailed_rows
-from hardsight.errors import DataError, OptionError
+from hardsight.errors import DataError, LabelError, OptionError
 
 
 def test_the_counts_are_those_of_long_tailed_cifar():
@@ -47,3 +47,9 @@ def test_a_ratio_below_one_and_an_empty_class_are_refused():
         long_tailed_counts([10, 10], ratio=50)
     with pytest.raises(DataError, match="at least 2 classes for a long tail, got 1"):
         long_tailed_counts([10], ratio=2)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_label_that_is_no_class_is_refused(wrong):
+    with pytest.raises(LabelError, match=rf"expected labels in \[0, 2\), got {wrong}"):
+        long_tailed_rows([0, 1, wrong], num_classes=2, ratio=1, seed=0)

@@ -265,3 +265,36 @@ def test_a_label_that_is_no_class_gives_nan_where_nothing_checks_it(make_head, w
     )
     for place in (0, 3, 4):  # target angle, log-sum-exp, target logit
         assert torch.equal(statistics[place].isnan(), torch.arange(10) == 3)
+
+
+def test_ignored_labels_of_8_bits_are_told_from_classes():
+    # as uint8, -100 is 156
+    embeddings, class_weights = torch.eye(2, 160), torch.eye(160)
+    labels = torch.tensor([156, 1])
+    expected = linear_log_odds(embeddings, labels, class_weights)
+    found = linear_log_odds(embeddings, labels.to(torch.uint8), class_weights)
+    torch.testing.assert_close(found, expected)
+    assert expected[0] != 0
+
+
+def test_the_mean_over_many_half_precision_rows_does_not_overflow_the_weight_gradient():
+    # every row pulls on both classes by 200: their sum is beyond float16, their mean is not
+    rows = 512
+    embeddings = torch.full((rows, 2), 200.0, dtype=torch.float16)
+    class_weights = torch.zeros(2, 2, dtype=torch.float16, requires_grad=True)
+    labels = torch.zeros(rows, dtype=torch.int64)
+    linear_log_odds(embeddings, labels, class_weights).mean().backward()
+    expected = torch.tensor([[200.0, 200.0], [-200.0, -200.0]], dtype=torch.float16)
+    torch.testing.assert_close(class_weights.grad, expected)
+
+
+@pytest.mark.parametrize("wrong", [20, -1])
+def test_a_label_that_is_neither_a_class_nor_ignored_gives_nan(make_head, monkeypatch, wrong):
+    # on a device the labels are not looked at; -1 often marks an example without a label
+    monkeypatch.setattr(_log_odds, "check_labels", lambda labels, classes: None)
+    head = make_head(10, 8, 20, torch.float32)
+    labels = head.labels.clone()
+    labels[3], labels[4] = wrong, -100
+    found = linear_log_odds(head.embeddings, labels, head.class_weights, head.bias)
+    assert torch.equal(found.isnan(), torch.arange(10) == 3)
+    assert found[4] == 0

@@ -205,3 +205,13 @@ def test_module_owns_trainable_weights_of_the_asked_shape_and_dtype():
 def test_from_head_asks_for_a_layer_with_a_weight_matrix():
     with pytest.raises(HeadError, match=r"weight matrix \[C, D\], got ReLU"):
         AVHLoss.from_head(torch.nn.ReLU(), scale=1.0)
+
+
+def test_the_own_angle_is_exact_under_vmap_for_labels_of_8_bits():
+    # 200 classes do not fit int8, the labels do
+    weights = torch.eye(200)
+    embeddings = (weights[:4] + 1e-5 * weights[4:8])[:, None]
+    labels = torch.arange(4, dtype=torch.int8)[:, None]
+    logits = torch.vmap(lambda x, y: avh_logits(x, weights, scale=1.0, labels=y))
+    own = logits(embeddings, labels)[:, 0].diagonal()
+    torch.testing.assert_close(own, torch.full((4,), -1e-5), rtol=1e-3, atol=0)

@@ -272,3 +272,12 @@ def test_check_finite_names_both_examples_of_a_pair(batch):
     x[8] = float("nan")
     with pytest.raises(NonFiniteError, match=r"1 of 6 .* at positions \(2, 8\);"):
         amc_loss(x, labels, check_finite=True)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_labels_of_8_bits_are_not_taken_for_the_ignored_one(loss):
+    # as uint8, -100 is 156: a class of a dataset with more than that many
+    rows, labels = torch.eye(4), torch.tensor([156, 3, 156, 156])
+    expected = loss(rows, labels, reduction="none")
+    assert (expected > 0).any()
+    torch.testing.assert_close(loss(rows, labels.to(torch.uint8), reduction="none"), expected)

@@ -53,3 +53,10 @@ def test_bad_input_raises():
         lrent(logits, torch.tensor([1.0, 0.0, 1.0]))
     with pytest.raises(ShapeError, match="expected floating-point logits"):
         mrkld(logits.long())
+
+
+@pytest.mark.parametrize("function", [mrkld, lrent])
+@pytest.mark.parametrize("shape", [(2, 0), (0,), (2, 0, 3)])
+def test_logits_without_a_class_raise(function, shape):
+    with pytest.raises(ShapeError, match="at least one class"):
+        function(torch.zeros(shape))

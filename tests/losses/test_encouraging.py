@@ -222,3 +222,12 @@ def test_a_clamp_ends_the_bonus_of_an_example_that_is_certain():
     torch.testing.assert_close(slopes[0], torch.tensor(-1.0))
     torch.testing.assert_close(slopes[1], torch.tensor(-1 / (1 + math.exp(12))))
     assert abs(float(slopes[2])) < 1e-12
+
+
+def test_normal_bonus_keeps_the_digits_of_odds_that_are_almost_even():
+    # -log p and log(1 - p) are both .693 there: their difference would have four digits left
+    logits = torch.tensor([[1e-4, 0.0]], requires_grad=True)
+    loss = encouraging_loss(logits, torch.tensor([0]), log_end=1.0)
+    torch.testing.assert_close(loss.item(), -1e-4, rtol=1e-6, atol=0)
+    loss.backward()
+    assert logits.grad.tolist() == [[-1.0, 1.0]]

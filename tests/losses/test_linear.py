@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_leaves
 from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
 from hardsight.losses import (
     LinearEncouragingLoss,
+    _linear_encouraging,
     avh_loss,
     encouraging_loss,
     linear_avh_loss,
@@ -283,3 +284,23 @@ def test_bad_input_raises_what_was_expected():
     x[3, 0] = float("nan")
     with pytest.raises(NonFiniteError, match=r"1 of 23 .* at positions 3;"):
         linear_avh_loss(x, labels, w, scale=1.0, check_finite=True)
+
+
+def test_module_takes_a_bias_that_is_no_parameter():
+    class Frozen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.eye(3))
+            self.register_buffer("bias", torch.tensor([5.0, 0.0, 0.0]))
+
+    head, labels = Frozen(), torch.tensor([0, 1, 2])
+    found = LinearEncouragingLoss.from_head(head)(torch.eye(3), labels)
+    torch.testing.assert_close(found, encouraging_loss(torch.eye(3) + head.bias, labels))
+
+
+def test_a_negative_label_that_nobody_looks_at_is_not_read_as_the_last_class():
+    # on a GPU labels are not looked at
+    x, labels, w, _ = head()
+    labels = labels.clamp_min(0).index_fill(0, torch.tensor([3]), -1)
+    found = _linear_encouraging._log_odds_torch(x, labels, w, None)
+    assert torch.equal(found.isnan(), torch.arange(len(x)) == 3)

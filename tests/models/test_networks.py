@@ -8,9 +8,11 @@ from hardsight.models import (
     MODELS,
     AlexNet,
     AMCNet,
+    EfficientNetLite0,
     EfficientNetSmall,
     MNISTNet,
     ResNet18,
+    SmallCNN,
     load_model,
 )
 
@@ -51,6 +53,16 @@ def test_the_amc_network_has_the_layers_of_table_2_of_its_paper():
     net = AMCNet()
     maps = net.body[:-2](torch.zeros(1, 3, 32, 32))
     assert maps.shape == (1, 128, 6, 6)
+
+
+@pytest.mark.parametrize("network", [AMCNet, MNISTNet])
+def test_the_amc_networks_have_the_noise_the_slope_and_the_dropout_of_the_paper(network):
+    layers = list(network().body)
+    assert layers[0].std == 0.15
+    slopes = {layer.negative_slope for layer in layers if isinstance(layer, torch.nn.LeakyReLU)}
+    shares = [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)]
+    assert slopes == {0.1}
+    assert shares == [0.5, 0.5]
 
 
 def test_half_the_width_is_the_published_code_of_amc():
@@ -157,6 +169,14 @@ def test_the_seed_alone_decides_the_weights():
     assert not torch.equal(state(first), state(AlexNet(seed=4)))
     torch.manual_seed(1)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("network", [AlexNet, SmallCNN, EfficientNetLite0])
+def test_drawing_weights_leaves_the_random_state_of_a_gpu_alone(monkeypatch, network):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    network(seed=3)
+    assert seeded == []
 
 
 def test_a_name_may_carry_options():

@@ -19,6 +19,7 @@ from hardsight.scores import (
     angular_visual_hardness,
     head_summaries,
     logit_summaries,
+    model_confidence,
 )
 
 
@@ -448,3 +449,30 @@ def test_the_blockwise_argmax_is_the_first_largest(rows, classes, seed):
     logits = torch.randint(0, 9, (rows, classes), generator=torch.Generator().manual_seed(seed))
     expected = torch.from_numpy(logits.numpy().argmax(axis=1))
     assert torch.equal(_tiles._blockwise_argmax(logits.float()), expected)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_a_label_that_is_no_class_is_never_taken_for_an_easy_example(wrong):
+    # under vmap, as on a GPU, labels are not looked at
+    rows, labels = torch.eye(5)[:, None], torch.tensor([[0], [1], [wrong], [3], [4]])
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.vmap(lambda x, y: angular_visual_hardness(x, y, torch.eye(5)))(rows, labels)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.vmap(model_confidence)(rows, labels)
+
+
+def test_a_label_in_none_of_several_tiles_has_no_angle():
+    # private, because labels are looked at before wherever that is possible
+    head = TiledHead(torch.eye(5), parts=("angles",), classes_at_once=2)
+    angles = head._rows(torch.eye(5)[:3], torch.tensor([0, -1, 5])).angles
+    assert angles.target.isnan().tolist() == [False, True, True]
+
+
+def test_the_own_angle_is_exact_where_pairs_cannot_be_picked_out():
+    weights = torch.eye(4)
+    rows = (weights + 1e-5 * weights.roll(1, dims=0))[:, None]
+    got = torch.vmap(lambda x, y: angular_visual_hardness(x, y, weights))(
+        rows, torch.arange(4)[:, None]
+    )
+    expected = torch.full((4, 1), 1e-5 / (3 * math.pi / 2))
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=0)

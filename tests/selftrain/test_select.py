@@ -405,3 +405,13 @@ def test_soft_labels_refuse_what_does_not_fit():
         soft_pseudo_labels(probs, torch.tensor([0.0, 1.0]))
     with pytest.raises(OptionError, match="alpha to be positive, got -1"):
         soft_pseudo_labels(probs, torch.ones(2), alpha=-1)
+
+
+def test_lists_are_taken_as_well():
+    assert pseudo_labels([[0.9, 0.1], [0.4, 0.6]], portion=1.0).tolist() == [0, 1]
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    for rule in ("cbst+avh", "avc"):
+        found = pseudo_labels(
+            [[0.9, 0.1], [0.4, 0.6]], portion=1.0, rule=rule, embeddings=rows, class_weights=rows
+        )
+        assert found.tolist() == [0, 1]

@@ -96,3 +96,15 @@ def test_thresholds_refuse_what_they_cannot_rank():
         class_thresholds(torch.tensor([0.5, math.nan]), zeros, 1, portion=0.5)
     with pytest.raises(OptionError, match=r"unknown empty 'always'. Known: never, one"):
         class_thresholds(ones, zeros, 1, portion=0.5, empty="always")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_a_portion_may_be_a_number_of_numpy(kind):
+    confidence, predictions = torch.tensor([0.9, 0.8]), torch.tensor([0, 0])
+    found = class_thresholds(confidence, predictions, 1, portion=kind(0.5))
+    torch.testing.assert_close(found, torch.tensor([0.9]))
+
+
+def test_lists_are_taken_as_well():
+    found = class_thresholds([0.9, 0.8, 0.7], [0, 0, 1], 2, portion=0.5)
+    torch.testing.assert_close(found, torch.tensor([0.9, 1.0], dtype=torch.float64))

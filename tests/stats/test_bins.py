@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -58,3 +60,8 @@ def test_a_bin_without_a_correlation_says_why():
     assert all(part.correlation is None for part in found)
     assert "at least 4 values" in found[0].reason
     assert "constant" in found[4].reason
+
+
+def test_quantiles_of_infinite_values_are_refused():
+    with pytest.raises(NonFiniteError, match="values holds 1 infinite"):
+        quantile_edges([0.0, 1.0, math.inf], 3)

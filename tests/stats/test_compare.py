@@ -192,3 +192,9 @@ def test_comparisons_refuse_what_they_cannot_answer():
         compare_correlations(y, [1, 1, 1, 1, 1], [1, 3, 2, 4, 5])
     with pytest.raises(StatisticError, match="correlate 1 with each other"):
         compare_coefficients(0.4, 0.41, n=20, between=1.0, test="meng")
+
+
+def test_fisher_of_few_examples_worked_by_hand():
+    # atanh(.5) = .549306, atanh(.3) = .309520; their difference over sqrt(2 / 25)
+    found = compare_coefficients(0.5, 0.3, n=28, test="fisher")
+    assert found.z == pytest.approx(0.847773, abs=1e-6)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hardsight.scores import angular_visual_hardness
+from hardsight import geometry
+from hardsight.scores import _summary, angular_visual_hardness
 from hardsight.tracking import _measures
 from hardsight.tracking._measures import MEASURES, Stash, Step, joined, measured
 
@@ -207,3 +208,36 @@ def test_a_value_that_is_read_back_would_be_noticed():
     one = step()
     with pytest.raises(AssertionError, match="waits for the device"), NothingReadBack():
         angular_visual_hardness(one.embeddings, one.labels, one.class_weights)
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_measuring_makes_no_tensor_of_a_number_which_a_gpu_would_have_to_fill():
+    with Operations() as operations:
+        measured(side_by_side(step(seed=0), step(seed=1)))
+    assert "aten.scalar_tensor.default" not in operations.names
+    assert len(operations.names) > 50  # the mode has seen them
+
+
+def test_measuring_normalises_embeddings_and_class_weights_once_each(monkeypatch):
+    shapes = []
+    original = geometry.units_and_norms
+
+    def counted(vectors):
+        shapes.append(list(vectors.shape))
+        return original(vectors)
+
+    for module in (geometry, _summary):
+        monkeypatch.setattr(module, "units_and_norms", counted)
+    measured(side_by_side(step(rows=4, width=6, classes=3)))
+    assert sorted(shapes) == [[3, 6], [4, 6]]
