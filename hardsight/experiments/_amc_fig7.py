@@ -18,7 +18,7 @@ from hardsight.experiments._amc_recipes import (
 )
 from hardsight.experiments._compare import compared, in_words, verdict
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 
@@ -200,7 +200,7 @@ def _figure(
     weight = next(iter(by_margin.values())).weight
     left.set(xscale="log", xlabel="weight λ", ylabel="accuracy, %", title=f"m = {margin:g} rad")
     right.set(xlabel="margin m, rad", title=f"λ = {weight:g}")
-    right.legend()
+    legend(figure)
     return lab.figure(
         figure,
         "sensitivity",

@@ -18,7 +18,7 @@ from hardsight.experiments._avh_models import (
     set_name,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.run.study import DegradationStudy, degradation_study
@@ -176,8 +176,7 @@ def _figure(lab: Lab, by_model: Mapping[str, Sequence[DegradationStudy]], kind: 
         axis.set(title=say(model), xlabel=f"{kind} level", ylabel="AVH")
         if kind == "contrast":
             axis.invert_xaxis()
-    lines = [*axes[-1].get_legend_handles_labels()[0], *twin.get_legend_handles_labels()[0]]
-    figure.legend(handles=lines, loc="outside lower center", ncols=3, fontsize=8)
+    legend(figure)
     return lab.figure(
         figure, kind,
         caption=f"Fig. {17 if kind == 'noise' else 18}: AVH by level of {kind}, mean over pictures "

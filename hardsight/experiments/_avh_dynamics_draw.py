@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardsight.experiments._avh_models import Subjects, levels_of, say
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Figure
 from hardsight.run.study import Curves, RunDynamics
 
@@ -33,13 +33,6 @@ def _line(axis: Any, curves: Sequence[Sequence[float]], colour: str, label: str)
     axis.locator_params(axis="x", integer=True)
 
 
-def _legend(figure: Any, axis: Any, title: str | None = None) -> None:
-    """One legend under the whole figure, of what one panel shows."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8,
-                  title=title, title_fontsize=8)  # fmt: skip
-
-
 _BAND = "Lines: mean over examples and seeds; bands: standard deviation over seeds."
 
 
@@ -53,7 +46,7 @@ def human_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: 
                 _line(axis, [run.groups[place].means[key] for run in of_seeds], COLOURS[place],
                       f"{group.group.replace('people ', '')}, n {group.n:,}")  # fmt: skip
             axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
-    _legend(figure, axes[0], f"share of {subjects.annotators} who chose the label")
+    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "human-bins",
         caption=f"Fig. 4: norm, AVH and accuracy by epoch, split by the share of "
@@ -72,7 +65,7 @@ def confidence_figure(
             curves = [run.groups[place].means["confidence"] for run in of_seeds]
             _line(axis, curves, COLOURS[place], group.group.replace("people ", ""))
         axis.set(title=say(model), xlabel="epoch", ylabel="model confidence")
-    _legend(figure, axes[0], f"share of {subjects.annotators} who chose the label")
+    legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "confidence",
         caption=f"Fig. 9: model confidence by epoch, split likewise. {_BAND}",
@@ -88,7 +81,7 @@ def overall_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> Figur
         for place, (model, of_seeds) in enumerate(runs.items()):
             _line(axis, [run.overall.means[key] for run in of_seeds], COLOURS[place], say(model))
         axis.set(title=title, xlabel="epoch", ylabel=title)
-    _legend(figure, axes[0])
+    legend(figure)
     return lab.figure(
         figure, "overall",
         caption=f"Figs. 10 and 13: all test examples by epoch. {_BAND}",
@@ -106,7 +99,7 @@ def level_figure(lab: Lab, by_model: Mapping[str, Sequence[Sequence[Curves]]], k
                 curves = [of_level[place].means[key] for of_level in of_seeds]
                 _line(axis, curves, COLOURS[place], f"{kind} {level:g}")
             axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
-    _legend(figure, axes[0])
+    legend(figure)
     number, count = (11 if kind == "noise" else 12), next(iter(by_model.values()))[0][0].n
     return lab.figure(
         figure, kind,
@@ -128,8 +121,7 @@ def steps_figure(
         _line(axes[3 + column], [run.overall.means[key] for run in digits], COLOURS[1], "epochs")
         axes[column].set(title=title, xlabel="iteration", ylabel=title)
         axes[3 + column].set(title=title, xlabel="epoch", ylabel=title)
-    axes[2].legend(fontsize=7)
-    axes[5].legend(fontsize=7)
+    legend(figure)
     return lab.figure(
         figure, "digits",
         caption=f"Fig. 15: SmallCNN on {dataset}: the first {len(loops[0]['norm'])} steps "

@@ -9,7 +9,7 @@ import numpy as np
 
 from hardsight.experiments._avh_geometry_measures import GeometrySetting, Paths, Sphere
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Figure
 
 _TEN = (*COLOURS, "#1f1f1f", "#74b816")
@@ -19,8 +19,7 @@ def plane_figure(lab: Lab, outputs: Outputs, setting: GeometrySetting) -> Figure
     """Test examples in the plane (Figs. 2, 8)."""
     figure, (axis,) = panels(1, 1, width=5.4, height=5.0)
     _scatter_plane(axis, outputs)
-    figure.legend(loc="outside right upper", fontsize=8, title="class", title_fontsize=8,
-                  markerscale=3)  # fmt: skip
+    legend(figure, title="class", scale=3)
     return lab.figure(
         figure, "plane",
         caption=f"Figs. 2 and 8: test examples of {setting.dataset} in an embedding of two "
@@ -50,12 +49,12 @@ def sphere_figure(lab: Lab, one: Sphere) -> Figure:
         rows = one.labels == label
         axes[0].plot(across[rows], up[rows], ".", ms=2.5, color=(COLOURS[0], COLOURS[2])[label],
                      label=f"class {label}", rasterized=True)  # fmt: skip
-    axes[0].legend(fontsize=7, markerscale=3)
     axes[0].set_title("points on the sphere")
     for axis, values, title in ((axes[1], one.avh, "AVH"), (axes[2], one.norm, "norm ‖x‖")):
         dots = axis.scatter(across, up, c=values, s=4, cmap="viridis", rasterized=True)
         figure.colorbar(dots, ax=axis, label=title).solids.set_rasterized(True)
         axis.set_title(title)
+    legend(figure, scale=3)
     for axis in axes:
         axis.set(xlabel="first minus second coordinate", ylabel="third coordinate")
     return lab.figure(
@@ -74,7 +73,7 @@ def growth_figure(lab: Lab, growth: Mapping[str, Mapping[str, Sequence[float]]])
         axis.plot(found["norm"], found["confidence"], label="model confidence", color=COLOURS[1])
         axis.plot(found["norm"], found["avh"], label="AVH", color=COLOURS[0])
         axis.set(title=titles[which], xlabel="norm ‖x‖", ylabel="score", ylim=(-0.02, 1.05))
-    axes[1].legend(fontsize=8)
+    legend(figure)
     return lab.figure(
         figure, "growth",
         caption="Fig. 20: confidence and AVH of one point as its norm grows, by formula. AVH is a "
@@ -113,7 +112,7 @@ def path_figure(lab: Lab, outputs: Outputs, paths: Paths, setting: GeometrySetti
     axes[1].set(title=f"{len(norms)} examples: median and quartiles",
                 xlabel="share of the steps until the prediction changes",
                 ylabel="share")  # fmt: skip
-    axes[1].legend(fontsize=8)
+    legend(figure, axes[1:])
     return lab.figure(
         figure, "adversarial",
         caption=f"Fig. 22: right test examples of {setting.dataset} pushed out of their class by "

@@ -17,7 +17,7 @@ from PIL import Image
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import panels
+from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Spread, Table, spread
 from hardsight.registry import unknown_name
@@ -405,11 +405,11 @@ def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
             ]
             # a rule that stopped keeps its model
             full = [[*one, *[one[-1]] * (setting.rounds + 1 - len(one))] for one in series]
-            style = {"linestyle": "--", "color": "#868e96"} if rule == _SOURCE else {}
+            style = {"linestyle": "--", "color": "#1f1f1f"} if rule == _SOURCE else {}
             axis.plot(range(setting.rounds + 1), np.mean(full, axis=0), label=rule, **style)
         axis.set(title=pair.replace(">", " → "), xlabel="round", xticks=range(setting.rounds + 1))
     axes[0].set_ylabel("mean class accuracy (%)")
-    axes[-1].legend(fontsize=7)
+    legend(figure)
     ends = "; ".join(
         f"{rule} {np.mean([_last(done, rule) for done in runs.values()]):.1f} %"
         for rule in setting.rules

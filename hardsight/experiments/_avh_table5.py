@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.experiments._compare import compared, in_words, verdict
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.geometry import pairwise_angles
@@ -341,7 +341,7 @@ def _figure(lab: Lab, found: Mapping[str, Scores], domains: Sequence[str]) -> Fi
                         linewidth=2.5, label=loss if column == 0 else None)  # fmt: skip
         ax.set_xticks(range(len(domains)), [name.replace("_", " ") for name in domains])
         ax.set(title=model, ylabel="accuracy, %" if ax is axes[0] else "")
-    axes[0].legend(loc="lower left")
+    legend(figure)
     return lab.figure(
         figure,
         "domains",

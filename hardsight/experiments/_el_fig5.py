@@ -209,7 +209,7 @@ def _figure(lab: Lab, setting: Setting, task: Task, found: Found) -> Figure:
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")
     axes[0].set_ylabel("mean energy E(y|x)")
-    legend(axes[0])
+    legend(figure)
     return lab.figure(
         figure,
         "energy",

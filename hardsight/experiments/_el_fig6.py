@@ -163,7 +163,7 @@ def _figure(lab: Lab, task: Task, margins: dict[LogEnd, list[tuple[Any, float] |
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")
         place.set_yticks([])
     axes[0].set_ylabel("density of test examples")
-    legend(axes[0])
+    legend(figure)
     name = task.dataset.replace(":", "-")
     return lab.figure(
         figure,

@@ -337,7 +337,7 @@ def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Checks) -> Figur
         place.set_title(kind)
         place.set_xlabel("radius, pixels in [0, 1]")
     axes[0].set_ylabel("accuracy, %")
-    legend(axes[0])
+    legend(figure)
     return lab.figure(
         figure,
         "attacks",

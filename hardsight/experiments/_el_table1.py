@@ -221,7 +221,7 @@ def _figure(lab: Lab, found: dict[str, Runs]) -> Figure:
         place.set_xlabel("LE, where the log of the bonus ends")
         place.set_xticks(ends)
     axes[0].set_ylabel("test accuracy, %")
-    legend(axes[0])
+    legend(figure)
     return lab.figure(
         figure,
         "accuracy",

@@ -33,7 +33,7 @@ from hardsight.experiments._el_seeds import (
     validations_of,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import panels
+from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table, spread
 
@@ -278,7 +278,7 @@ def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel("largest learning rate of AdamW")
     axes.set_ylabel("test accuracy, %")
-    axes.legend()
+    legend(figure)
     return lab.figure(
         figure,
         "learning-rates",

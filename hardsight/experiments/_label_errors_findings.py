@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, panels
+from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import TTest, adjusted_p_values, t_test
@@ -281,7 +281,7 @@ def _figure(lab: Lab, findings: Findings) -> Figure:
         ax.set_title(f"{group['dataset'].removeprefix('builtin:')}, {group['kind']}")
         ax.set_xlabel("wrong labels, %")
         ax.set_ylabel(measure)
-    axes[0].legend(fontsize=7)
+    legend(figure)
     return lab.figure(
         figure,
         "label-errors",

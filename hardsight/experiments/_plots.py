@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from hardsight._optional import require
@@ -48,10 +50,33 @@ def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float
     return figure, list(grid.flat)
 
 
-def legend(axes: Any) -> None:
-    """Name the lines, where any were drawn: all runs of an experiment may be lost."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+def legend(
+    figure: Any, axes: Sequence[Any] | None = None, *, title: str | None = None, scale: float = 1.0
+) -> None:
+    """Name the lines below all panels, where the legend covers none of them.
+
+    Args:
+        figure: with its panels drawn; where no line has a label there is no legend, since all
+            runs of an experiment may be lost.
+        axes: whose lines are named, all by default; a label that comes twice is named once.
+        title: above the names.
+        scale: of the markers, where dots in a panel are too small to show a colour.
+    """
+    named = {
+        label: handle
+        for axis in (figure.axes if axes is None else axes)
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if not named:
+        return
+    # inches of a column: the sample of the line and about 0.07 for a letter of 8 points
+    wide = 0.55 + 0.07 * max(len(label) for label in named)
+    lines = math.ceil(len(named) / max(1, int(figure.get_figwidth() / wide)))
+    figure.legend(
+        named.values(), named.keys(), loc="outside lower center", fontsize=8,
+        ncols=math.ceil(len(named) / lines), title=title, title_fontsize=8, markerscale=scale,
+        frameon=False,
+    )  # fmt: skip
 
 
 def save(figure: Any, path: Any) -> None:
