@@ -43,8 +43,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _not_run(spec: Any) -> str:
+    about = spec.about(spec.scales["paper"])
     return (
-        f"# {spec.title}\n\n*{spec.reproduces}*\n\n{spec.about}\n\nNot run at paper scale yet:\n\n"
+        f"# {spec.title}\n\n*{spec.reproduces}*\n\n{about}\n\nNot run at paper scale yet:\n\n"
         f"```console\n$ hardsight experiment run {spec.name} --scale paper\n```\n"
     )
 

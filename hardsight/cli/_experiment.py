@@ -32,7 +32,8 @@ def list_(long: bool) -> None:
     console = Console(highlight=False)
     grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
     for name, spec in sorted(EXPERIMENTS.items()):
-        about = f"{spec.title}\n[dim]{spec.about}\npaper: {spec.scales['paper']}[/]\n"
+        paper = spec.scales["paper"]
+        about = f"{spec.title}\n[dim]{spec.about(paper)}\npaper: {paper}[/]\n"
         also = f"\n[dim]or {short[name]}[/]" if name in short else ""
         grid.add_row(f"[bold]{name}[/]{also}", spec.reproduces, about if long else spec.title)
     console.print(grid)

@@ -13,6 +13,7 @@ from hardsight.experiments._amc_recipes import (
     Variant,
     amc,
     network,
+    network_title,
     trained,
     validation_accuracy,
 )
@@ -56,6 +57,11 @@ class Setting:
     limit: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def network(self) -> str:
+        """The model in words."""
+        return network_title(self.model, self.width)
+
 
 @dataclass(frozen=True)
 class _Scores:
@@ -80,10 +86,11 @@ class _Scores:
 def amc_fig7(lab: Lab, setting: Setting) -> Result:
     """Trains with several weights at one margin, then with several margins at one weight.
 
-    The training is that of amc-table1 (13 layers of half width, 10 epochs instead of 300, batch
-    512 instead of 128, ramps scaled). Weight and margin are chosen by the accuracy on a tenth of
-    the training images; the paper's figure shows the accuracy on the test images alone. Those are
-    used here once per model, to show how the choice turns out.
+    The training is that of amc-table1, on {limit} training images of {dataset}: {network} (the
+    paper: 13 layers, amc13), {epochs} epochs (the paper: 300 epochs), batches of {batch_size} (the
+    paper: 128), ramps scaled. Weight and margin are chosen by the accuracy on a tenth of the
+    training images; the paper's figure shows the accuracy on the test images alone. Those are used
+    here once per model, to show how the choice turns out.
     """
     by_weight = {weight: amc(weight, setting.margin_rad) for weight in setting.weights}
     by_margin = {margin: amc(setting.weight, margin) for margin in setting.margins_rad}

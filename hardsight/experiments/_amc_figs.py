@@ -27,6 +27,7 @@ from hardsight.experiments._amc_recipes import (
     amc,
     euclid,
     network,
+    network_title,
     trained,
     variants,
 )
@@ -91,6 +92,11 @@ class Setting:
     limit: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def network(self) -> str:
+        """The model in words."""
+        return network_title(self.model, self.width)
+
 
 @experiment(
     "amc-figs",
@@ -108,11 +114,12 @@ class Setting:
 def amc_figs(lab: Lab, setting: Setting) -> Result:
     """Draws what the paper draws, and puts a number with its spread beside every picture.
 
-    Small networks whose embedding has 2 and 3 dimensions are trained on grey digits (6 epochs
-    instead of 150) and their test features drawn on a circle and a sphere. The networks of
-    amc-table1 (10 epochs instead of 300) give the t-SNE map of their test features and the
-    Grad-CAM maps of their predictions. Homogeneity and completeness are given of the predicted
-    classes, as the published code has it, and of a k-means clustering of the features'
+    Small networks ({plane_model}) whose embedding has 2 and 3 dimensions are trained on
+    {plane_dataset} ({plane_epochs} epochs; the paper: 150 epochs) and their test features drawn on
+    a circle and a sphere. The networks of amc-table1 ({network} on {dataset}, {epochs} epochs; the
+    paper: 300 epochs) give the t-SNE map of their test features and the Grad-CAM maps of their
+    predictions. All train on {limit} training images. Homogeneity and completeness are given of the
+    predicted classes, as the published code has it, and of a k-means clustering of the features'
     directions. Models are selected on a tenth of the training images. The pictures show one seed,
     the tables all.
     """

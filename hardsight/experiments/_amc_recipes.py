@@ -101,6 +101,11 @@ def network(name: str, width: float) -> str | dict[str, Any]:
     return {"name": name, "options": {"width": width}} if name == "amc13" else name
 
 
+def network_title(name: str, width: float) -> str:
+    """A model as a sentence calls it, with the width where it takes one."""
+    return f"{name} of width {width:g}" if name == "amc13" else name
+
+
 def validation_accuracy(run: TrainResult) -> float:
     """Of the epoch that was kept, in percent."""
     return 100 * max(row["val_accuracy"] for row in run.history)

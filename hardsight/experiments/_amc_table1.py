@@ -13,6 +13,7 @@ from hardsight.experiments._amc_recipes import (
     amc,
     euclid,
     network,
+    network_title,
     trained,
     validation_accuracy,
     variants,
@@ -80,6 +81,11 @@ class Setting:
     limit: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def network(self) -> str:
+        """The model in words."""
+        return network_title(self.model, self.width)
+
 
 @dataclass(frozen=True)
 class _Scores:
@@ -102,15 +108,16 @@ class _Scores:
     },
 )  # fmt: skip
 def amc_table1(lab: Lab, setting: Setting) -> Result:
-    """Trains the paper's network with cross-entropy alone and with each contrastive loss.
+    """Trains a network with cross-entropy alone and with each contrastive loss.
 
-    The 13 layers are trained with the Euclidean and with the angular loss beside cross-entropy, at
-    the weight of the text (0.1) and at that of the published code (10). Adam and the Gaussian ramps
-    are the paper's, scaled from its 300 epochs to ours (10 on colour images, 4 on grey ones; batch
-    512 instead of 128, half width, as in the published code). A tenth of the training images
-    selects the epoch, and the weight that the claims speak of; the test images are used once per
-    model. P-values are of two-sided Welch t tests over seeds, against + Euclid of the same weight
-    as in the paper, and corrected for the number of tests by Holm.
+    It is {network}; the paper's has 13 layers, amc13 here, and its published code half their
+    width. Beside cross-entropy stands the Euclidean or the angular loss at the weights {weights};
+    the paper's text has 0.1, the published code 10. Adam and the Gaussian ramps are the paper's,
+    scaled from its 300 epochs to {epochs} on colour images and {grey_epochs} on grey ones, on
+    {limit} training images, in batches of {batch_size} (the paper: 128). A tenth of the training
+    images selects the epoch, and the weight that the claims speak of; the test images are used once
+    per model. P-values are of two-sided Welch t tests over seeds, against + Euclid of the same
+    weight as in the paper, and corrected for the number of tests by Holm.
     """
     found = {name: _dataset_scores(lab, setting, name) for name in setting.datasets}
     return Result(

@@ -37,11 +37,13 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
     scales={"smoke": SMOKE, "paper": PAPER},
 )
 def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
-    """The networks of avh-human after their last epoch, on 1,000 CIFAR-10 test pictures at the
-    paper's levels of uniform noise and of contrast. Each picture is its own control: beside the
+    """Scores the same pictures at the paper's levels of uniform noise and of contrast.
+
+    The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
+    pictures {degraded} test pictures of {dataset}. Each picture is its own control: beside the
     pooled Spearman coefficient of level and score stands the one within a picture, averaged over
     pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.
-    """  # noqa: D205
+    """
     subjects = Subjects(lab, setting)
     studies: Studies = {"noise": {}, "contrast": {}}
     for model in setting.models:

@@ -72,13 +72,16 @@ def _setting(shared: ModelSetting, **more: int | str) -> DynamicsSetting:
     },
 )
 def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
-    """The networks of avh-human, watched: after every epoch one pass over the test split, which
-    is never trained on, records norm, AVH, confidence and correctness of each example, and the
-    same of 1,000 of them at every level of noise and contrast. Curves are means over examples,
-    then over 3 seeds; epochs count from 1. The learning rate is divided by 10 after each third of
-    the 15 epochs (the paper: of 90). A small network on MNIST is watched over 9 epochs, and over
-    its first 60 steps. Fig. 14 (CIFAR-100) is left out. At smoke scale annotators are simulated.
-    """  # noqa: D205
+    """Watches the networks of avh-human along training.
+
+    After every epoch one pass over the test split, which is never trained on, records norm, AVH,
+    confidence and correctness of each example, and the same of {degraded} of them at every level of
+    noise and contrast. Curves are means over examples, then over seeds ({seeds}); epochs count from
+    1. {networks} train on {dataset}, and the learning rate is divided by 10 after each third of the
+    {epochs} epochs (the paper: of 90). A small network on {digits} is watched over {digits_epochs}
+    epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out. Where the data
+    has no counts of people, annotators are simulated.
+    """
     subjects = Subjects(lab, setting)
     runs: Runs = {model: [] for model in setting.models}
     levels: dict[str, dict[str, list[list[Curves]]]] = {"noise": {}, "contrast": {}}

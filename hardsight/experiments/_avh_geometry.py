@@ -44,12 +44,15 @@ from hardsight.stats import wilson_interval
     },
 )  # fmt: skip
 def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
-    """Four pictures. A network whose embedding is a plane, trained on MNIST (3 seeds, 12 epochs,
-    last epoch): classes are cones. A perceptron on two Gaussians projected to the sphere, where
-    the true hardness of a point, the probability of the other class, is known: which of AVH and
-    norm follows it? Confidence and AVH of one point as its norm grows, by formula. And gradient
-    ascent on the loss of right examples in the plane: does the norm shrink before the angle turns?
-    """  # noqa: D205
+    """Draws four pictures of what norm and angle stand for.
+
+    A network whose embedding is a plane, trained on {train_limit} training images of {dataset}
+    (seeds {seeds}, {epochs} epochs, last epoch): classes are cones. A perceptron on two Gaussians
+    projected to the sphere, where the true hardness of a point, the probability of the other class,
+    is known: which of AVH and norm follows it? Confidence and AVH of one point as its norm grows,
+    by formula. And gradient ascent on the loss of right examples in the plane: does the norm shrink
+    before the angle turns?
+    """
     train, test = digits(lab, setting)
     runs = [plane(lab, setting, train, seed) for seed in setting.seeds]
     outputs = [lab.outputs(run, test) for run in runs]

@@ -67,15 +67,17 @@ _PAPER_BINS: Sequence[Sequence[Cell]] = (
     scales={"smoke": SMOKE, "paper": PAPER},
 )
 def avh_human(lab: Lab, setting: ModelSetting) -> Result:
-    """Four networks are trained on CIFAR-10 with 3 seeds each and applied to its test split, on
-    which CIFAR-10H says how many of about 50 people chose the label (human selection frequency).
-    Each score is correlated with that frequency: in total, within bins of it and within classes;
-    AVH and model confidence are compared by the paper's test, which takes the two coefficients for
+    """Holds every score of a network against how often people choose the label.
+
+    {networks} are trained on {dataset} with seeds {seeds} and applied to its test split. CIFAR-10H
+    says how many of about 50 people chose the label of each CIFAR-10 test picture (human selection
+    frequency); where the data has no such counts, annotators are simulated, and are no people. Each
+    score is correlated with that frequency: in total, within bins of it and within classes; AVH and
+    model confidence are compared by the paper's test, which takes the two coefficients for
     independent, and by Steiger's, which allows for what they share. Nothing is selected: every
-    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is 15
-    epochs with the learning rate divided by 10 after each third. At smoke scale the annotators are
-    simulated and no people.
-    """  # noqa: D205
+    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is
+    {epochs} with the learning rate divided by 10 after each third.
+    """
     subjects = Subjects(lab, setting)
     studies: Studies = {model: [] for model in setting.models}
     columns: dict[str, dict[str, Floats]] = {}

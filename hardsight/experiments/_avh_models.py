@@ -67,6 +67,11 @@ class ModelSetting:
     degraded: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def networks(self) -> str:
+        """The models in words."""
+        return ", ".join(say(model) for model in self.models)
+
 
 SMOKE = ModelSetting(
     dataset="builtin:digits",

@@ -80,6 +80,13 @@ class Setting:
     precision: str = "auto"
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def network(self) -> str:
+        """The model in words."""
+        name, _, options = self.model.partition(":")
+        title = {"efficientnet_lite0": "EfficientNet-Lite0"}.get(name, name)
+        return f"{title} with ImageNet weights" if options == "pretrained=true" else self.model
+
 
 _SMOKE = Setting(
     dataset="builtin:digits", pairs=("contrast",), model="small_cnn", limit=600, rounds=2,
@@ -102,9 +109,9 @@ def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     All run the same rounds: predict the target, select a growing portion of each class (20 % by 5
     points), retrain on source and selection. Nothing is chosen by target labels: the model of the
     last round counts, the source model is selected on held-out source images, and settings are the
-    same for all rules. Deviation: the paper uses VisDA-17 and ResNet-101; at paper scale this uses
-    EfficientNet-Lite0 with ImageNet weights on pairs of PACS domains at 144 px, 5 epochs on the
-    source and 3 rounds of one epoch. Accuracy is the mean over classes, in percent.
+    same for all rules. The paper uses VisDA-17 and ResNet-101; here it is {network} on pairs of
+    domains of {dataset}, with {source_epochs} epochs on the source, then {rounds} rounds of
+    training; epochs per round: {epochs}. Accuracy is the mean over classes, in percent.
     """
     runs: Runs = {}
     with lab.progress("adapting", len(setting.pairs) * len(setting.seeds)) as advance:

@@ -57,6 +57,11 @@ class Setting(Recipe):
     steps: int = 10
     images: int = 1000
 
+    @property
+    def title(self) -> str:
+        """The task in words."""
+        return Task.named(self.task).title
+
 
 @experiment(
     "el-combine",
@@ -71,14 +76,16 @@ class Setting(Recipe):
     },
 )  # fmt: skip
 def el_combine(lab: Lab, setting: Setting) -> Result:
-    """Five recipes, each without and with the bonus (LE = .75), on Fashion-MNIST.
+    """Trains five recipes, each without and with the bonus (LE = {log_end}), on {title}.
 
-    Cross-entropy, focal loss (gamma 2), label smoothing (.1), large-margin softmax (m = 2, blend 5:
-    with less of it runs end at guessing) and adversarial training (FGSM of .05 on half of each
-    batch), all with the recipe of el-table1, 6 epochs at paper scale. The bonus adds to focal loss
-    as a second term, to label smoothing under the smoothed targets, to large margins on the harder
-    logits. Measured on test images: accuracy, calibration error (15 equal bins, not rescaled), and
-    accuracy under PGD on the margin, in pixels.
+    Cross-entropy, focal loss (gamma {gamma}), label smoothing ({smoothing}), large-margin softmax
+    (m = {margin}, blend {blend}: with less of it runs end at guessing) and adversarial training
+    (FGSM of {epsilon} on half of each batch), all with the recipe of el-table1: {grey_epochs}
+    epochs on grey images, {colour_epochs} on coloured ones, on {limit} training images. The bonus
+    adds to focal loss as a second term, to label smoothing under the smoothed targets, to large
+    margins on the harder logits. Measured on test images: accuracy, calibration error (15 equal
+    bins, not rescaled), and accuracy under PGD on the margin (radius {attack}) on {images} of them,
+    in pixels.
     """
     task = Task.named(setting.task)
     found = {

@@ -93,11 +93,11 @@ class Setting(Recipe):
 def el_fig7(lab: Lab, setting: Setting) -> Result:
     """Accuracy against the radius of FGSM, PGD in L∞ and PGD in L2, in pixels on [0, 1].
 
-    The models are those of el-table1; 1,000 test images are attacked at paper scale. A model that
-    is very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
-    nothing: that hides gradients, and is no robustness. So at one radius the same images are
-    attacked with the margin as objective, with more steps and random starts, and with images made
-    against the other loss's model of the same seed; the strongest of all is what counts.
+    The models are those of el-table1; {images} test images are attacked. A model that is very sure
+    has a cross-entropy whose gradient rounds to nothing, so an attack along it finds nothing: that
+    hides gradients, and is no robustness. So at one radius the same images are attacked with the
+    margin as objective, with more steps and random starts, and with images made against the other
+    loss's model of the same seed; the strongest of all is what counts.
     """
     task = Task.named(setting.task)
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)

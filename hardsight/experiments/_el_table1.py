@@ -79,15 +79,16 @@ class Setting(Recipe):
     },
 )
 def el_table1(lab: Lab, setting: Setting) -> Result:
-    """Cross-entropy and Encouraging Loss with its log ending at LE = .25, .5, .75 and 1.
+    """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
 
     Each network is trained with each loss under the same recipe, made for cross-entropy, as in
-    the paper: SGD with momentum .9, weight decay 5e-4, a warm-up epoch and a cosine. At paper
-    scale that is 6 epochs on MNIST and Fashion-MNIST (batch 256, learning rate .1) and 10 on
-    CIFAR-10 (batch 512, .2, crop and flip), with networks smaller than the paper's, so accuracies
-    are below its own. Epoch and LE are chosen on a held-out tenth of the training images; the test
-    split is read once per model. The paper reports the best test accuracy of a run. Its normal
-    bonus, LE = 1, is trained as it says, with 1 - p clamped at 1e-5, and also unclamped.
+    the paper: SGD with momentum .9, weight decay 5e-4, a warm-up epoch and a cosine. That is
+    {grey_epochs} epochs on grey images (batch {grey_batch}, learning rate {grey_lr}) and
+    {colour_epochs} on coloured ones (batch {colour_batch}, {colour_lr}, crop and flip), on {limit}
+    training images, with networks smaller than the paper's, so accuracies are below its own. Epoch
+    and LE are chosen on a held-out tenth of the training images; the test split is read once per
+    model. The paper reports the best test accuracy of a run. Its normal bonus, LE = 1, is trained
+    as it says, with 1 - p clamped at 1e-5; also unclamped: {exact_tasks}.
     """
     found = {name: _runs(lab, setting, name) for name in setting.tasks}
     chosen = {name: _chosen(runs) for name, runs in found.items()}

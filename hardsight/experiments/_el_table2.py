@@ -84,13 +84,14 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
 
     The gradient of Encouraging Loss does not fade as examples become right, so the paper lowers
-    the learning rate for it. The first table repeats that with the recipe of el-table1 (SGD; 10
-    epochs on CIFAR-10 at paper scale); the learning rate of each loss is chosen on validation. The
-    second looks for the learning rates of AdamW (one cycle, gradients not clipped) that are safe:
-    it trains small networks on the embedded digits, 8 epochs at paper scale, and counts the runs
-    that fail: lost, as their loss became infinite or NaN, or more than 5 points below
-    cross-entropy at the same learning rate. It has the normal bonus twice: as the paper trains
-    it, with 1 - p clamped at 1e-5, and unclamped as in Eq. (6).
+    the learning rate for it. The first table repeats that with the recipe of el-table1 (SGD;
+    {grey_epochs} epochs on grey images, {colour_epochs} on coloured ones); the learning rate of
+    each loss is chosen on validation. The second looks for the learning rates of AdamW (one cycle,
+    gradients not clipped) that are safe: it trains {adam_task} for {adam_epochs} epochs and counts
+    the runs that fail: lost, as their loss became infinite or NaN, or more than 5 points below
+    cross-entropy at the same learning rate. It has the normal bonus unclamped as in Eq. (6), and
+    beside it LE = {adam_log_ends}, of which 1 is the normal bonus as the paper trains it, with
+    1 - p clamped at 1e-5.
     """
     task = Task.named(setting.task)
     grids: dict[LogEnd, Grid] = {

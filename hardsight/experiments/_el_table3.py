@@ -89,11 +89,11 @@ class Setting(Recipe):
 def el_table3(lab: Lab, setting: Setting) -> Result:
     """Bonuses alone, with decoupled re-training, and with deferred re-weighting, on long tails.
 
-    Training images fall exponentially from the first class to the last one, by a factor of 500 at
-    paper scale (9 thousand images of CIFAR-10, from 4,500 to 9 a class); test images stay
-    balanced, and so does the tenth held out to select the epoch. Many-, medium- and few-shot are
-    the paper's: more than 100, 20 to 100, fewer than 20 training images of the class. 30 epochs,
-    SGD and a cosine; re-training: body frozen, new head, class-balanced draws, cross-entropy;
+    Training images fall exponentially from the first class to the last one, by a factor of
+    {imbalance} (the counts stand below each table); test images stay balanced, and so does the
+    tenth held out to select the epoch. Many-, medium- and few-shot are the paper's: more than 100,
+    20 to 100, fewer than 20 training images of the class. {tail_epochs} epochs, SGD and a cosine;
+    re-training: body frozen, new head, class-balanced draws, cross-entropy, {head_epochs} epochs;
     re-weighting: by the effective number of examples in the last fifth of the epochs.
     """
     tables, claims, data = [], [], {}

@@ -66,10 +66,11 @@ class Setting(Recipe):
 def el_table5(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and squared error, each without and with the bonus that mirrors it.
 
-    The recipe is that of el-table1 on MNIST, 6 epochs of SGD at paper scale; the two
-    cross-entropies are its models, the bonus the normal one, LE = 1. The paper does not say how
-    squared errors are averaged; the mean over classes and their sum are tried, and for each loss
-    the better one on a held-out tenth is kept, as is the epoch.
+    The recipe is that of el-table1 (SGD; {grey_epochs} epochs on grey images, {colour_epochs} on
+    coloured ones); the two cross-entropies are its models, the bonus the normal one, LE = 1. The
+    paper does not say how squared errors are averaged; the factors {factors} are tried, of which 1
+    is the mean over classes and 10 their sum where there are ten, and for each loss the better one
+    on a held-out tenth is kept, as is the epoch.
     """
     tried = {name: _tried(lab, setting, Task.named(name)) for name in setting.tasks}
     found = {name: _rows(each) for name, each in tried.items()}

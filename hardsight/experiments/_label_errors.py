@@ -14,7 +14,7 @@ from hardsight.data import MemorySource, with_label_errors
 from hardsight.errors import ConfigError
 from hardsight.experiments._lab import Lab, Outputs
 from hardsight.experiments._label_errors_findings import Trial, result_of
-from hardsight.experiments._registry import experiment
+from hardsight.experiments._registry import DATASETS, experiment
 from hardsight.experiments._result import Result
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import precision_at_k
@@ -61,6 +61,12 @@ class Setting:
     limit: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    @property
+    def plan(self) -> str:
+        """What is trained for how long, in words."""
+        rows = zip(self.datasets, self.epochs, strict=True)
+        return ", ".join(f"{epochs} epochs on {DATASETS.get(name, name)}" for name, epochs in rows)
+
     def __post_init__(self) -> None:
         if len(self.epochs) != len(self.datasets):
             raise ConfigError(
@@ -99,9 +105,9 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     probabilities from cross-validation with the same network, whose folds together see as many
     training examples as the one tracked run. A method is as good as its area under the ROC curve
     and its precision among as many examples as there are errors. The definition of suspicion was
-    chosen before, on small subsets, and nothing is tuned here. Short on purpose: a small network,
-    6 epochs for MNIST and 10 for CIFAR-10 at paper scale, too few for it to memorise wrong labels,
-    which is where scores at the end are at their best.
+    chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
+    {limit} training images. The paper scale is short on purpose, too few epochs to memorise wrong
+    labels, which is where scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it
     trials: list[Trial] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from hardsight.registry import Registry
@@ -25,7 +26,8 @@ class Experiment:
         reproduces: the paper with the number of its table or figure.
         scales: settings by scale: ``smoke`` on a CPU in seconds, ``paper`` on a GPU. A setting is
             a frozen dataclass; its fields are the keys that can be overridden.
-        function: from a lab and a setting to a result; its docstring says what is done.
+        function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
+            in it stands for what the setting has under that key, or as a property of that name.
     """
 
     name: str
@@ -34,10 +36,45 @@ class Experiment:
     scales: Mapping[str, Any]
     function: Callable[[Lab, Any], Result]
 
-    @property
-    def about(self) -> str:
-        """The docstring of its function, as one text."""
-        return " ".join((self.function.__doc__ or "").split())
+    def about(self, setting: Any) -> str:
+        """The docstring of its function as one text, with the numbers of a setting.
+
+        Args:
+            setting: of one of the scales, or with keys overridden.
+        """
+        text = " ".join((self.function.__doc__ or "").split())
+        return text.format_map({key: _words(getattr(setting, key)) for key in _keys(text)})
+
+
+def _keys(text: str) -> list[str]:
+    return [key for _, key, _, _ in Formatter().parse(text) if key]
+
+
+# what a reader calls the data that settings name
+DATASETS = {
+    "builtin:digits": "the small digits",
+    "cifar10": "CIFAR-10",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "pacs": "PACS",
+    "svhn": "SVHN",
+}
+
+
+def _words(value: Any) -> str:
+    """A value of a setting within a sentence.
+
+    Example:
+        >>> _words((0.1, 10.0)), _words(60000), _words(None), _words("mnist"), _words(())
+        ('0.1, 10', '60,000', 'all', 'MNIST', 'none')
+    """
+    if isinstance(value, tuple):
+        return ", ".join(_words(one) for one in value) or "none"
+    if value is None:
+        return "all"
+    if isinstance(value, str):
+        return DATASETS.get(value, value)
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
 
 
 EXPERIMENTS: Registry[Experiment] = Registry("experiment")
@@ -59,6 +96,8 @@ def experiment(
     assert all(is_dataclass(setting) and hasattr(setting, "seeds") for setting in scales.values())
 
     def register(function: Callable[[Lab, Any], Result]) -> Callable[[Lab, Any], Result]:
+        for key in _keys(function.__doc__ or ""):
+            assert hasattr(scales["paper"], key), f"{name}: the setting has no {key!r}"
         EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function))
         return function
 

@@ -98,7 +98,7 @@ def _facts(
         "name": spec.name,
         "title": spec.title,
         "reproduces": spec.reproduces,
-        "about": spec.about,
+        "about": spec.about(setting),
         "scale": lab.scale,
         "command": f"hardsight experiment run {spec.name} --scale {lab.scale}{more}",
         "setting": dataclasses.asdict(setting),

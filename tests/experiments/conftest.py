@@ -14,6 +14,14 @@ class Setting:
     epochs: int = 1
     seeds: tuple[int, ...] = (0, 1)
 
+    @property
+    def limit(self) -> None:
+        return None
+
+    @property
+    def dataset(self) -> str:
+        return "builtin:digits"
+
 
 @pytest.fixture
 def planted(monkeypatch):
@@ -27,7 +35,9 @@ def planted(monkeypatch):
         scales={"smoke": Setting(), "paper": Setting(epochs=2)},
     )
     def run(lab: Lab, setting: Setting) -> Result:
-        """Trains one small network per seed."""
+        """Trains one small network per seed ({seeds}) for {epochs} epochs on {limit} images of
+        {dataset}.
+        """
         train, test = (lab.source("builtin:digits", split) for split in ("train", "test"))
         runs = [
             lab.train("small_cnn", train, seed=seed, epochs=setting.epochs)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +15,15 @@ from filelock import FileLock, Timeout
 from hardsight.cli import main
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
-from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, run_experiment, spread
+from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
+from hardsight.experiments._registry import SCALES
 from hardsight.experiments._result import plain
+
+
+@dataclass(frozen=True)
+class One:
+    epochs: int = 1
+    seeds: tuple[int, ...] = (0,)
 
 
 def test_a_result_carries_everything_needed_to_make_it_again(planted, tmp_path):
@@ -38,6 +47,44 @@ def test_the_page_shows_numbers_claims_figures_and_the_command(planted, tmp_path
     assert "The paper's numbers:" in page
     assert "![Points.](accuracy.svg)" in page
     assert "$ hardsight experiment run planted --scale smoke --set 'epochs=1'" in page
+
+
+def test_the_page_says_what_the_setting_of_this_run_says(planted, tmp_path):
+    run_experiment("planted", out=tmp_path, device="cpu", overrides=["epochs=2", "seeds=[3]"])
+    content = json.loads((tmp_path / "result.json").read_text())
+    said = "Trains one small network per seed (3) for 2 epochs on all images of the small digits."
+    assert content["about"] == said
+    assert said in (tmp_path / "README.md").read_text()
+
+
+def test_a_sentence_with_a_key_that_is_not_there_is_noticed_when_it_is_registered():
+    with pytest.raises(AssertionError, match="has no 'epoch'"):
+
+        @experiment("x", title="", reproduces="", scales=dict.fromkeys(("smoke", "paper"), One()))
+        def run(lab, setting):
+            """Trains {epoch} epochs."""
+
+    assert "x" not in EXPERIMENTS
+
+
+def own_numbers(text):
+    """Counts in a text that are not said to be the paper's."""
+    counts = r"\d[\d,]* (epochs|rounds|seeds|test images|test pictures)"
+    found = re.finditer(counts, text)
+    return [one[0] for one in found if "paper" not in text[max(0, one.start() - 45) : one.start()]]
+
+
+def test_a_count_in_a_docstring_is_seen_unless_it_is_the_papers():
+    assert own_numbers("Trains 9 epochs on 1,000 test images.") == ["9 epochs", "1,000 test images"]
+    assert own_numbers("Trains {epochs} epochs (the paper: 300 epochs).") == []
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_what_a_page_says_of_its_run_comes_from_the_setting(name):
+    spec = EXPERIMENTS[name]
+    assert own_numbers(" ".join(spec.function.__doc__.split())) == []
+    for scale in SCALES:
+        assert not re.search(r"[{}]", spec.about(spec.scales[scale]))
 
 
 def test_the_same_recipe_is_trained_once(planted, tmp_path, monkeypatch):
