@@ -143,8 +143,9 @@ class Result:
 
 def write_result(result: Result, facts: Mapping[str, Any], folder: Path) -> None:
     """Write ``result.json`` and ``README.md``, each renamed into place."""
-    content = {"format": FORMAT, **facts, **dataclasses.asdict(result)}
-    text = json.dumps(plain(content), indent=1, ensure_ascii=False)
+    content = plain({"format": FORMAT, **facts, **dataclasses.asdict(result)})
+    content["setting"] = facts["setting"]  # not rounded: it makes the result again
+    text = json.dumps(content, indent=1, ensure_ascii=False)
     for name, written in ((RESULT, text + "\n"), (PAGE, page(result, facts))):
         part = folder / f"{name}.part"
         part.write_text(written, encoding="utf-8")
@@ -169,12 +170,12 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
     parts = [f"# {facts['title']}", f"*{facts['reproduces']}*", str(facts["about"])]
     if result.claims:
         parts += ["## What holds", _claims(result.claims)]
+    for figure in result.figures:
+        parts += [f"![{figure.alt}]({figure.file})", f"*{figure.caption}*"]
     for table in result.tables:
         parts += [f"## {table.title}", _grid(table.columns, table.rows), table.note]
         if table.paper:
             parts += ["The paper's numbers:", _grid(table.columns, table.paper)]
-    for figure in result.figures:
-        parts += [f"![{figure.alt}]({figure.file})", f"*{figure.caption}*"]
     seeds = ", ".join(str(seed) for seed in facts["seeds"])
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     seconds = facts["training_seconds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import tempfile
@@ -73,7 +74,7 @@ def run_experiment(
         start = time.perf_counter()
         result = spec.function(lab, setting)
     seconds = time.perf_counter() - start
-    write_result(result, _facts(spec, setting, lab, seconds, overrides), folder)
+    write_result(result, _facts(spec, setting, lab, seconds), folder)
     return result
 
 
@@ -89,18 +90,33 @@ def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
     return config_from(type(setting), values, where=f"the settings of {spec.name}")
 
 
-def _facts(
-    spec: Experiment, setting: Any, lab: Lab, seconds: float, overrides: Sequence[str]
-) -> Mapping[str, Any]:
+def command_of(spec: Experiment, scale: str, setting: Any) -> str:
+    """The command that makes a result again: every key that is not as the scale has it.
+
+    Args:
+        spec: the experiment.
+        scale: that the setting was made from.
+        setting: with all overrides in it.
+    """
+    usual = spec.scales[scale]
+    changed = {
+        field.name: getattr(setting, field.name)
+        for field in dataclasses.fields(setting)
+        if getattr(setting, field.name) != getattr(usual, field.name)
+    }
+    more = "".join(f" --set '{key}={json.dumps(value)}'" for key, value in changed.items())
+    return f"hardsight experiment run {spec.name} --scale {scale}{more}"
+
+
+def _facts(spec: Experiment, setting: Any, lab: Lab, seconds: float) -> Mapping[str, Any]:
     """Everything a reader needs to make the result again."""
-    more = "".join(f" --set '{override}'" for override in overrides)
     return {
         "name": spec.name,
         "title": spec.title,
         "reproduces": spec.reproduces,
         "about": spec.about(setting),
         "scale": lab.scale,
-        "command": f"hardsight experiment run {spec.name} --scale {lab.scale}{more}",
+        "command": command_of(spec, lab.scale, setting),
         "setting": dataclasses.asdict(setting),
         "seeds": list(setting.seeds),
         "seconds": seconds,

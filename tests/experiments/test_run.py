@@ -17,7 +17,7 @@ from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
 from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
 from hardsight.experiments._registry import SCALES
-from hardsight.experiments._result import plain
+from hardsight.experiments._result import Result, plain, write_result
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,24 @@ def test_a_result_carries_everything_needed_to_make_it_again(planted, tmp_path):
 
 
 def test_the_page_shows_numbers_claims_figures_and_the_command(planted, tmp_path):
-    run_experiment("planted", out=tmp_path, device="cpu", overrides=["epochs=1"])
+    run_experiment("planted", out=tmp_path, device="cpu", overrides=["epochs=2", "seeds=[0, 1]"])
     page = (tmp_path / "README.md").read_text()
     assert "| digits are learned | 99 % |" in page
     assert "**no**" in page
     assert "The paper's numbers:" in page
     assert "![Points.](accuracy.svg)" in page
-    assert "$ hardsight experiment run planted --scale smoke --set 'epochs=1'" in page
+    assert page.index("## What holds") < page.index("![Points.]") < page.index("## Accuracy")
+    # what is as the scale has it needs no flag
+    assert "$ hardsight experiment run planted --scale smoke --set 'epochs=2'\n" in page
+
+
+def test_a_result_keeps_its_settings_to_the_last_digit(planted, tmp_path):
+    facts = dict.fromkeys(("title", "reproduces", "about", "command", "scale"), "x")
+    facts |= {"seeds": [0], "versions": {}, "training_seconds": 0, "hardware": {"gpu": "x"}}
+    write_result(Result(data={"a": 127 / 255}), facts | {"setting": {"a": 127 / 255}}, tmp_path)
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["setting"] == {"a": 127 / 255}
+    assert content["data"] == {"a": 0.498039}
 
 
 def test_the_page_says_what_the_setting_of_this_run_says(planted, tmp_path):
