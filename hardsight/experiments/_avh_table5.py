@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
+from hardsight.errors import ConfigError
 from hardsight.experiments._compare import compared, in_words, verdict
 from hardsight.experiments._lab import Lab, Outputs
 from hardsight.experiments._plots import COLOURS, legend, panels
@@ -59,6 +60,20 @@ class Setting:
     choice_seed: int = 0
     validation: float = 0.1
     seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        counts = {key: len(getattr(self, key)) for key in ("sizes", "epochs", "learning_rates")}
+        if set(counts.values()) != {len(self.models)}:
+            listed = ", ".join(f"{key} {count}" for key, count in counts.items())
+            raise ConfigError(
+                f"expected one entry per model ({', '.join(self.models)}) in sizes, epochs and "
+                f"learning_rates, got {listed}"
+            )
+        if len(self.domains) < 2:
+            raise ConfigError(
+                "expected at least two domains, of which each is left out once, got "
+                f"{', '.join(self.domains) or 'none'}"
+            )
 
     @property
     def plans(self) -> str:
@@ -229,7 +244,11 @@ def _domain(lab: Lab, dataset: str, name: str, size: int) -> MemorySource:
     side = source.images.shape[1]
     if size in (0, side):
         return source
-    assert side % size == 0, f"images of {side} pixels do not shrink to {size} in whole blocks"
+    if side % size:
+        raise ConfigError(
+            f"images of {name} have {side} pixels, which do not shrink to {size} in whole blocks; "
+            f"choose sizes that divide {side}, or 0 to keep them"
+        )
     return source.with_images(_shrunk(source.images, side // size))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight.errors import ConfigError
 from hardsight.experiments._el_recipes import (
     PAPER,
     SMOKE,
@@ -34,6 +35,7 @@ from hardsight.experiments._lab import Lab, Outputs
 from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
+from hardsight.registry import unknown_name
 
 _NORMAL = 1.0
 # one per seed; None where the run was lost
@@ -78,6 +80,7 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     {head_epochs} epochs: what the features are worth without the loss's own head.
     """
     task = Task.named(setting.task)
+    _check_targets(setting, lab.source(task.dataset, "test").classes)
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     runs = {
         key: [fitted(lab, task, setting, encouraging(key), seed=seed) for seed in setting.seeds]
@@ -121,6 +124,12 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
             for key in keys
         },
     )
+
+
+def _check_targets(setting: Setting, classes: Sequence[str]) -> None:
+    for target in setting.targets:
+        if target not in classes:
+            raise ConfigError(unknown_name("class", target, list(classes)))
 
 
 def _claims(

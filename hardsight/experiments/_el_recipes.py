@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardsight.data import MemorySource
-from hardsight.errors import NonFiniteError
+from hardsight.errors import ConfigError, NonFiniteError
 from hardsight.experiments._lab import Lab
 from hardsight.run.train import TrainResult
 
@@ -58,8 +58,14 @@ class Task:
 
     @classmethod
     def named(cls, name: str) -> Task:
-        """The task of a setting's key."""
+        """The task of a setting's key.
+
+        Raises:
+            ConfigError: it names no dataset, or no network.
+        """
         dataset, _, model = name.partition("/")
+        if not dataset or not model:
+            raise ConfigError(f"expected DATASET/NETWORK, such as mnist/small_cnn, got {name!r}")
         return cls(dataset, model)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hardsight.data import MemorySource
-from hardsight.errors import StatisticError
+from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
 from hardsight.experiments._el_recipes import (
     PAPER,
@@ -89,8 +89,7 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     tables, claims, data = [], [], {}
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     for pair in setting.pairs:
-        name, foreign = (part.strip() for part in pair.split(">"))
-        task = Task.named(name)
+        task, foreign = _parts(pair)
         runs = {
             key: [fitted(lab, task, setting, encouraging(key), seed=s) for s in setting.seeds]
             for key in keys
@@ -112,6 +111,16 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
             for key, each in found.items()
         }
     return Result(tables=tables, claims=claims, data=data)
+
+
+def _parts(pair: str) -> tuple[Task, str]:
+    name, _, foreign = (part.strip() for part in pair.partition(">"))
+    if not foreign:
+        raise ConfigError(
+            "expected DATASET/NETWORK > FOREIGN, such as 'mnist/small_cnn > fashion-mnist:test', "
+            f"got {pair!r}"
+        )
+    return Task.named(name), foreign
 
 
 def _detections(

@@ -87,7 +87,20 @@ def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {override!r}")
         values[key.strip()] = toml_value(text.strip())
-    return config_from(type(setting), values, where=f"the settings of {spec.name}")
+    found = config_from(type(setting), values, where=f"the settings of {spec.name}")
+    _check_lists(spec, found)
+    return found
+
+
+def _check_lists(spec: Experiment, setting: Any) -> None:
+    """Refuse an empty list where no scale has one, and a seed that comes twice."""
+    for field in dataclasses.fields(setting):
+        usual = [getattr(one, field.name) for one in spec.scales.values()]
+        if getattr(setting, field.name) == () and () not in usual:
+            raise ConfigError(f"{spec.name}: expected at least one of {field.name}, got none")
+    if len(set(setting.seeds)) < len(setting.seeds):
+        listed = ", ".join(str(seed) for seed in setting.seeds)
+        raise ConfigError(f"{spec.name}: expected different seeds, got {listed}")
 
 
 def command_of(spec: Experiment, scale: str, setting: Any) -> str:

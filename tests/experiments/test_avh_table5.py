@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hardsight.data import MemorySource
+from hardsight.errors import ConfigError
 from hardsight.experiments import Lab, Outputs
 from hardsight.experiments import _avh_table5 as table5
 from hardsight.experiments._avh_table5 import Setting, angular_accuracy
@@ -97,3 +98,11 @@ def test_digits_become_domains_by_degradation():
     assert (table5._degraded(images, "inverted") == 204).all()
     assert (table5._degraded(images, "contrast") == round(255 * (0.3 * 0.2 + 0.35))).all()
     assert table5._degraded(images, "noise").std() > 10
+
+
+def test_a_size_that_does_not_divide_the_images_is_refused(tmp_path, monkeypatch):
+    lab = Lab(scale="smoke", out=tmp_path, runs=tmp_path, device="cpu")
+    digits = lab.source("builtin:digits", "test", limit=20)
+    monkeypatch.setattr(lab, "source", lambda dataset, name: digits)
+    with pytest.raises(ConfigError, match="have 8 pixels, which do not shrink to 3 .* divide 8"):
+        table5._domain(lab, "pacs", "photo", 3)

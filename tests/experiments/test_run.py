@@ -139,6 +139,29 @@ def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):
         run_experiment("planted", out=tmp_path, scale="smok")
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("el-fig5", 'targets=["cat"]', r"unknown class 'cat'.* Known: 0, 1"),
+        ("el-table1", 'tasks=["mnist"]', r"expected DATASET/NETWORK, .* got 'mnist'"),
+        ("el-table4", 'pairs=["mnist/small_cnn"]', r"expected DATASET/NETWORK > FOREIGN, .* got"),
+        ("avh-table5", "epochs=[1, 2]", r"one entry per model .* epochs 2"),
+        ("avh-table5", 'domains=["plain"]', r"at least two domains,.* got plain"),
+        ("label-errors", "epochs=[1, 2]", "one number of epochs per dataset"),
+        ("amc-table1", "weights=[]", r"amc-table1: expected at least one of weights, got none"),
+        ("avh-human", "seeds=[]", r"avh-human: expected at least one of seeds, got none"),
+        ("avh-human", "seeds=[0, 0]", r"avh-human: expected different seeds, got 0, 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_run_is_refused_in_one_line(name, override, message, tmp_path):
+    done = CliRunner().invoke(
+        main, ["experiment", "run", name, "--set", override, "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert re.search(message, done.output)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_studies_go_by_their_plain_names_too(planted, tmp_path, monkeypatch):
     assert set(SHORT_NAMES.values()) <= set(EXPERIMENTS)
     monkeypatch.setitem(SHORT_NAMES, "short", "planted")
