@@ -104,5 +104,5 @@ def test_a_size_that_does_not_divide_the_images_is_refused(tmp_path, monkeypatch
     lab = Lab(scale="smoke", out=tmp_path, runs=tmp_path, device="cpu")
     digits = lab.source("builtin:digits", "test", limit=20)
     monkeypatch.setattr(lab, "source", lambda dataset, name: digits)
-    with pytest.raises(ConfigError, match="have 8 pixels, which do not shrink to 3 .* divide 8"):
+    with pytest.raises(ConfigError, match=r"have 8 pixels, which do not shrink to 3 .* divide 8"):
         table5._domain(lab, "pacs", "photo", 3)
