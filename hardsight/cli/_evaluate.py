@@ -40,7 +40,8 @@ def _radii(
 @click.command(epilog=_EPILOG)
 @click.argument("model")
 @click.option("--data", required=True, help="Labelled data the model was not trained on: folder of "
-              "class folders, .parquet, idx, .npz, hub:OWNER/NAME or builtin:digits.")  # fmt: skip
+              "class folders, .parquet, idx, .npz, hub:OWNER/NAME, builtin:digits, or a name such "
+              "as cifar10.")  # fmt: skip
 @click.option("--compare", multiple=True, metavar="MODEL",
               help="A further model, compared with the first; may be repeated.")  # fmt: skip
 @click.option("--ood", multiple=True, metavar="DATA",
@@ -53,6 +54,7 @@ def _radii(
 @click.option("--split", help="Split of --data, such as test.")
 @click.option("--ood-split", help="Split of --ood.")
 @click.option("--train-split", help="Split of --train.")
+@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--classes", multiple=True, callback=_names, metavar="NAME[,NAME]",
               help="Class names, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")

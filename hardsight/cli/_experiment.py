@@ -24,6 +24,7 @@ def experiment() -> None:
 def list_(long: bool) -> None:
     """List every experiment and the table or figure it makes again."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from hardsight.experiments import EXPERIMENTS, SHORT_NAMES
@@ -33,7 +34,8 @@ def list_(long: bool) -> None:
     grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
     for name, spec in sorted(EXPERIMENTS.items()):
         paper = spec.scales["paper"]
-        about = f"{spec.title}\n[dim]{spec.about(paper)}\npaper: {paper}[/]\n"
+        settings = ", ".join(f"{key}={value!r}" for key, value in vars(paper).items())
+        about = f"{spec.title}\n[dim]{escape(spec.about(paper))}\nsettings: {escape(settings)}[/]\n"
         also = f"\n[dim]or {short[name]}[/]" if name in short else ""
         grid.add_row(f"[bold]{name}[/]{also}", spec.reproduces, about if long else spec.title)
     console.print(grid)
@@ -58,6 +60,7 @@ def list_(long: bool) -> None:
 def run(name: str, out: str | None, **options: Any) -> None:
     """Run the experiment NAME and write its numbers, figures and page."""
     from rich.console import Console
+    from rich.markup import escape
 
     from hardsight.experiments import SHORT_NAMES, run_experiment  # torch loads only now
 
@@ -68,18 +71,21 @@ def run(name: str, out: str | None, **options: Any) -> None:
         _print_table(console, table)
     for claim in result.claims:
         word = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "undecided"}
-        console.print(f"{word[claim.holds]}: {claim.says} ({claim.seen})", soft_wrap=True)
-    console.print(f"result -> {folder / 'README.md'}", soft_wrap=True)
+        said = escape(f"{claim.says} ({claim.seen})")
+        console.print(f"{word[claim.holds]}: {said}", soft_wrap=True)
+    console.print(f"result -> {folder / 'README.md'}", soft_wrap=True, markup=False)
 
 
 def _print_table(console: Any, table: Any) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from hardsight.experiments import said
 
-    grid = Table(*table.columns, title=table.title, title_justify="left")
+    columns = [escape(column) for column in table.columns]
+    grid = Table(*columns, title=escape(table.title), title_justify="left")
     for row in table.rows:
-        grid.add_row(*(said(cell) for cell in row))
+        grid.add_row(*(escape(said(cell)) for cell in row))
     console.print(grid)
     if table.note:
-        console.print(f"[dim]{table.note}[/]")
+        console.print(table.note, style="dim", markup=False)

@@ -64,15 +64,17 @@ def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Locatio
 
 def folders_of(dataset: NamedDataset, root: str | os.PathLike[str] | None) -> list[Path]:
     """The folders looked into, in order."""
-    return [base / folder for base in _roots(root) for folder in dataset.folders]
+    return [base / folder for base in _roots(root, dataset) for folder in dataset.folders]
 
 
-def _roots(root: str | os.PathLike[str] | None) -> list[Path]:
+def _roots(root: str | os.PathLike[str] | None, dataset: NamedDataset) -> list[Path]:
     """A given root alone; else that of the environment; else ``data/`` and this folder."""
     if root is not None:
         base = Path(root).expanduser()
         if not base.is_dir():
-            raise MissingDataError(f"no folder {base}; the data root is the one above cifar10/")
+            raise MissingDataError(
+                f"no folder {base}; the data root is the one above {dataset.folders[0]}/"
+            )
         return [base]
     stated = os.environ.get(ROOT_VARIABLE)
     return [Path(stated).expanduser()] if stated else [Path("data"), Path(".")]

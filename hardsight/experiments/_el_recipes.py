@@ -130,6 +130,22 @@ def loss_name(log_end: LogEnd) -> str:
     return "EL, LE=1 unclamped" if log_end == EXACT else f"EL, LE={log_end:g}"
 
 
+def loss_in_words(loss: Loss) -> str:
+    """What a person reads while it is trained.
+
+    Example:
+        >>> loss_in_words(encouraging(0.75))
+        'encouraging (log_end 0.75)'
+        >>> loss_in_words([{"name": "focal", "options": {}}, encouraging(None)])
+        'focal + cross_entropy'
+    """
+    terms = []
+    for term in loss if isinstance(loss, list) else [loss]:
+        options = ", ".join(f"{key} {value}" for key, value in term["options"].items())
+        terms.append(f"{term['name']} ({options})" if options else term["name"])
+    return " + ".join(terms)
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """One trained model.
@@ -157,7 +173,7 @@ def fitted(
     train, test = task.data(lab, setting)
     settings = {**task.recipe(setting, lr_factor=lr_factor), "loss": loss, **changes}
     model = settings.pop("model", task.model)
-    lab.step(f"{task.title}, seed {seed}: {loss}")
+    lab.step(f"{task.title}, seed {seed}: {loss_in_words(loss)}")
     try:
         run = lab.train(model, train, seed=seed, **settings)
         accuracy = lab.outputs(run, test).accuracy

@@ -170,7 +170,7 @@ class Lab:
         """Tell a person what is being done."""
         shown = self._console.is_terminal if self.show is None else self.show
         if shown:
-            self._console.print(f"[dim]{text}[/]")
+            self._console.print(text, style="dim", markup=False)
 
     def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:
         """A progress bar over ``total`` units, on a terminal."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,12 @@ from click.testing import CliRunner
 
 import hardsight
 from hardsight.cli import main
+from hardsight.cli._experiment import _print_table
+from hardsight.cli._main import _COMMANDS
+from hardsight.experiments import Table
+from hardsight.run.doctor import _PARTS
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture
@@ -41,9 +49,13 @@ def test_help_lists_every_command_and_a_first_step(run):
         assert word in text
 
 
-@pytest.mark.parametrize("command", ["demo", "score", "report", "evaluate", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    [*_COMMANDS, "study human", "study degradation", "study dynamics", "experiment list",
+     "experiment run"],
+)  # fmt: skip
 def test_every_command_explains_itself(run, command):
-    result = run(command, "--help")
+    result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert len(result.output.splitlines()) > 4
     assert "\\b" not in result.output
@@ -191,13 +203,41 @@ def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatc
 
 
 def test_doctor_names_missing_parts_and_how_to_install_them(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "duckdb", None)  # makes the import fail as if it were absent
+    monkeypatch.setitem(sys.modules, "cleanlab", None)  # makes the import fail as if it were absent
     result = run("doctor")
     assert result.exit_code == 0
     words = " ".join(result.output.split())
     for word in ("torch", "pyarrow", "cpu", "threads"):
         assert word in words
-    assert "hardsight[app]" in words.replace(" ", "")
+    assert "hardsight[experiments]" in words.replace(" ", "")
+
+
+def test_doctor_promises_no_command_and_no_part_that_is_not_there():
+    folder = Path(hardsight.__file__).parent
+    code = "".join(file.read_text() for file in folder.rglob("*.py") if file.name != "doctor.py")
+    for module, (_, purpose, step) in _PARTS.items():
+        for command in re.findall(r"hardsight (\w+)", purpose):
+            assert command in _COMMANDS, purpose
+        assert re.search(rf"(import|from) {module}\b|\"{module}[\".]", code), module
+        for extra in re.findall(r"hardsight\[(\w+)\]", step):
+            assert re.search(rf"^{extra} = ", PROJECT.read_text(), re.M), step
+
+
+def test_evaluate_finds_named_datasets_below_a_root(run, tmp_path):
+    missing = run("evaluate", "small_cnn", "--data", "mnist", "--split", "test", "--data-root",
+                  tmp_path / "nowhere", "--out", tmp_path / "card")  # fmt: skip
+    assert missing.exit_code == 2
+    assert "nowhere; the data root is the one above mnist/" in missing.output
+
+
+def test_what_an_experiment_says_is_printed_as_it_is(capsys):
+    from rich.console import Console
+
+    table = Table("[bold]?", ("[a]",), [("[b] 1",)], note="in [pixels]")
+    _print_table(Console(), table)
+    said = capsys.readouterr().out
+    for text in ("[bold]?", "[a]", "[b] 1", "in [pixels]"):
+        assert text in said
 
 
 def test_a_model_without_weights_is_mentioned(run, tmp_path):
