@@ -62,6 +62,7 @@ _JUDGES_OF_MISTAKES = (
     "avh",
     "target_angle",
     "conditional_energy",
+    "aum",  # a table of training dynamics alone has no score of the final model
 )
 _METADATA_KEY = b"hardsight"
 

@@ -16,6 +16,8 @@ DIRECTIONS = {
     "model_confidence": False,
     "suspicion": True,
     "first_learned_epoch": True,
+    "mean_avh": True,
+    "aum": False,
 }
 
 
@@ -79,6 +81,14 @@ def test_without_a_score_that_knows_the_label_the_least_uncertain_mistake_is_con
     gallery = gallery_rows(rows)
     assert gallery.hardest.tolist() == [0, 1, 2]
     assert gallery.confidently_wrong.tolist() == [1, 0]
+
+
+def test_of_dynamics_alone_the_margin_averaged_over_training_judges_mistakes():
+    rows = table(
+        label=[0, 0, 0], prediction=[1, 1, 0], mean_avh=[0.9, 0.2, 0.1], aum=[-1.0, -5.0, 3.0]
+    )
+    assert rows.most_confidently_wrong(2)["index"].tolist() == [1, 0]
+    assert gallery_rows(rows, by="mean_avh").confidence_by == "aum"
 
 
 def test_a_long_feature_vector_makes_a_mistake_confident():

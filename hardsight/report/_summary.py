@@ -89,7 +89,10 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
     if len(ranked) < 2 or view.gallery.by is None:
         return []
     worst = ranked[0]
-    mean = f"mean {score_title(view.gallery.by)} {number(worst.mean)}"
+    title = score_title(view.gallery.by)
+    # a summary of training may be a mean by name: no "mean Mean AVH"
+    said = title if title.startswith("Mean ") else f"mean {title}"
+    mean = f"{said} {number(worst.mean)}"
     return [Fact("Hardest class", worst.name, f"{mean}, accuracy {percent(worst.accuracy)}")]
 
 

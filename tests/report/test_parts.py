@@ -50,6 +50,18 @@ def test_classes_are_counted_by_hand(make):
     assert summary_of(view, rows, confusions).facts[3].value == "b"
 
 
+@pytest.mark.parametrize(
+    ("score", "said"), [("avh", "mean AVH 0.9,"), ("mean_avh", "Mean AVH 0.9,")]
+)
+def test_the_hardest_class_is_said_with_one_mean(make, score, said):
+    about = {"scores": {score: {"higher_is_harder": True}}, "classes": ["a", "b"]}
+    columns = {"index": [0, 1], "label": [0, 1], "prediction": [0, 1], score: [0.1, 0.9]}
+    view = view_of(make.table(columns, about), folder=None, title=None)
+    fact = summary_of(view, class_rows(view, []), []).facts[3]
+    assert fact.value == "b"
+    assert fact.detail.startswith(said)
+
+
 def test_histogram_bars_hold_every_example_once(view):
     for one in histograms(view):
         numbers = [bar.text.split(": ", 1)[1].replace(",", "").split() for bar in one.bins]
