@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ from hardsight.heads import capture, find_head
 from hardsight.models import SmallCNN
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
 from hardsight.scores import angular_visual_hardness, feature_norm
+
+# by kind of degradation and network, one list over levels per seed
+Levels = dict[str, dict[str, list[list[Curves]]]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     """
     subjects = Subjects(lab, setting)
     runs: Runs = {model: [] for model in setting.models}
-    levels: dict[str, dict[str, list[list[Curves]]]] = {"noise": {}, "contrast": {}}
+    levels: Levels = {"noise": {}, "contrast": {}}
     for model in setting.models:
         for seed in setting.seeds:
             done = subjects.run(model, seed)
@@ -110,35 +114,39 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
             *(level_figure(lab, by_model, kind) for kind, by_model in levels.items()),
             steps_figure(lab, loops, digits, setting.digits),
         ],
-        data={
-            "annotators": subjects.annotators,
-            "overall": {
-                model: [dict(run.overall.means) for run in of_seeds]
-                for model, of_seeds in runs.items()
-            },
-            "by_frequency": {
-                model: [
-                    {group.group: {"n": group.n, **group.means} for group in run.groups}
-                    for run in of_seeds
-                ]
-                for model, of_seeds in runs.items()
-            },
-            "spearman_with_frequency": {
-                model: [{key: [one.value for one in found] for key, found in run.human.items()}
-                        for run in of_seeds]
-                for model, of_seeds in runs.items()
-            },
-            "by_level": {
-                kind: {
-                    model: [[dict(curves.means) for curves in of_level] for of_level in of_seeds]
-                    for model, of_seeds in by_model.items()
-                }
-                for kind, by_model in levels.items()
-            },
-            "digits": [dict(run.overall.means) for run in digits],
-            "first_steps": loops,
-        },
+        data={"annotators": subjects.annotators, **_curve_data(runs, levels),
+              "digits": [dict(run.overall.means) for run in digits], "first_steps": loops},
     )  # fmt: skip
+
+
+def _curve_data(runs: Runs, levels: Levels) -> dict[str, Any]:
+    """The curves of every network and seed: overall, by frequency, by level."""
+    return {
+        "overall": {
+            model: [dict(run.overall.means) for run in of_seeds] for model, of_seeds in runs.items()
+        },
+        "by_frequency": {
+            model: [
+                {group.group: {"n": group.n, **group.means} for group in run.groups}
+                for run in of_seeds
+            ]
+            for model, of_seeds in runs.items()
+        },
+        "spearman_with_frequency": {
+            model: [
+                {key: [one.value for one in found] for key, found in run.human.items()}
+                for run in of_seeds
+            ]
+            for model, of_seeds in runs.items()
+        },
+        "by_level": {
+            kind: {
+                model: [[dict(curves.means) for curves in of_level] for of_level in of_seeds]
+                for model, of_seeds in by_model.items()
+            }
+            for kind, by_model in levels.items()
+        },
+    }
 
 
 def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:

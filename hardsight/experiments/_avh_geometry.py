@@ -60,7 +60,7 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     growth = {name: grown(name) for name in ("nearer", "farther")}
     paths = [trajectories(lab, run, test, setting) for run in runs]
     return Result(
-        tables=[_plane_table(outputs), _sphere_table(spheres), _path_table(paths)],
+        tables=[_plane_table(outputs), _sphere_table(spheres), _path_table(paths, setting.seeds)],
         claims=geometry_claims(outputs, spheres, growth, paths),
         figures=[
             plane_figure(lab, outputs[0], setting),
@@ -111,17 +111,17 @@ def _sphere_table(spheres: Sequence[Sphere]) -> Table:
     )  # fmt: skip
 
 
-def _path_table(paths: Sequence[Paths]) -> Table:
+def _path_table(paths: Sequence[Paths], seeds: Sequence[int]) -> Table:
     found = [one.numbers() for one in paths]
     rows: list[list[Cell]] = [
         [seed, int(one["examples"]), int(one["flipped"]), int(one["shrunk"]),
          None if math.isnan(one["least_norm"]) else one["least_norm"],
          f"{int(one['norm_first'])} of {int(one['of'])}"]
-        for seed, one in enumerate(found)
+        for seed, one in zip(seeds, found, strict=True)
     ]  # fmt: skip
     return Table(
         "Out of the class by gradient ascent (Fig. 22)",
-        ("network", "right examples", "changed class", "of these came nearer to the origin",
+        ("seed", "right examples", "changed class", "of these came nearer to the origin",
          "least norm over first norm, median", "norm half-way before the angle"),
         rows,
         "Until the prediction changes. Nearer: by more than 5 % of the first norm. Half-way: half "

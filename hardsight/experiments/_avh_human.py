@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Result, Spread, Table, spread
 from hardsight.registry import SCORES
-from hardsight.run.study import HumanStudy, human_study, said_p
+from hardsight.run.study import HumanStudy, ScoreAgainstPeople, human_study, said_p
 
 _METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
 # Tables 2 and 6 to 9: coefficient with AVH and with confidence, z of both, z value, p
@@ -112,21 +114,26 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
             by_model(lab, columns, subjects),
             by_granularity(lab, columns[main], subjects, main),
         ],
-        data={
-            "annotators": who,
-            "accuracy": accuracy,
-            "spearman": by_score(studies, lambda one: one.correlations["spearman"].value),
-            "pearson": by_score(studies, lambda one: one.correlations["pearson"].value),
-            "kendall": by_score(studies, lambda one: one.correlations["kendall"].value),
-            "within_class": by_score(
-                studies, lambda one: one.within_class.value if one.within_class else None
-            ),
-            "hypotheses": {
-                model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
-                for model, of_seeds in studies.items()
-            },
-        },
+        data={"annotators": who, "accuracy": accuracy, **_data(studies)},
     )
+
+
+def _coefficient(method: str, one: ScoreAgainstPeople) -> float:
+    return one.correlations[method].value
+
+
+def _data(studies: Studies) -> dict[str, Any]:
+    """Every coefficient and outcome, by network, one per seed."""
+    return {
+        **{method: by_score(studies, partial(_coefficient, method)) for method in _METHODS},
+        "within_class": by_score(
+            studies, lambda one: one.within_class.value if one.within_class else None
+        ),
+        "hypotheses": {
+            model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
+            for model, of_seeds in studies.items()
+        },
+    }
 
 
 def _spread(values: Sequence[float]) -> Spread | None:

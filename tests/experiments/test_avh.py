@@ -268,3 +268,10 @@ def test_a_source_in_memory_keeps_its_counts_when_degraded():
     np.testing.assert_allclose(
         human_frequency(source.with_images(degraded(source.images, "noise", 0.1))), [0.75, 1.0]
     )
+
+
+def test_ways_out_of_a_class_are_listed_by_the_seed_of_their_network():
+    still = measures.Paths(np.zeros((2, 1, 2)), np.ones((2, 1)), np.zeros((2, 1)), np.array([-1]))
+    table = geometry._path_table([still, still], (7, 3))
+    assert table.columns[0] == "seed"
+    assert [row[0] for row in table.rows] == [7, 3]
