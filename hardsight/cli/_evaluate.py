@@ -59,7 +59,6 @@ def _radii(
               help="Class names, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
 @click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the models.")
-@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--mean", callback=_floats, metavar="M[,M,M]",
               help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
 @click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")

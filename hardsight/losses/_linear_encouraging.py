@@ -142,7 +142,7 @@ class LinearEncouragingLoss(HeadLossModule):
         module = super().from_head(head, **options)
         bias = getattr(head, "bias", None)
         if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):  # such as a buffer
-            bias = nn.Parameter(bias)
+            bias = nn.Parameter(bias, requires_grad=bias.requires_grad)
         module.bias = bias
         return module
 

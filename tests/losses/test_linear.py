@@ -294,7 +294,9 @@ def test_module_takes_a_bias_that_is_no_parameter():
             self.register_buffer("bias", torch.tensor([5.0, 0.0, 0.0]))
 
     head, labels = Frozen(), torch.tensor([0, 1, 2])
-    found = LinearEncouragingLoss.from_head(head)(torch.eye(3), labels)
+    module = LinearEncouragingLoss.from_head(head)
+    assert not module.bias.requires_grad
+    found = module(torch.eye(3), labels)
     torch.testing.assert_close(found, encouraging_loss(torch.eye(3) + head.bias, labels))
 
 
