@@ -46,6 +46,7 @@ class Setting:
         scales: s of the AVH loss to choose from.
         choice_seed: of the runs that the scale is chosen by.
         validation: share of the training domains that is held out.
+        precision: of training.
         seeds: one run each.
     """
 
@@ -59,6 +60,7 @@ class Setting:
     scales: tuple[float, ...] = (6.0, 16.0)
     choice_seed: int = 0
     validation: float = 0.1
+    precision: str = "auto"
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
@@ -216,6 +218,7 @@ def _trained(
         optimizer={"name": "sgd", "lr": recipe.learning_rate, "momentum": 0.9},
         schedule={"name": "cosine", "warmup_epochs": 1},
         augment={"crop_padding": shift, "flip": setting.dataset != _DIGITS},
+        precision=setting.precision,
         validation=0.0,
         select="last",
     )
