@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from hardsight.run._adapt_config import AdaptConfig
 from hardsight.run._files import write_json, writing
 from hardsight.run._train_folder import differing_keys
 
@@ -37,7 +38,7 @@ def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) ->
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    differing = differing_keys(old, new)
+    differing = differing_keys(old, new, AdaptConfig)
     for domain, mark in new["fingerprints"].items():
         if old["fingerprints"][domain] != mark:
             differing.append(f"other {domain} data (its fingerprint differs)")

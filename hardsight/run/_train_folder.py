@@ -67,18 +67,23 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def differing_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What two recipes set differently, in words, but for what may change."""
+def differing_keys(old: dict[str, Any], new: dict[str, Any], kind: type[Any]) -> list[str]:
+    """What two recipes set differently, in words, but for what may change.
+
+    A plain key of ``kind`` that an older version did not know has its default there.
+    """
     new = json.loads(json.dumps(new))  # tuples as lists
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    before = {**defaults, **old["config"]}
     return [
-        f"{key} = {old['config'].get(key)!r} instead of {value!r}"
+        f"{key} = {before.get(key)!r} instead of {value!r}"
         for key, value in new["config"].items()
-        if key not in _FREE_TO_CHANGE and old["config"].get(key) != value
+        if key not in _FREE_TO_CHANGE and before.get(key) != value
     ]
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    differing = differing_keys(old, new)
+    differing = differing_keys(old, new, TrainConfig)
     if old["data_fingerprint"] != new["data_fingerprint"]:
         differing.append("other training data")
     if old.get("tracked", {}) != new.get("tracked", {}):

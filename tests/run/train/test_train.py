@@ -231,6 +231,20 @@ def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
                 weights(tmp_path / "whole", "checkpoints/best.safetensors"))  # fmt: skip
 
 
+def test_a_run_of_a_version_that_knew_fewer_settings_is_taken_up(images, net, tmp_path):
+    hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    file = tmp_path / "run" / "recipe.json"
+    recipe = json.loads(file.read_text())
+    del recipe["config"]["autotune"]
+    file.write_text(json.dumps(recipe))
+    again = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
+    assert again.best_epoch == 1
+    with pytest.raises(RunMismatchError, match="it has autotune = False instead of True"):
+        hs.train(
+            net, images, out=tmp_path / "run", epochs=1, resume=True, autotune=True, **FAST
+        )  # fmt: skip
+
+
 def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
     options = {**FAST, "epochs": 1}
     done = hs.train(net, images, out=tmp_path / "run", **options)
