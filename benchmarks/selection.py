@@ -65,7 +65,10 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1_000)
     parser.add_argument("--width", type=int, default=128, help="of embeddings")
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
+    parser.add_argument(
+        "--rules", nargs="+", choices=RULES, default=[r for r in RULES if r not in _ON_ANGLES],
+        help="all on probabilities by default; those on angles need a matrix product first",
+    )  # fmt: skip
     options = parser.parse_args(args)
     rows = []
     for kind, sharpness in _SHARPNESS.items():
