@@ -217,8 +217,8 @@ class TrainConfig:
         channels_last: memory layout of images; on a GPU by default.
         compile: run the model through ``torch.compile``.
         deterministic: only algorithms that give the same result each time, also on a GPU.
-        autotune: let cuDNN try its algorithms on every new shape of a batch. It pays in long runs;
-            where convolutions are many and narrow, the first steps take minutes.
+        autotune: let cuDNN try its algorithms on every new shape of a batch. It costs
+            time at the start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default where they fit.
         workers: loader processes, where the images are not resident.
         track: record every training example's hardness in every epoch; see
