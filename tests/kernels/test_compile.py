@@ -1,0 +1,45 @@
+"""A model that ends in a fused loss, through torch's default compiler; kernels interpreted."""
+
+import pytest
+import torch
+from torch import nn
+
+from hardsight.losses import LinearAVHLoss, LinearEncouragingLoss
+
+LOSSES = {
+    "avh": lambda impl: LinearAVHLoss(50, 16, scale=8.0, impl=impl),
+    "encouraging": lambda impl: LinearEncouragingLoss(50, 16, impl=impl),
+}
+
+
+class WithLoss(nn.Module):
+    """A body and a loss that owns the head."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.body, self.loss = nn.Sequential(nn.Linear(12, 16), nn.GELU()), loss
+
+    def forward(self, inputs, labels):
+        return self.loss(self.body(inputs), labels)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # of torch when it compiles, and of numpy
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_compiled_model_with_a_fused_loss_has_the_plain_loss_and_gradients(name):
+    torch.compiler.reset()
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(30, 12, generator=draw)
+    labels = torch.randint(50, (30,), generator=draw)
+    found = {}
+    for impl in ("torch", "triton"):
+        torch.manual_seed(1)
+        model = WithLoss(LOSSES[name](impl))
+        runner = torch.compile(model, fullgraph=True) if impl == "triton" else model
+        value = runner(inputs, labels)
+        value.backward()
+        found[impl] = [value.detach(), *(one.grad for one in model.parameters())]
+    for ours, plain in zip(found["triton"], found["torch"], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
