@@ -24,9 +24,7 @@ class WithLoss(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore"
-)  # of torch when it compiles, and of numpy
+@pytest.mark.filterwarnings("ignore")  # of torch when it compiles, and of numpy
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_compiled_model_with_a_fused_loss_has_the_plain_loss_and_gradients(name):
     torch.compiler.reset()
