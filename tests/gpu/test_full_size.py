@@ -1,0 +1,17 @@
+"""The fused kernels at the sizes they are made for: hardly worse than the plain version."""
+
+import pytest
+import torch
+
+from benchmarks.kernel_errors import FACTOR, FLOOR, cases, errors
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize(("work", "shape", "dtype"), list(cases()), ids=str)
+def test_errors_against_float64_stay_near_those_of_the_plain_version(work, shape, dtype):
+    for value, fused, plain in errors(work, shape, dtype):
+        assert fused <= max(FACTOR * plain, FLOOR), value
