@@ -2,7 +2,7 @@
 
 Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
 first run in parts, by seed and by what else divides it, which only fill the folder of trained
-models, and then whole, which finds every model there and writes the result.
+models and their outputs, and then whole, which finds all of that and writes the result.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
             data_root=args.data_root,
             overrides=[*args.set, *job.part],
             show_progress=False,
+            keep_outputs=True,
         )
 
 

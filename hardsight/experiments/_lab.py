@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
@@ -65,6 +66,7 @@ class Lab:
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
         show_progress: force progress on or off; by default it is shown on a terminal.
+        keep_outputs: write what models say of data beside them, for whoever asks again.
     """
 
     def __init__(
@@ -76,10 +78,11 @@ class Lab:
         data_root: str | None = None,
         device: str = "auto",
         show_progress: bool | None = None,
+        keep_outputs: bool = False,
     ) -> None:
         self.scale, self.out, self.runs, self.data_root = scale, out, runs, data_root
         self.device = chosen_device(device)
-        self.show = show_progress
+        self.show, self.keeps_outputs = show_progress, keep_outputs
         self._console = Console(stderr=True, highlight=False)
         self._seconds: dict[Path, float] = {}
 
@@ -145,6 +148,22 @@ class Lab:
 
     def outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         """Embeddings and logits of a trained model in eval mode, in float32."""
+        if not self.keeps_outputs:
+            return self._outputs(run, source)
+        file = run.folder / "outputs" / f"{source.fingerprint()[:16]}.safetensors"
+        with FileLock(f"{run.folder}.outputs.lock"):
+            if file.exists():
+                known = load_file(file)
+                return Outputs(bias=known.pop("bias", None), **known)
+            found = self._outputs(run, source)
+            file.parent.mkdir(exist_ok=True)
+            tensors = {name: value for name, value in vars(found).items() if value is not None}
+            part = file.with_suffix(".part")
+            save_file(tensors, part)
+            part.replace(file)
+        return found
+
+    def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
         images = torch.from_numpy(source.images)
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)

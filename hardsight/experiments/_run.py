@@ -33,6 +33,7 @@ def run_experiment(
     device: str = "auto",
     overrides: Sequence[str] = (),
     show_progress: bool | None = None,
+    keep_outputs: bool = False,
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
@@ -45,6 +46,8 @@ def run_experiment(
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
         overrides: ``KEY=VALUE`` for the keys of the experiment's setting.
         show_progress: force progress on or off; by default it is shown on a terminal.
+        keep_outputs: write embeddings and logits beside the trained models, which later runs find
+            again; tens of megabytes a model.
 
     Raises:
         UnknownNameError: there is no such experiment.
@@ -70,6 +73,7 @@ def run_experiment(
             data_root=data_root,
             device=device,
             show_progress=show_progress,
+            keep_outputs=keep_outputs,
         )
         start = time.perf_counter()
         result = spec.function(lab, setting)

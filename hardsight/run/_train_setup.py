@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from hardsight.data import EmbeddingSource, ExampleSource, long_tailed_rows, open_source
+from hardsight.data import (
+    EmbeddingSource,
+    ExampleSource,
+    MemorySource,
+    long_tailed_rows,
+    open_source,
+)
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._seeds import generator, seed_of
@@ -30,6 +38,8 @@ from hardsight.run._train_images import (
 )
 
 _STATISTICS_ROWS = 5000
+# of pictures in memory, by the rows that were counted: many runs train on the same ones
+_COUNTS: WeakKeyDictionary[MemorySource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -264,6 +274,17 @@ def _size(data: Decoded) -> tuple[int, int] | None:
 
 
 def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if data.is_ready:
+        mean, std = _counted(data, rows.numpy())
+    else:
+        mean, std = _summed(data, rows)
+    # rounded: they are printed, stored and typed again
+    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
+
+
+def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of every channel, from images as they are read."""
     total = squares = torch.zeros(1, dtype=torch.float64)
     count = 0
     for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
@@ -272,7 +293,30 @@ def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], t
         squares = squares + (values**2).sum(dim=(0, 2, 3))
         count += values.numel() // values.shape[1]
     mean = total / count
-    std = (squares / count - mean**2).clamp_min(1e-12).sqrt()
-    # rounded: they are printed, stored and typed again
-    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
-    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
+    return mean, (squares / count - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of pictures in memory, by counting their 256 values: once per source."""
+    source = data.source
+    assert isinstance(source, MemorySource)
+    picked = np.asarray(data.rows)[rows]
+    known = _COUNTS.setdefault(source, {})
+    counts = known.get(picked.tobytes())
+    if counts is None:
+        counts = known[picked.tobytes()] = _value_counts(source.images, picked)
+    share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ values
+    return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _value_counts(images: NDArray[np.uint8], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each value occurs in each channel, ``[channels, 256]``."""
+    channels = 1 if images.ndim == 3 else images.shape[3]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    for some in np.array_split(rows, max(1, len(rows) // 64)):
+        pixels = images[some].reshape(-1, channels)
+        for channel in range(channels):
+            counts[channel] += np.bincount(pixels[:, channel], minlength=256)
+    return counts

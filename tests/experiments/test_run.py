@@ -211,6 +211,22 @@ def test_outputs_are_those_of_the_normalised_images(tmp_path):
     assert found.accuracy == (wanted.argmax(1).numpy() == test.labels).mean()
 
 
+def test_kept_outputs_are_found_again_and_equal(tmp_path, monkeypatch):
+    lab = Lab(
+        scale="smoke", out=tmp_path, runs=tmp_path, device="cpu", show_progress=False,
+        keep_outputs=True,
+    )  # fmt: skip
+    source = lab.source("builtin:digits", "test", limit=50)
+    run = lab.train("small_cnn", source, seed=0, epochs=1, validation=0.0, select="last")
+    first = lab.outputs(run, source)
+    other = lab.outputs(run, source.subset(range(20)))
+    monkeypatch.setattr(Lab, "_outputs", None)
+    again = lab.outputs(run, source)
+    for name, value in vars(first).items():
+        assert torch.equal(getattr(again, name), value), name
+    assert len(other.logits) == 20
+
+
 def test_a_limit_keeps_the_share_of_every_class(tmp_path):
     here = lab(tmp_path)
     some = here.source("builtin:digits", "train", limit=100)

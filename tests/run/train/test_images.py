@@ -24,6 +24,7 @@ from hardsight.run._train_images import (
     loaded,
     padded,
 )
+from hardsight.run._train_setup import _counted, _statistics, _summed
 
 CPU = torch.device("cpu")
 HOW = Preprocessing(mean=(0.3,), std=(0.2,), channels=1)
@@ -214,3 +215,16 @@ def test_pictures_kept_in_memory_are_those_that_would_be_decoded(shape, size, ch
     for found, wanted in zip(whole, (index, images, labels), strict=True):
         assert found.dtype == wanted.dtype
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(700, 6, 5), (700, 6, 5, 3)])
+def test_pictures_in_memory_are_measured_as_those_that_are_read(shape):
+    pixels = np.random.default_rng(0).beta(2, 1, size=shape) * np.linspace(90, 255, shape[-1])
+    source = MemorySource(pixels.astype(np.uint8), np.arange(700) % 2)
+    data, rows = Decoded(source, Preprocessing(), range(3, 690)), torch.arange(0, 680, 3)
+    for counted, summed in zip(_counted(data, rows.numpy()), _summed(data, rows), strict=True):
+        torch.testing.assert_close(counted, summed, rtol=1e-9, atol=0)
+    mean, std = _statistics(data, rows)
+    used = source.images[rows.numpy() + 3].reshape(-1, 1 if len(shape) == 3 else 3) / 255
+    np.testing.assert_allclose(mean, used.mean(axis=0), atol=6e-5)
+    np.testing.assert_allclose(std, used.std(axis=0), atol=6e-5)
