@@ -54,7 +54,7 @@ class Setting:
     domains: tuple[str, ...] = ("art_painting", "cartoon", "photo", "sketch")
     models: tuple[str, ...] = ("cnn10", "efficientnet_lite0")
     sizes: tuple[int, ...] = (72, 144)
-    epochs: tuple[int, ...] = (20, 3)
+    epochs: tuple[int, ...] = (15, 3)
     learning_rates: tuple[float, ...] = (0.05, 0.01)
     batch_size: int = 128
     scales: tuple[float, ...] = (6.0, 16.0)
