@@ -39,7 +39,7 @@ class Spread:
 
     def __str__(self) -> str:
         digits = 2 if abs(self.mean) >= 1 else 4
-        said = f"{self.mean:.{digits}f}"
+        said = f"{self.mean:.{digits}f}" if self.n else "–"
         said = f"{said} ± {self.std:.{digits}f}" if self.n > 1 else said
         return f"{said} ({self.n} of {self.n + self.lost})" if self.lost else said
 
@@ -48,7 +48,7 @@ def spread(values: Sequence[float], *, lost: int = 0) -> Spread:
     """Mean, standard deviation and 95 % t-interval of one value per seed.
 
     Args:
-        values: of the seeds that gave one.
+        values: of the seeds that gave one; NaN counts as none.
         lost: how many other seeds gave none; they are stated and change no number.
 
     Example:
@@ -56,8 +56,15 @@ def spread(values: Sequence[float], *, lost: int = 0) -> Spread:
         91.00 ± 1.00
         >>> print(spread([90.0, 92.0], lost=1))
         91.00 ± 1.41 (2 of 3)
+        >>> print(spread([90.0, 92.0, float("nan")]))
+        91.00 ± 1.41 (2 of 3)
+        >>> print(spread([float("nan")]))
+        – (0 of 1)
     """
-    numbers = [float(value) for value in values]
+    numbers = [float(value) for value in values if not math.isnan(value)]
+    lost += len(values) - len(numbers)
+    if not numbers:
+        return Spread(math.nan, math.nan, math.nan, math.nan, 0, lost)
     mean, n = statistics.fmean(numbers), len(numbers)
     if n == 1:
         return Spread(mean, 0.0, math.nan, math.nan, 1, lost)
