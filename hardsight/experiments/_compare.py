@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hardsight.errors import StatisticError
@@ -10,14 +11,17 @@ from hardsight.stats import TTest, t_test
 
 
 def compared(first: Sequence[float], second: Sequence[float]) -> TTest | None:
-    """Welch's t test over seeds; none where a single seed, or no spread, allows none.
+    """Welch's t test over seeds with a value; none where one seed, or no spread, allows none.
 
     Example:
         >>> compared([1.0], [2.0]) is None
         True
+        >>> compared([1.0, math.nan], [2.0, 3.0]) is None
+        True
     """
+    known = ([value for value in values if not math.isnan(value)] for values in (first, second))
     try:
-        return t_test(first, second)
+        return t_test(*known)
     except StatisticError:
         return None
 
