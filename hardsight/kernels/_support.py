@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from hardsight.errors import GradientError, OptionError, ShapeError
 from hardsight.geometry import widen_together
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
+# Triton builds a launcher for its first kernel, with the compiler it looks for in the same way
+_COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 
@@ -24,8 +27,8 @@ CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
     """Whether the fused kernels can take these tensors here.
 
-    They need Triton, a GPU (or Triton's interpreter, ``TRITON_INTERPRET=1``), and both tensors in
-    the same one of float32, bfloat16 and float16.
+    They need Triton, a GPU and a C compiler (or Triton's interpreter, ``TRITON_INTERPRET=1``), and
+    both tensors in the same one of float32, bfloat16 and float16.
 
     Args:
         embeddings: ``[N, D]``.
@@ -39,7 +42,7 @@ def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
         embeddings.dtype == class_weights.dtype
         and embeddings.dtype in DTYPES
         and embeddings.device == class_weights.device
-        and (embeddings.is_cuda or is_interpreted())
+        and (is_interpreted() or (embeddings.is_cuda and _COMPILER_FOUND))
         and embeddings.numel() > 0
         and class_weights.numel() > 0
         and _TRITON_FOUND

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from hardsight.errors import LabelError, MissingExtraError, OptionError, ShapeError
-from hardsight.kernels import angular_log_odds, head_statistics, is_supported, linear_log_odds
+from hardsight.kernels import (
+    _support,
+    angular_log_odds,
+    head_statistics,
+    is_supported,
+    linear_log_odds,
+)
 
 X, W, LABELS = torch.ones(3, 4), torch.ones(5, 4), torch.tensor([0, 1, 4])
 
@@ -134,3 +140,16 @@ def test_the_hopper_kernels_are_loaded_on_hopper_and_a_tried_triton_alone(
     module = _launch._hopper_module.__wrapped__(torch.device("cuda", 0))
     assert (module is not None) is found
     assert _launch._hopper_module.__wrapped__(torch.device("cpu")) is None
+
+
+def test_kernels_on_a_gpu_need_the_c_compiler_that_triton_calls(monkeypatch):
+    # images for inference have a GPU and Triton, but often no compiler: the plain version runs
+    device = torch.device("cuda", 0)
+    on_gpu = SimpleNamespace(dtype=X.dtype, device=device, is_cuda=True, numel=lambda: 12)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(_support, "_COMPILER_FOUND", True)
+    assert is_supported(on_gpu, on_gpu)
+    monkeypatch.setattr(_support, "_COMPILER_FOUND", False)
+    assert not is_supported(on_gpu, on_gpu)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert is_supported(X, W)
