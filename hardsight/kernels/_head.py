@@ -10,6 +10,8 @@ from torch import Tensor
 from hardsight._checks import check_labels
 from hardsight.kernels._support import check_inputs
 
+_MASKED = -1e30
+
 
 class HeadStatistics(NamedTuple):
     """One value per example, ``[N]`` float32 each. "Other" means every class but the example's own.
@@ -50,7 +52,7 @@ def head_statistics(
             weight must fit float32.
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
-        bias: ``[C]`` or None; enters the logits, never the angles.
+        bias: ``[C]`` or None; enters the logits, never the angles. ``-inf`` masks a class.
         logits: whether to compute the fields after ``nearest_other`` too.
 
     Returns:
@@ -68,10 +70,27 @@ def head_statistics(
         embeddings.detach(),
         labels.to(torch.int64).contiguous(),
         class_weights.detach(),
-        None if bias is None else bias.detach().contiguous(),
+        None if bias is None else _finite(bias.detach()),
         logits,
     )
-    return HeadStatistics(*fields)
+    found = HeadStatistics(*fields)
+    return found if bias is None else _with_masked(found)
+
+
+def _finite(bias: Tensor) -> Tensor:
+    """Classes masked by ``-inf`` as low as needed: 0 times that is 0 in the kernels' sums."""
+    return bias.float().clamp_min(_MASKED).contiguous()
+
+
+def _with_masked(found: HeadStatistics) -> HeadStatistics:
+    """Logits of classes that were masked by a bias of ``-inf`` are that again."""
+    if found.target_logit is None:
+        return found
+    names = ("target_logit", "largest_logit", "largest_other_logit")
+    logits = {name: getattr(found, name) for name in names}
+    return found._replace(
+        **{name: z.masked_fill(z < 0.5 * _MASKED, -torch.inf) for name, z in logits.items()}
+    )
 
 
 @torch.library.custom_op("hardsight::head_statistics", mutates_args=())

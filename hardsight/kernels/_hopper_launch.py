@@ -54,6 +54,7 @@ def fits(*matrices: Tensor) -> bool:
         matrix.dtype in (torch.bfloat16, torch.float16)
         and matrix.stride(1) == 1
         and matrix.stride(0) % 8 == 0
+        and matrix.stride(0) >= matrix.shape[1]  # expanded and overlapping rows are not tried
         and matrix.data_ptr() % 16 == 0
         and matrix.shape[0] < 2**31 - 512
         for matrix in matrices

@@ -10,11 +10,10 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from hardsight.kernels import _portable
-from hardsight.kernels._run import run
+from hardsight.kernels._run import NATIVE, run
 from hardsight.kernels._support import cdiv, precision_of, row_blocks, shares_for, tiles_for
 
 _MODES = {
@@ -219,13 +218,10 @@ def _hopper_for(
 
 @functools.cache
 def _hopper_module(device: torch.device) -> ModuleType | None:
-    if device.type != "cuda" or torch.version.hip is not None:
+    # Gluon still changes between releases: outside those tried, the portable kernels run
+    if device.type != "cuda" or not NATIVE:
         return None
     if torch.cuda.get_device_capability(device) != (9, 0):
-        return None
-    # Gluon still changes between releases: outside those tried, the portable kernels run
-    release = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    if not (3, 6) <= release <= (3, 9):
         return None
     return importlib.import_module("hardsight.kernels._hopper_launch")
 
@@ -264,19 +260,26 @@ def finish_weights(
     What other classes' examples give is made tangent; then each class's own are added, without
     atomics.
     """
-    classes, width = class_weights.shape
-    blocks = row_blocks(width)
-    run(
-        _portable.finish_weights, (cdiv(classes, blocks["BLOCK_R"]),),
-        gathered, class_weights, w_inverse, classes, width, *class_weights.stride(), **blocks,
-    )  # fmt: skip
+    make_tangent(gathered, class_weights, w_inverse)
     rows = embeddings.shape[0]
+    classes, width = class_weights.shape
     ordered, order = torch.sort(labels, stable=True)
+    blocks = row_blocks(width)
     blocks.pop("BLOCK_R")
     run(
         _portable.add_targets, (rows,),
         embeddings, class_weights, ordered, order, factors, gathered,
         rows, classes, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+    )  # fmt: skip
+
+
+def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> None:
+    """Take from every row of ``gathered [C, D]`` what it has along its class weight."""
+    classes, width = class_weights.shape
+    blocks = row_blocks(width)
+    run(
+        _portable.finish_weights, (cdiv(classes, blocks["BLOCK_R"]),),
+        gathered, class_weights, w_inverse, classes, width, *class_weights.stride(), **blocks,
     )  # fmt: skip
 
 

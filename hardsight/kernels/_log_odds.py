@@ -19,7 +19,11 @@ from torch import Tensor
 
 from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
-from hardsight.kernels._support import CHUNK_BYTES, check_inputs
+from hardsight.kernels._support import CHUNK_BYTES, check_inputs, check_reverse_mode
+
+_STEEPEST = 2896.4  # 1 / sine where the kernels hold it, at 1 - |cosine| of float32's eps
+_ROOM = 32_768.0  # half of what float16 can hold
+_MOST_CLASSES = 64 * 65_535 // 512 * 512  # at once: CUDA's blocks in a second dimension
 
 
 def linear_log_odds(
@@ -49,9 +53,11 @@ def linear_log_odds(
     Raises:
         ShapeError: the tensors do not fit each other.
         OptionError: the dtypes or the device are not the kernels'.
+        GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
     check_inputs(embeddings, labels, class_weights, bias)
+    check_reverse_mode(embeddings, class_weights, bias)
     check_indices(labels)
     labels = labels.to(torch.int64)  # as uint8, an ignore_index of -100 would be class 156
     ignored = labels == ignore_index
@@ -85,11 +91,13 @@ def angular_log_odds(
     Raises:
         ShapeError: the tensors do not fit each other.
         OptionError: ``scale`` is not positive, or the dtypes or the device are not the kernels'.
+        GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     check_inputs(embeddings, labels, class_weights)
+    check_reverse_mode(embeddings, class_weights)
     check_labels(labels, class_weights.shape[0])
     labels = labels.to(torch.int64).contiguous()
     log_odds: Tensor = torch.ops.hardsight.angular_log_odds(
@@ -225,15 +233,20 @@ def _angular_backward(
 
     needs_x, needs_w = needs
     pull = scale * grad.float()  # slope of the log-odds in -angle of the own class
-    unit = _unit_of(pull * x_inverse, embeddings.dtype)
+    unit = _unit_of(pull * x_inverse, embeddings.dtype, w_inverse)
     fill = _launch.slopes(
         embeddings, labels, class_weights, None,
         factors=pull if unit is None else pull / unit, reference=others, scale=scale,
         x_inverse=x_inverse, w_inverse=w_inverse,
     )  # fmt: skip
+
+    def tangent(gathered: Tensor, first: int, last: int) -> None:
+        _launch.make_tangent(gathered, class_weights[first:last], w_inverse[first:last])
+
     d_x, d_w = _products(
-        fill, embeddings, class_weights, None, needs_x=needs_x, needs_w=needs_w, unit=unit
-    )
+        fill, embeddings, class_weights, None,
+        needs_x=needs_x, needs_w=needs_w, unit=unit, tangent=tangent,
+    )  # fmt: skip
     if d_w is not None:
         _launch.finish_weights(d_w, embeddings, labels, class_weights, w_inverse, pull)
     if d_x is not None:
@@ -277,11 +290,18 @@ def _angular_gradients(ctx, grad, *_unused):
 _angular.register_autograd(_angular_gradients, setup_context=_angular_setup)
 
 
-def _unit_of(factors: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Size of the largest factor, for float16 only: slopes relative to it stay in its range."""
+def _unit_of(factors: Tensor, dtype: torch.dtype, w_inverse: Tensor | None = None) -> Tensor | None:
+    """Size of the largest factor, for float16 only: slopes relative to it stay in its range.
+
+    The slope of an angle is up to ``_STEEPEST`` over the norm of a class weight, ``w_inverse``;
+    where that could leave the range, the unit is so much larger.
+    """
     if dtype != torch.float16:
         return None
-    return factors.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    unit = factors.abs().amax()
+    if w_inverse is not None:
+        unit = unit * (w_inverse.amax() * (_STEEPEST / _ROOM)).clamp_min(1.0)
+    return unit.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _scaled(tensor: Tensor, unit: Tensor | None) -> Tensor:
@@ -297,11 +317,13 @@ def _products(
     needs_x: bool,
     needs_w: bool,
     unit: Tensor | None = None,
+    tangent: Callable[[Tensor, int, int], None] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
 
-    A chunk of classes at a time. ``d_b`` takes the sums over the examples; ``unit`` goes into the
-    second product before that is rounded.
+    A chunk of classes at a time. ``d_b`` takes the sums over the examples. With a ``unit``, the
+    second product is made ``tangent`` and gets it before it is rounded: what lies along a class
+    weight can be beyond float16 though the gradient is not.
     """
     rows = embeddings.shape[0]
     classes = class_weights.shape[0]
@@ -311,18 +333,22 @@ def _products(
         d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
     step = _chunk_classes(embeddings, classes, wide=unit is not None)
     buffer = torch.empty(rows, step, dtype=embeddings.dtype, device=embeddings.device)
-    for first in range(0, classes, step):
-        last = min(first + step, classes)
-        chunk = buffer[:, : last - first]
-        fill(chunk, first, last)
-        if needs_x:
-            d_x = _add_product(d_x, chunk, class_weights[first:last])
-        if d_w is not None and unit is None:
-            torch.mm(chunk.T, embeddings, out=d_w[first:last])
-        elif d_w is not None and unit is not None:
-            d_w[first:last] = _wide_product(chunk.T, embeddings).mul_(unit)
-        if d_b is not None:
-            torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
+    with torch.autocast(embeddings.device.type, enabled=False):  # which would round the products
+        for first in range(0, classes, step):
+            last = min(first + step, classes)
+            chunk = buffer[:, : last - first]
+            fill(chunk, first, last)
+            if needs_x:
+                d_x = _add_product(d_x, chunk, class_weights[first:last])
+            if d_w is not None and unit is None:
+                torch.mm(chunk.T, embeddings, out=d_w[first:last])
+            elif d_w is not None and unit is not None:
+                product = _wide_product(chunk.T, embeddings)
+                if tangent is not None:
+                    tangent(product, first, last)
+                d_w[first:last] = product.mul_(unit)
+            if d_b is not None:
+                torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
     return d_x, d_w
 
 
@@ -333,7 +359,7 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
     """
     rows, width = embeddings.shape
     most = CHUNK_BYTES // (rows * embeddings.element_size() + (width * 4 if wide else 0))
-    step = most // 512 * 512 if most >= 512 else 256
+    step = min(most // 512 * 512, _MOST_CLASSES) if most >= 512 else 256
     return min(step, -(-classes // 256) * 256)
 
 

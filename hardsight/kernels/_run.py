@@ -2,7 +2,8 @@
 
 Triton's own look-up costs tens of microseconds, more than a small launch takes. What a compiled
 kernel depends on is little: the types of its arguments, whether sizes are 1 or multiples of 16,
-whether pointers are aligned to 16 bytes, and its constants.
+whether pointers are aligned to 16 bytes, and its constants. That is so, and a compiled kernel is
+called in the same way, in the releases tried; elsewhere every launch goes through Triton.
 """
 
 from __future__ import annotations
@@ -11,8 +12,19 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
+from hardsight.kernels._support import is_interpreted
+
+
+def is_native() -> bool:
+    """Whether internals of Triton can be relied on: releases tried, on a GPU of NVIDIA."""
+    release = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    return (3, 6) <= release <= (3, 9) and torch.version.hip is None and not is_interpreted()
+
+
+NATIVE = is_native()
 _compiled: dict[Hashable, Any] = {}
 
 
@@ -29,6 +41,9 @@ def run(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> Non
     if device.index != current:
         with torch.cuda.device(device):
             run(kernel, grid, *args, **constants)
+        return
+    if not NATIVE:
+        kernel[grid](*args, **constants)
         return
     key = (kernel, current, *constants.values(), *map(_trait, args))
     found = _compiled.get(key)

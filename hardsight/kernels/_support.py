@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from hardsight._checks import check_rows, check_width
 from hardsight._optional import require
-from hardsight.errors import OptionError, ShapeError
+from hardsight.errors import GradientError, OptionError, ShapeError
 from hardsight.geometry import widen_together
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
+# Triton builds a launcher for its first kernel, with the compiler it looks for in the same way
+_COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 
@@ -23,8 +27,8 @@ CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
     """Whether the fused kernels can take these tensors here.
 
-    They need Triton, a GPU (or Triton's interpreter, ``TRITON_INTERPRET=1``), and both tensors in
-    the same one of float32, bfloat16 and float16.
+    They need Triton, a GPU and a C compiler (or Triton's interpreter, ``TRITON_INTERPRET=1``), and
+    both tensors in the same one of float32, bfloat16 and float16.
 
     Args:
         embeddings: ``[N, D]``.
@@ -38,7 +42,7 @@ def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
         embeddings.dtype == class_weights.dtype
         and embeddings.dtype in DTYPES
         and embeddings.device == class_weights.device
-        and (embeddings.is_cuda or _interpreted())
+        and (is_interpreted() or (embeddings.is_cuda and _COMPILER_FOUND))
         and embeddings.numel() > 0
         and class_weights.numel() > 0
         and _TRITON_FOUND
@@ -75,15 +79,43 @@ def check_inputs(
             "expected embeddings and class_weights both in float32, bfloat16 or float16, got "
             f"{embeddings.dtype} and {class_weights.dtype}; cast them or pass impl='torch'"
         )
-    if not (embeddings.is_cuda or _interpreted()):
+    if not (embeddings.is_cuda or is_interpreted()):
         raise OptionError(
             f"expected tensors on a CUDA device, got {embeddings.device}; pass impl='torch'"
         )
+    others = {"labels": labels, "class_weights": class_weights, "bias": bias}
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != embeddings.device:
+            raise OptionError(
+                f"expected all tensors on one device, got embeddings on {embeddings.device}, "
+                f"{name} on {tensor.device}; move them with .to()"
+            )
     if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
         require("triton", extra="kernels", feature="a fused kernel")
 
 
-def _interpreted() -> bool:
+def check_reverse_mode(*tensors: Tensor | None) -> None:
+    """Raise where the kernels' gradient would be lost: they have one for ``backward`` only."""
+    if torch.compiler.is_compiling():  # the question cannot be traced
+        return
+    if any(tensor is not None and _is_transformed_gradient(tensor) for tensor in tensors):
+        raise GradientError(
+            "the fused kernels have no derivative under torch.func or in forward mode; "
+            "pass impl='torch'"
+        )
+
+
+def _is_transformed_gradient(tensor: Tensor) -> bool:
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):  # such as by vmap, which may stay
+        if functorch.is_gradtrackingtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return unpack_dual(tensor).tangent is not None
+
+
+def is_interpreted() -> bool:
+    """Whether Triton was asked to interpret kernels, which then run on a CPU."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on")
 
 

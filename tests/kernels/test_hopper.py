@@ -103,3 +103,14 @@ def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(cl
     if classes % 128:
         expected[:, 5] = 1
     assert torch.equal(found, expected)
+
+
+def test_rows_that_share_memory_are_left_to_the_portable_kernels():
+    from hardsight.kernels._hopper_launch import fits
+
+    rows = torch.zeros(40, 512, dtype=torch.bfloat16)
+    assert fits(rows)
+    assert fits(rows[:, :64])
+    assert not fits(rows[:1].expand(40, 512))
+    assert not fits(rows.view(-1).as_strided((40, 64), (8, 1)))
+    assert not fits(rows[:, 1:65])  # not aligned

@@ -1,11 +1,18 @@
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hardsight.errors import LabelError, MissingExtraError, OptionError, ShapeError
-from hardsight.kernels import angular_log_odds, head_statistics, is_supported, linear_log_odds
+from hardsight.kernels import (
+    _support,
+    angular_log_odds,
+    head_statistics,
+    is_supported,
+    linear_log_odds,
+)
 
 X, W, LABELS = torch.ones(3, 4), torch.ones(5, 4), torch.tensor([0, 1, 4])
 
@@ -60,3 +67,89 @@ def test_a_missing_triton_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hardsight\[kernels\]'"):
         head_statistics(X, LABELS, W)
+
+
+class Kernel:
+    """Stands for a kernel of Triton and, once launched, for the compiled one."""
+
+    arg_names = ("matrix", "rows", "BLOCK")
+
+    def __init__(self, launches, compiled=None):
+        self.launches, self.compiled = launches, compiled
+
+    def __getitem__(self, grid):
+        def launch(*args, **constants):
+            self.launches.append(("again" if self.compiled is None else "by name", args, constants))
+            return self.compiled
+
+        return launch
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_only_a_tried_release_of_triton_is_launched_without_its_look_up(monkeypatch, native):
+    # an older compiled kernel takes no constants; the interpreter has no compiled kernel at all
+    from hardsight.kernels import _run
+
+    monkeypatch.setattr(_run, "NATIVE", native)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    base = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)
+    matrix = SimpleNamespace(base=base, block_shape=[64, 64])
+    launches = []
+    kernel = Kernel(launches, Kernel(launches))
+    for _ in range(2):
+        _run.run(kernel, (1,), matrix, 5, BLOCK=64, num_warps=4)
+    by_name = ("by name", (matrix, 5), {"BLOCK": 64, "num_warps": 4})
+    assert launches == [by_name, ("again", (matrix, 5, 64), {}) if native else by_name]
+
+
+@pytest.mark.parametrize(
+    ("version", "hip", "interpreted", "native"),
+    [
+        ("3.6.0", None, "0", True),
+        ("3.9.1+git1234", None, "0", True),
+        ("3.2.0", None, "0", False),
+        ("3.10.0", None, "0", False),
+        ("3.6.0", "7.0", "0", False),
+        ("3.6.0", None, "1", False),
+    ],
+)
+def test_internals_of_triton_are_used_in_the_releases_tried(
+    monkeypatch, version, hip, interpreted, native
+):
+    import triton
+
+    from hardsight.kernels import _run
+
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setenv("TRITON_INTERPRET", interpreted)
+    assert _run.is_native() is native
+
+
+@pytest.mark.parametrize(
+    ("capability", "native", "found"),
+    [((9, 0), True, True), ((9, 0), False, False), ((8, 0), True, False), ((10, 0), True, False)],
+)
+def test_the_hopper_kernels_are_loaded_on_hopper_and_a_tried_triton_alone(
+    monkeypatch, capability, native, found
+):
+    from hardsight.kernels import _launch
+
+    monkeypatch.setattr(_launch, "NATIVE", native)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    module = _launch._hopper_module.__wrapped__(torch.device("cuda", 0))
+    assert (module is not None) is found
+    assert _launch._hopper_module.__wrapped__(torch.device("cpu")) is None
+
+
+def test_kernels_on_a_gpu_need_the_c_compiler_that_triton_calls(monkeypatch):
+    # images for inference have a GPU and Triton, but often no compiler: the plain version runs
+    device = torch.device("cuda", 0)
+    on_gpu = SimpleNamespace(dtype=X.dtype, device=device, is_cuda=True, numel=lambda: 12)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(_support, "_COMPILER_FOUND", True)
+    assert is_supported(on_gpu, on_gpu)
+    monkeypatch.setattr(_support, "_COMPILER_FOUND", False)
+    assert not is_supported(on_gpu, on_gpu)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert is_supported(X, W)

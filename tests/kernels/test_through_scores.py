@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hardsight.errors import OptionError
-from hardsight.scores import angular_margin, angular_visual_hardness, head_summaries
+from hardsight.scores import _fused, angular_margin, angular_visual_hardness, head_summaries
 
 
 def flat(summaries):
@@ -62,3 +62,17 @@ def test_an_unknown_impl_is_refused(make_head):
     head = make_head(2, 3, 4, torch.float32)
     with pytest.raises(OptionError, match="expected impl to be one of auto, torch, triton, got 'c"):
         angular_visual_hardness(head.embeddings, head.labels, head.class_weights, impl="cuda")
+
+
+def test_asking_whether_mixed_dtypes_can_be_fused_widens_no_class_weights(make_head, monkeypatch):
+    # a float32 copy of a million classes for every batch would be 2 GiB, only to ask
+    head = make_head(9, 8, 20, torch.float32)
+    rows, original = [], _fused.fused_inputs
+
+    def counted(*tensors):
+        rows.extend(len(tensor) for tensor in tensors)
+        return original(*tensors)
+
+    monkeypatch.setattr(_fused, "fused_inputs", counted)
+    assert _fused.can_fuse(head.embeddings.bfloat16(), head.class_weights, None)
+    assert rows == [1, 1]
