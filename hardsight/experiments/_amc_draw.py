@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardsight._plots import panels
 from hardsight.data import MemorySource
 from hardsight.evaluate import tsne_map
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import panels
 from hardsight.experiments._result import Figure
 from hardsight.geometry import unit_vectors
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._amc_recipes import (
     CROSS_ENTROPY,
     Variant,
@@ -19,7 +20,6 @@ from hardsight.experiments._amc_recipes import (
 )
 from hardsight.experiments._compare import compared, in_words, verdict
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._avh_models import (
     PAPER,
     SMOKE,
@@ -18,7 +19,6 @@ from hardsight.experiments._avh_models import (
     set_name,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.run.study import DegradationStudy, degradation_study

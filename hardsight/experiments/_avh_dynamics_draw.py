@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._avh_models import Subjects, levels_of, say
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Figure
 from hardsight.run.study import Curves, RunDynamics
 

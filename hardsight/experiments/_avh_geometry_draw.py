@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._avh_geometry_measures import GeometrySetting, Paths, Sphere
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Figure
 
 _TEN = (*COLOURS, "#1f1f1f", "#74b816")

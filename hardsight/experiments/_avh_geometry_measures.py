@@ -16,6 +16,7 @@ from hardsight.data import MemorySource
 from hardsight.experiments._lab import Lab, Outputs
 from hardsight.heads import capture, find_head
 from hardsight.run._device import borrowed
+from hardsight.run._random import seeded
 from hardsight.run._train_images import Pixels
 from hardsight.run.train import TrainResult
 from hardsight.scores import (
@@ -153,8 +154,7 @@ def sphere(setting: GeometrySetting, seed: int) -> Sphere:
     labels = torch.arange(2).repeat_interleave(setting.points)
     points = _MEANS[labels] + torch.randn(len(labels), 3, generator=draw)
     points = nn.functional.normalize(points, dim=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         hidden, head = nn.Linear(3, 2), nn.Linear(2, 2)
     parameters = [*hidden.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=0.02)

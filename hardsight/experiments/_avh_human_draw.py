@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._plots import panels
 from hardsight.experiments._avh_human_studies import AVH, NORM, TITLES, Floats
 from hardsight.experiments._avh_models import Subjects, density, said_spearman, say
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import panels
 from hardsight.experiments._result import Figure
 
 

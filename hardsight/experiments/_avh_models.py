@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight import _plots
 from hardsight.data import (
     CONTRAST_LEVELS,
     NOISE_LEVELS,
@@ -211,16 +212,6 @@ def said_spearman(x: Floats, y: Floats) -> str:
 
 
 def density(figure: Any, axis: Any, x: Floats, y: Floats, *, bins: int = 25) -> None:
-    """A two-dimensional histogram on a logarithmic colour scale; empty cells stay white."""
-    from matplotlib.colors import LogNorm
-
-    counts, x_edges, y_edges = np.histogram2d(
-        x, y, bins=(np.linspace(0, 1, bins + 1), np.linspace(y.min(), y.max() + 1e-12, bins + 1))
-    )
-    shown = np.ma.masked_equal(counts.T, 0)
-    mesh = axis.pcolormesh(
-        x_edges, y_edges, shown, cmap="viridis", rasterized=True,
-        norm=LogNorm(1, max(2.0, float(counts.max()))),
-    )  # fmt: skip
-    axis.grid(False)
-    figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)
+    """A two-dimensional histogram of shares, in [0, 1], against a score."""
+    edges = np.linspace(0, 1, bins + 1), np.linspace(y.min(), y.max() + 1e-12, bins + 1)
+    _plots.density(figure, axis, *np.histogram2d(x, y, bins=edges))

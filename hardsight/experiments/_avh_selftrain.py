@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
+from hardsight._plots import legend, panels
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Spread, Table, spread
 from hardsight.registry import unknown_name

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments._compare import compared, in_words, verdict
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.geometry import pairwise_angles

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.errors import ConfigError
 from hardsight.experiments._el_recipes import (
     PAPER,
@@ -32,7 +33,6 @@ from hardsight.experiments._el_seeds import (
     spread_of,
 )
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
 from hardsight.registry import unknown_name

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._el_recipes import (
     PAPER,
     SMOKE,
@@ -28,7 +29,6 @@ from hardsight.experiments._el_seeds import (
     values_of,
 )
 from hardsight.experiments._lab import Lab, Outputs
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
 from hardsight.scores import logit_margin

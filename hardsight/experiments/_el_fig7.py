@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.experiments._el_recipes import (
@@ -34,7 +35,6 @@ from hardsight.experiments._el_seeds import (
     values_of,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table
 from hardsight.heads import logits_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hardsight._plots import legend, panels
 from hardsight.experiments._el_recipes import (
     EXACT,
     PAPER,
@@ -30,7 +31,6 @@ from hardsight.experiments._el_seeds import (
     validations_of,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table, spread
 

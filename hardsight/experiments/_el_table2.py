@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight._plots import legend, panels
 from hardsight.experiments._el_recipes import (
     EXACT,
     PAPER,
@@ -33,7 +34,6 @@ from hardsight.experiments._el_seeds import (
     validations_of,
 )
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import legend, panels
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Claim, Figure, Result, Table, spread
 

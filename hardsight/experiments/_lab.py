@@ -17,9 +17,9 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from hardsight._plots import save
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError
-from hardsight.experiments._plots import save
 from hardsight.experiments._result import Figure
 from hardsight.heads import capture, find_head
 from hardsight.run._device import borrowed, chosen_device

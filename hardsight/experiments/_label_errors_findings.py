@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments._lab import Lab
-from hardsight.experiments._plots import COLOURS, legend, panels
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import TTest, adjusted_p_values, t_test

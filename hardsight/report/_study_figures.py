@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight._optional import require
+from hardsight._plots import COLOURS, density, legend, panels, save
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from numpy.typing import NDArray
 
-_COLOURS = ("#0b6e99", "#c8501e", "#3f7d3a", "#7a4fa3", "#a37b00", "#444444", "#b0306a", "#2b8f8f")
-_STYLE: Any = {
-    "font.size": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hardsight",
-    "figure.constrained_layout.use": True,
-}
 _TITLES = {
     "avh": "AVH",
     "model_confidence": "model confidence",
@@ -39,25 +25,6 @@ _TITLES = {
 }
 
 
-@contextmanager
-def _panels(columns: int, rows: int = 1, *, size: tuple[float, float]) -> Iterator[Any]:
-    """A figure and its axes ``[rows, columns]``, closed afterwards."""
-    require("matplotlib", extra="experiments", feature="a study's figures")
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(size[0] * columns, size[1] * rows))
-        FigureCanvasSVG(figure)
-        yield figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _save(figure: Any, file: Path) -> str:
-    figure.savefig(file, metadata={"Date": None})
-    return file.name
-
-
 def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Two-dimensional histograms, and every score's coefficient with its interval."""
     return [_human_histograms(content, folder), _forest(content, folder)]
@@ -68,53 +35,40 @@ def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, st
     spearman = {
         one["name"]: one["correlations"].get("spearman") for one in content["result"]["scores"]
     }
-    with _panels(max(1, len(shown)), size=(4.0, 3.6)) as (figure, axes):
-        for axis, (name, one) in zip(axes[0], shown.items(), strict=False):
-            density(figure, axis, one)
-            found = spearman.get(name)
-            said = f"Spearman {found['value']:.3f}" if found else "constant"
-            axis.set(
-                title=f"{title(name)}: {said}", xlabel="human selection frequency",
-                ylabel=title(name),
-            )  # fmt: skip
-        name = _save(figure, folder / "human-histograms.svg")
-    return name, "Human selection frequency against each score; colour: number of examples."
-
-
-def density(figure: Any, axis: Any, one: Mapping[str, Any]) -> None:
-    """A two-dimensional histogram on a logarithmic colour scale; empty cells stay white."""
-    from matplotlib.colors import LogNorm
-
-    counts = np.array(one["counts"], dtype=np.float64).T
-    shown = np.ma.masked_equal(counts, 0)
-    mesh = axis.pcolormesh(
-        one["x_edges"], one["y_edges"], shown, cmap="viridis", rasterized=True,
-        norm=LogNorm(1, max(2.0, float(counts.max()))),
-    )  # fmt: skip
-    axis.grid(False)
-    figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)
+    figure, axes = panels(columns=max(1, len(shown)), width=4.0, height=3.6)
+    for axis, (name, one) in zip(axes, shown.items(), strict=False):
+        density(figure, axis, one["counts"], one["x_edges"], one["y_edges"])
+        found = spearman.get(name)
+        said = f"Spearman {found['value']:.3f}" if found else "constant"
+        axis.set(
+            title=f"{title(name)}: {said}", xlabel="human selection frequency", ylabel=title(name)
+        )
+    file = save(figure, folder / "human-histograms.svg")
+    return file, "Human selection frequency against each score; colour: number of examples."
 
 
 def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     tested = [one for one in content["result"]["scores"] if one["correlations"]][::-1]
-    with _panels(1, size=(6.5, 0.32 * len(tested) + 1.2)) as (figure, axes):
-        axis = axes[0, 0]
-        places = np.arange(len(tested))
-        for offset, method, colour in ((0.12, "spearman", 0), (-0.12, "pearson", 1)):
-            found = [one["correlations"][method] for one in tested]
-            values = np.array([one["value"] for one in found])
-            errors = np.array([[one["value"] - one["low"], one["high"] - one["value"]]
-                               for one in found]).T  # fmt: skip
-            axis.errorbar(
-                values, places + offset, xerr=errors.clip(0), fmt="o", ms=4, capsize=2,
-                color=_COLOURS[colour], label=method.capitalize(),
-            )  # fmt: skip
-        axis.axvline(0, color="#888888", lw=1)
-        axis.set_yticks(places, [one["name"] for one in tested])
-        axis.set(xlabel="correlation with human selection frequency (95 % interval)")
-        axis.legend(loc="best")
-        name = _save(figure, folder / "human-scores.svg")
-    return name, "Every score's correlation with human selection frequency, with 95 % intervals."
+    figure, (axis,) = panels(width=6.5, height=0.32 * len(tested) + 1.6)
+    places = np.arange(len(tested))
+    for offset, method, colour in ((0.12, "spearman", 0), (-0.12, "pearson", 1)):
+        values, reach = _intervals([one["correlations"][method] for one in tested])
+        axis.errorbar(
+            values, places + offset, xerr=reach, fmt="o", ms=4, capsize=2,
+            color=COLOURS[colour], label=method.capitalize(),
+        )  # fmt: skip
+    axis.axvline(0, color="#888888", lw=1)
+    axis.set_yticks(places, [one["name"] for one in tested])
+    axis.set(xlabel="correlation with human selection frequency (95 % interval)")
+    legend(figure)
+    file = save(figure, folder / "human-scores.svg")
+    return file, "Every score's correlation with human selection frequency, with 95 % intervals."
+
+
+def _intervals(found: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Values ``[N]``, and how far their intervals reach down and up, ``[2, N]``."""
+    low, values, high = (np.array([one[key] for one in found]) for key in ("low", "value", "high"))
+    return values, np.stack([values - low, high - values]).clip(0)
 
 
 def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
@@ -124,26 +78,22 @@ def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[
 
 def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     levels, kind = np.array(study["levels"]), study["kind"]
-    with _panels(1 + len(study["scores"]), size=(3.4, 3.0)) as (figure, axes):
-        accuracy = study["accuracy"]
-        values = np.array([one["value"] for one in accuracy])
-        ends = np.array([[one["value"] - one["low"], one["high"] - one["value"]]
-                         for one in accuracy]).T  # fmt: skip
-        axes[0, 0].errorbar(levels, values, yerr=ends.clip(0), fmt="o-", capsize=3,
-                            color=_COLOURS[0])  # fmt: skip
-        axes[0, 0].set(title="accuracy (95 % interval)", xlabel=f"{kind} level", ylabel="accuracy")
-        for axis, one in zip(axes[0, 1:], study["scores"], strict=True):
-            mean, std = np.array(one["means"]), np.array(one["stds"])
-            axis.plot(levels, mean, "o-", color=_COLOURS[1], label="mean over pictures")
-            axis.fill_between(levels, mean - std, mean + std, color=_COLOURS[1], alpha=0.15,
-                              label="± standard deviation", lw=0)  # fmt: skip
-            axis.set(title=title(one["name"]), xlabel=f"{kind} level", ylabel=title(one["name"]))
-        axes[0, -1].legend(fontsize=8)
-        if kind == "contrast":  # harder to the right, as for noise
-            for axis in axes[0]:
-                axis.invert_xaxis()
-        name = _save(figure, folder / f"degradation-{kind}.svg")
-    return name, f"Accuracy and scores by level of {kind}; harder to see towards the right."
+    figure, axes = panels(columns=1 + len(study["scores"]), width=3.4, height=3.2)
+    values, reach = _intervals(study["accuracy"])
+    axes[0].errorbar(levels, values, yerr=reach, fmt="o-", capsize=3, color=COLOURS[0])
+    axes[0].set(title="accuracy (95 % interval)", xlabel=f"{kind} level", ylabel="accuracy")
+    for axis, one in zip(axes[1:], study["scores"], strict=True):
+        mean, std = np.array(one["means"]), np.array(one["stds"])
+        axis.plot(levels, mean, "o-", color=COLOURS[1], label="mean over pictures")
+        axis.fill_between(levels, mean - std, mean + std, color=COLOURS[1], alpha=0.15,
+                          label="± standard deviation", lw=0)  # fmt: skip
+        axis.set(title=title(one["name"]), xlabel=f"{kind} level", ylabel=title(one["name"]))
+    if kind == "contrast":  # harder to the right, as for noise
+        for axis in axes:
+            axis.invert_xaxis()
+    legend(figure)
+    file = save(figure, folder / f"degradation-{kind}.svg")
+    return file, f"Accuracy and scores by level of {kind}; harder to see towards the right."
 
 
 def dynamics_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
@@ -161,29 +111,28 @@ _ALONG = ("norm", "avh", "confidence", "correct")
 
 
 def _all_runs(runs: list[Any], folder: Path) -> tuple[str, str]:
-    with _panels(len(_ALONG), size=(3.4, 3.0)) as (figure, axes):
-        for place, run in enumerate(runs):
-            colour = _COLOURS[place % len(_COLOURS)]
-            _along(axes[0], run["overall"], run["epochs"], colour, run["name"], band=True)
-        axes[0, -1].legend(fontsize=8)
-        name = _save(figure, folder / "dynamics.svg")
-    return name, "Means over examples by epoch; bands: standard deviation over examples."
+    figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
+    for place, run in enumerate(runs):
+        _along(axes, run["overall"], run["epochs"], place, run["name"], band=True)
+    legend(figure)
+    file = save(figure, folder / "dynamics.svg")
+    return file, "Means over examples by epoch; bands: standard deviation over examples."
 
 
 def _groups(run: Mapping[str, Any], file: Path) -> tuple[str, str]:
-    with _panels(len(_ALONG), size=(3.4, 3.0)) as (figure, axes):
-        for place, group in enumerate(run["groups"]):
-            colour = _COLOURS[place % len(_COLOURS)]
-            label = f"{group['group']}, n {group['n']:,}"
-            _along(axes[0], group, run["epochs"], colour, label, band=False)
-        axes[0, -1].legend(fontsize=8)
-        name = _save(figure, file)
+    figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
+    for place, group in enumerate(run["groups"]):
+        label = f"{group['group']}, n {group['n']:,}"
+        _along(axes, group, run["epochs"], place, label, band=False)
+    legend(figure)
+    name = save(figure, file)
     return name, f"{run['name']}: means by epoch, split by the share of people who chose the label."
 
 
 def _along(
-    axes: Any, curves: Mapping[str, Any], epochs: int, colour: str, label: str, *, band: bool
+    axes: Any, curves: Mapping[str, Any], epochs: int, place: int, label: str, *, band: bool
 ) -> None:
+    colour = COLOURS[place % len(COLOURS)]
     at = np.arange(1, epochs + 1)
     for axis, measure in zip(axes, _ALONG, strict=True):
         mean, std = np.array(curves["means"][measure]), np.array(curves["stds"][measure])

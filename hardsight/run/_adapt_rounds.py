@@ -31,6 +31,7 @@ from hardsight.run._adapt_select import (
 from hardsight.run._device import chosen_precision
 from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._progress import progress
+from hardsight.run._random import random_states_kept
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_engine import quiet, trainer_of
 from hardsight.run._train_fit import fit
@@ -254,7 +255,7 @@ class Round:
         )
         loss = TotalLoss(recipe.loss)
         batches = AdaptBatches(bench.pool, labels, seed=recipe.seed)
-        with quiet(bench.pl), torch.random.fork_rng():
+        with quiet(bench.pl), random_states_kept(bench.device):
             module = AdaptModule(
                 bench.model.train(), recipe, loss, head=None, batches=batches,
                 mrkld_weight=config.mrkld_weight if rule == "crst-mrkld" else 0.0,

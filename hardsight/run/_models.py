@@ -14,10 +14,16 @@ from hardsight.data import EmbeddingSource, ExampleSource
 from hardsight.errors import LabelError, OptionError
 from hardsight.models import LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
+from hardsight.run._random import seeded
 
 
 def loaded_model(
-    model: Any, weights: str | os.PathLike[str] | None, num_classes: int | None, seed: int
+    model: Any,
+    weights: str | os.PathLike[str] | None,
+    num_classes: int | None,
+    *,
+    seed: int,
+    device: torch.device,
 ) -> LoadedModel:
     """The model a user passes or names; what it draws at random comes from ``seed``."""
     if not isinstance(model, str | nn.Module):
@@ -25,8 +31,7 @@ def loaded_model(
             f"images need a model, got {type(model).__name__}; pass an nn.Module or a name such "
             "as file.py:factory (--model)"
         )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         return load_model(model, weights=weights, num_classes=num_classes)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from hardsight.errors import HeadError
 from hardsight.heads import Head
+from hardsight.run._random import seeded
 from hardsight.run._seeds import seed_of
 
 
@@ -26,8 +26,7 @@ def reset_head(model: nn.Module, head: Head, *, seed: int) -> None:
             f"reset_head needs a head with reset_parameters(), got {type(layer).__name__} at "
             f"{head.name!r}; leave reset_head out, or use an nn.Linear head"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "head") % 2**31)
+    with seeded(seed_of(seed, "head") % 2**31):
         draw()
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from hardsight.errors import NonFiniteError
 from hardsight.heads import Head, capture, logits_of
+from hardsight.run._random import seed_generators
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import TrainBatches
@@ -159,7 +160,8 @@ class TrainModule(pl.LightningModule):
         if self._config.freeze_body:
             self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
         self._batches.set_epoch(self.current_epoch)
-        torch.manual_seed(seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank))
+        seed = seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank)
+        seed_generators(seed, gpus=self.device.type != "cpu")
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """Loss of a batch."""

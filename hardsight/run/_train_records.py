@@ -18,6 +18,7 @@ from torch import Tensor
 from hardsight.run._files import AGAIN, writing
 from hardsight.run._progress import progress
 from hardsight.run._train_config import TrainConfig
+from hardsight.run._train_folder import is_first_process
 from hardsight.run._train_module import Tally, TrainModule
 
 LAST, BEST, METRICS = "checkpoints/last.ckpt", "checkpoints/best.safetensors", "metrics.csv"
@@ -25,6 +26,10 @@ LAST, BEST, METRICS = "checkpoints/last.ckpt", "checkpoints/best.safetensors", "
 
 class RunRecorder(pl.Callback):
     """Metrics and checkpoints after every epoch, each file renamed into place when complete.
+
+    The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
+    wait under a name of their own until it is in place, so that an epoch lost in between, which
+    may come out otherwise when it is trained again, leaves the selected weights alone.
 
     Args:
         folder: of the run.
@@ -47,8 +52,10 @@ class RunRecorder(pl.Callback):
         return {"rows": self.rows, "best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the checkpoint was written; later rows of a lost epoch are forgotten."""
+        """Go on where the checkpoint was written; rows and weights of a lost epoch are dropped."""
         self.rows, self.best = list(state["rows"]), state["best"]
+        if is_first_process():
+            self._select_weights()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -62,11 +69,14 @@ class RunRecorder(pl.Callback):
         self.rows.append(row)
         if self._is_best():
             self.best = int(row["epoch"])
-            self._save_weights(trainer, self._folder / BEST)
+            self._save_weights(trainer)
         if trainer.is_global_zero:
             with writing(self._folder / METRICS, step=AGAIN):
                 self._write_metrics(row)
         self._save_state(trainer)
+        if trainer.is_global_zero:
+            self._select_weights()
+        trainer.strategy.barrier("weights")  # after the last epoch every process reads them
 
     def _row(self, trainer: pl.Trainer, module: TrainModule) -> dict[str, float]:
         loss, accuracy = _reduced(trainer, module.train_tally)
@@ -93,14 +103,30 @@ class RunRecorder(pl.Callback):
             return True
         return values[-1] < min(before) if column == "val_loss" else values[-1] > max(before)
 
-    def _save_weights(self, trainer: pl.Trainer, file: Path) -> None:
+    def _save_weights(self, trainer: pl.Trainer) -> None:
+        """Write the weights of the best epoch, which is this one, under their waiting name."""
         state = model_state(trainer)
         if trainer.is_global_zero:
-            part = file.with_suffix(".part")
+            file = self._waiting()
             with writing(file, step=AGAIN):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                save_file(state, part)
-                part.replace(file)
+                save_file(state, file)
+
+    def _select_weights(self) -> None:
+        """Put waiting weights in place where they are the best epoch's; drop those of a lost one.
+
+        The checkpoint names an epoch as the best only after its weights were written in full.
+        """
+        file = self._folder / BEST
+        with writing(file, step=AGAIN):
+            if self._waiting().exists():
+                self._waiting().replace(file)
+            for lost in file.parent.glob(f"{file.stem}-*.part"):
+                lost.unlink()
+
+    def _waiting(self) -> Path:
+        file = self._folder / BEST
+        return file.with_name(f"{file.stem}-{self.best:05d}.part")
 
     def _save_state(self, trainer: pl.Trainer) -> None:
         file = self._folder / LAST

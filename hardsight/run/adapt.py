@@ -156,7 +156,7 @@ def _run(
     config = _as_trained(config, model)
     sources = opened_sources(config.source, source, seed=config.seed)
     aim = opened_target(config.target, target, sources.classes)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     check_labels_agree(
         loaded.classes, sources.classes, whose="the model", where=sources.train.source.spec,
         step="source.classes",

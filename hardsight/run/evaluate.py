@@ -326,7 +326,7 @@ def _subject(
     name, model, weights = given
     if isinstance(model, nn.Module):
         stack.enter_context(borrowed(model, place))
-    loaded = loaded_model(model, weights, num_classes, seed)
+    loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     known = preprocessing or loaded.preprocessing
     how = wanted_preprocessing(known or Preprocessing(), **wanted)

@@ -221,7 +221,7 @@ def score(
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(model, weights, num_classes, seed)
+            loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
             known = loaded.classes
             own = preprocessing or loaded.preprocessing or Preprocessing()
             wanted = wanted_preprocessing(own, size, mean, std)

@@ -22,6 +22,7 @@ from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import borrowed, chosen_device, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
+from hardsight.run._random import random_states_kept, seeded
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
 from hardsight.run._train_batches import EvaluationBatches
@@ -166,7 +167,7 @@ def run_recipe(
     pl = require("lightning.pytorch", extra="train", feature="training")
     folder, device = Path(config.out), chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_outputs(loaded.model, sources)
     are_balanced = any(term.class_balance is not None for term in config.loss)
@@ -186,7 +187,7 @@ def run_recipe(
         prepare(folder, recipe, resume=config.resume)
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded, sources, watched)
-    with quiet(pl), torch.random.fork_rng():
+    with quiet(pl), random_states_kept(device):
         recorder, pixels, tracker = _fitted(
             pl, config, sources, loaded, loss, head, adversary, device, show, watched
         )
@@ -210,14 +211,18 @@ def run_recipe(
 
 
 def loaded_for(
-    config: ModelConfig, model: str | nn.Module, sources: Sources, *, seed: int
+    config: ModelConfig,
+    model: str | nn.Module,
+    sources: Sources,
+    *,
+    seed: int,
+    device: torch.device,
 ) -> LoadedModel:
     """The model with random weights of a seed, unless it brings its own, fitting the data."""
     _, image, _ = sources.train.row(0)
     shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
     drawn = seed_of(seed, "weights") % 2**31
-    with torch.random.fork_rng():
-        torch.manual_seed(drawn)
+    with seeded(drawn, device):
         return load_model(
             model,
             weights=config.weights,
@@ -241,7 +246,7 @@ def _check_outputs(model: nn.Module, sources: Sources) -> None:
     Raises:
         ModelError: a class has no output.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(model, sources)
         with borrowed(model, inputs.device):
             outputs = logits_of(model(inputs)).shape[1]

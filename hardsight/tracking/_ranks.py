@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from hardsight.tracking._measures import Rows
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -37,20 +40,31 @@ def gathered(rows: Rows) -> Rows:
     return Rows(*(torch.cat(parts) for parts in columns))
 
 
-def on_first_rank(action: Callable[[], None]) -> None:
-    """Run ``action`` on rank 0; what it raises is raised on every rank, so that none waits."""
-    if world_size() == 1:
+def of_all(value: T) -> list[T]:
+    """The values of all ranks, in their order, on every rank; all ranks must call it."""
+    values = [value] * world_size()
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def on_every_rank(action: Callable[[], None]) -> None:
+    """Run ``action`` on all ranks; what one of them raises is raised on each: none waits."""
+    raised: Exception | None = None
+    try:
         action()
-        return
-    outcome: list[Exception | None] = [None]
-    if rank() == 0:
-        try:
-            action()
-        except Exception as err:  # passed on to all ranks below
-            outcome = [err]
-    dist.broadcast_object_list(outcome, src=0, device=_device())
-    if outcome[0] is not None:
-        raise outcome[0]
+    except Exception as err:  # passed on to all ranks below
+        if world_size() == 1:
+            raise
+        raised = err
+    for error in of_all(raised):
+        if error is not None:
+            raise error
+
+
+def on_first_rank(action: Callable[[], None]) -> None:
+    """Run ``action`` on rank 0 alone, otherwise as :func:`on_every_rank`; all ranks call it."""
+    on_every_rank(action if rank() == 0 else lambda: None)
 
 
 def _is_distributed() -> bool:

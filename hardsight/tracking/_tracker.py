@@ -300,17 +300,13 @@ class HardnessTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; epochs in the folder that are later than it are removed.
 
+        Every rank must call it; where one of them cannot go on, none does.
+
         Raises:
             RunMismatchError: the state is of another dataset or stage, or its folder is missing.
         """
-        for name in ("num_examples", "stage"):
-            if state[name] != getattr(self, name):
-                raise RunMismatchError(
-                    f"the state is of a tracker with {name}={state[name]!r}, this one has "
-                    f"{name}={getattr(self, name)!r}"
-                )
-        if _ranks.rank() == 0:
-            self._load_epochs(state)
+        _ranks.on_every_rank(lambda: self._check_state(state))
+        _ranks.on_first_rank(lambda: self._load_epochs(state))
         self.discard_epoch()
         self._goes_on, self._labels = True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
@@ -448,6 +444,14 @@ class HardnessTracker:
             for epoch in range(self._epochs):
                 self._labels = np.maximum(self._labels, self._store.column(epoch + 1, "label"))
         return self._labels
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        for name in ("num_examples", "stage"):
+            if state[name] != getattr(self, name):
+                raise RunMismatchError(
+                    f"the state is of a tracker with {name}={state[name]!r}, this one has "
+                    f"{name}={getattr(self, name)!r}"
+                )
 
     def _load_epochs(self, state: dict[str, Any]) -> None:
         if self._store.is_temporary:

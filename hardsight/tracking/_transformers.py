@@ -19,6 +19,7 @@ from hardsight.errors import (
     RunMismatchError,
 )
 from hardsight.heads import watch
+from hardsight.tracking import _ranks
 from hardsight.tracking._batch import index_and_labels
 from hardsight.tracking._dataset import KEY
 
@@ -111,10 +112,17 @@ class TrackingCallback(TrainerCallback):
         places = [args.resume_from_checkpoint, _checkpoint(args, state)]
         files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
         file = next((file for file in files if file.exists()), None)
-        if file is not None:
+        found = _ranks.of_all(file is not None)
+        if file is not None and all(found):
             content = torch.load(file, weights_only=True)
             self.tracker.load_state_dict(content["tracker"])
             self._epoch = content["epoch"]
+        elif any(found):  # to load on some ranks alone would let them wait for the others
+            missing = ", ".join(str(rank) for rank, is_there in enumerate(found) if not is_there)
+            raise RunMismatchError(
+                f"no tracker state is found on rank {missing}, looked for at {files[-1]}, though "
+                "others have it; resume from a folder that all ranks share"
+            )
         elif not self.tracker.goes_on:
             raise RunMismatchError(
                 f"training goes on at step {state.global_step}, but there is no tracker state at "

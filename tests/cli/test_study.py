@@ -135,7 +135,7 @@ def test_a_page_without_matplotlib_has_the_tables_and_says_so(
     run("human", scored, "--human", people, "--out", tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = hs.report.write_study(tmp_path).read_text()
-    assert "No figures: a study's figures needs 'matplotlib'" in page
+    assert "No figures: drawing figures needs 'matplotlib'" in page
     assert "| score | n | Spearman |" in page
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from hardsight._plots import panels
 from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
-from hardsight.experiments._plots import panels
 from hardsight.experiments._registry import EXPERIMENTS
 
 

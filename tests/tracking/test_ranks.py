@@ -63,6 +63,22 @@ def test_an_error_on_one_rank_is_raised_on_both(tmp_path):
         assert said.startswith("OutputError: cannot write an epoch to")
 
 
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("epochs missing", "RunMismatchError: the state has 3 epochs, but"),
+        (
+            "another run on rank 1",
+            "RunMismatchError: the state is of a tracker with num_examples=12",
+        ),
+    ],
+)
+def test_a_state_that_one_rank_cannot_load_is_refused_on_both(tmp_path, case, expected):
+    two_ranks(tmp_path, case)
+    for rank in range(2):
+        assert (tmp_path / f"error-{rank}").read_text().startswith(expected)
+
+
 def rows(*ranks):
     """Rows of ranks that saw the given examples, in their order."""
     parts = []

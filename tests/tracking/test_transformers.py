@@ -164,3 +164,14 @@ def test_a_head_beside_others_is_found_by_the_number_of_labels():
     model = network()
     assert HardnessTracker(N).layer_in(model) is model.classifier
     assert isinstance(model.classifier, nn.Linear)
+
+
+def test_a_state_that_only_some_ranks_find_is_loaded_on_none(tmp_path, monkeypatch):
+    options = {"save_strategy": "epoch"}
+    trainer(tmp_path, HardnessTracker(N), epochs=1, **options).train()
+    tracker = HardnessTracker(N)
+    # as if the second of two ranks did not see the folder of the first
+    monkeypatch.setattr("hardsight.tracking._ranks.of_all", lambda value: [value, False])
+    with pytest.raises(RunMismatchError, match=r"no tracker state is found on rank 1, .* share"):
+        trainer(tmp_path, tracker, **options).train(resume_from_checkpoint=True)
+    assert tracker.epochs == 0

@@ -30,6 +30,16 @@ def record(tracker, loader, weights, epoch, start=0) -> None:
         tracker.update(index, scaled, scaled @ weights.T, labels)
 
 
+# states that cannot be loaded: rank 0 misses the epochs of one, and one is of another run on rank 1
+STATES = ("epochs missing", "another run on rank 1")
+
+
+def state_of(case: str, rank: int) -> dict:
+    if case == "epochs missing":
+        return {**HardnessTracker(N).state_dict(), "epochs": 3}
+    return HardnessTracker(N + rank).state_dict()
+
+
 def main(rank: int, folder: Path, case: str) -> None:
     dist.init_process_group(
         "gloo",
@@ -46,6 +56,8 @@ def main(rank: int, folder: Path, case: str) -> None:
     if case == "unwritable":
         (folder / "dynamics").write_text("a file where the folder should be")
     try:
+        if case in STATES:
+            tracker.load_state_dict(state_of(case, rank))
         for epoch in range(2):
             sampler.set_epoch(epoch)
             if case == "resumed" and epoch == 1:

@@ -176,7 +176,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
         "recipe.json",
-        *["best.safetensors", "metrics.csv", "last.ckpt"] * 2,
+        *["metrics.csv", "last.ckpt", "best.safetensors"] * 2,
         "model.safetensors", "model.json", "result.json",
     ]  # fmt: skip
     for survived in range(len(renames)):
@@ -198,6 +198,58 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         done = hs.train(net, images, out=out, resume=True, **options)
         assert_same(weights(out), weights(tmp_path / "whole"))
         assert [row["epoch"] for row in done.history] == [1, 2]
+
+
+# validation accuracy of three epochs, as an interrupted run and its continuation find it: on a GPU,
+# or on another machine, an epoch that is trained again does not come out the same
+FIRST, AGAIN = (0.5, 0.9, 0.7), (0.5, 0.4, 0.3)
+
+
+def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_moment_of_a_kill(
+    images, net, tmp_path, monkeypatch
+):
+    options = {**FAST, "epochs": 3}
+    by_epoch = {}
+    with monkeypatch.context() as patch:
+        _find(patch, (0.1, 0.2, 0.3), by_epoch)  # every epoch is the best so far
+        hs.train(net, images, out=tmp_path / "whole", **options)
+    assert list(by_epoch) == [1, 2, 3]
+    original, selected = Path.replace, []
+    for survived in range(1, 12):  # after the recipe: metrics, state, weights if best; the result
+        out, calls = tmp_path / f"run-{survived}", []
+
+        def replace(self, target, calls=calls, survived=survived):
+            if len(calls) == survived:
+                raise Died
+            calls.append(target)
+            return original(self, target)
+
+        with monkeypatch.context() as patch:
+            _find(patch, FIRST)
+            patch.setattr(Path, "replace", replace)
+            with pytest.raises(Died):
+                hs.train(net, images, out=out, **options)
+        with monkeypatch.context() as patch:
+            _find(patch, AGAIN)
+            done = hs.train(net, images, out=out, resume=True, **options)
+        assert_same(weights(out), by_epoch[done.best_epoch])
+        assert_same(weights(out, _train_records.BEST), by_epoch[done.best_epoch])
+        assert not list((out / "checkpoints").glob("best*.part"))
+        selected.append(done.best_epoch)
+    assert set(selected) == {1, 2}  # before and after the second epoch was on record
+
+
+def _find(patch, accuracies, by_epoch=None):
+    """Let validation find these accuracies, and note the weights of every epoch."""
+    row = _train_records.RunRecorder._row
+
+    def found(self, trainer, module):
+        made = row(self, trainer, module)
+        if by_epoch is not None:
+            by_epoch[made["epoch"]] = _train_records.model_state(trainer)
+        return {**made, "val_accuracy": accuracies[made["epoch"] - 1]}
+
+    patch.setattr(_train_records.RunRecorder, "_row", found)
 
 
 def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):

@@ -1,12 +1,21 @@
-"""Figures in one house style: legible on white and on black, small files."""
+"""Figures in one house style, for reports and experiments: legible on white and on black, small.
+
+Drawn without pyplot, so that a user's own figures and backend stay as they are.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hardsight._optional import require
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 COLOURS = ("#d9480f", "#1971c2", "#2f9e44", "#9c36b5", "#e8a200", "#0c8599", "#868e96", "#c2255c")
 _STYLE: dict[Any, Any] = {
@@ -37,17 +46,37 @@ def panels(rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float
     Returns:
         the matplotlib figure and its axes, row by row.
     """
-    mpl = require("matplotlib", extra="experiments", feature="an experiment's figures")
-    mpl.use("Agg")
+    mpl = require("matplotlib", extra="experiments", feature="drawing figures")
     from cycler import cycler
-    from matplotlib import pyplot as plt
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     with mpl.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
-        figure, grid = plt.subplots(
-            rows, columns, figsize=(width * columns, height * rows), layout="constrained",
-            squeeze=False,
-        )  # fmt: skip
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False)
     return figure, list(grid.flat)
+
+
+def density(figure: Any, axis: Any, counts: ArrayLike, x_edges: Any, y_edges: Any) -> None:
+    """A two-dimensional histogram on a logarithmic colour scale; empty cells stay white.
+
+    Args:
+        figure: of the axis; gets a colour bar.
+        axis: to draw on.
+        counts: ``[X, Y]``, as ``numpy.histogram2d`` gives them.
+        x_edges: ``[X + 1]``.
+        y_edges: ``[Y + 1]``.
+    """
+    from matplotlib.colors import LogNorm
+
+    found = np.asarray(counts, dtype=np.float64).T
+    mesh = axis.pcolormesh(
+        x_edges, y_edges, np.ma.masked_equal(found, 0), cmap="viridis", rasterized=True,
+        norm=LogNorm(1, max(2.0, float(found.max()))),
+    )  # fmt: skip
+    axis.grid(False)
+    figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)
 
 
 def legend(
@@ -79,11 +108,10 @@ def legend(
     )  # fmt: skip
 
 
-def save(figure: Any, path: Any) -> None:
-    """Write a figure as SVG, the same bytes each time, and close it."""
+def save(figure: Any, file: Path) -> str:
+    """Write a figure as SVG, the same bytes each time; the file's name."""
     import matplotlib as mpl
-    from matplotlib import pyplot as plt
 
     with mpl.rc_context(_STYLE):
-        figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+        figure.savefig(file, metadata={"Date": None})
+    return file.name
