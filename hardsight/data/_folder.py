@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from hardsight.data._example import Example
-from hardsight.data._files import Fingerprint
+from hardsight.data._files import Fingerprint, evenly_spaced
 from hardsight.data._images import EXTENSIONS, decode_file
 from hardsight.data._labels import class_names
 from hardsight.errors import DataError
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+_SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
 
 
 class FolderSource:
@@ -74,11 +76,9 @@ class FolderSource:
         return int(self._labels[index])
 
     def fingerprint(self) -> str:
-        """SHA-256 over names, sizes, labels and classes."""
+        """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
         mark = Fingerprint("folder").add_names(self.classes).add_array(self._labels)
-        for index in range(len(self)):
-            mark.add(self.id_of(index), file_size(self._path(index)))
-        return mark.hexdigest()
+        return _with_images(mark, self).hexdigest()
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self._root, bytes(self._names[index].as_py()))
@@ -126,14 +126,22 @@ class UnlabelledFolder:
         return -1
 
     def fingerprint(self) -> str:
-        """SHA-256 over names and sizes."""
-        mark = Fingerprint("unlabelled folder")
-        for index in range(len(self)):
-            mark.add(self.id_of(index), file_size(self._path(index)))
-        return mark.hexdigest()
+        """SHA-256 over names, sizes and evenly spaced images."""
+        return _with_images(Fingerprint("unlabelled folder"), self).hexdigest()
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self._root, bytes(self._names[index].as_py()))
+
+
+def _with_images(mark: Fingerprint, source: FolderSource | UnlabelledFolder) -> Fingerprint:
+    """Take in the name and size of every image, and what is in some of them."""
+    for index in range(len(source)):
+        mark.add(source.id_of(index), file_size(source._path(index)))
+    for index in evenly_spaced(len(source), _SAMPLE_IMAGES):
+        path = Path(os.fsdecode(source._path(index)))
+        with suppress(OSError):  # reading it is a bad example
+            mark.add_file(path)
+    return mark
 
 
 def file_size(path: bytes) -> int:

@@ -17,9 +17,11 @@ from hardsight.experiments._lab import Lab, Outputs
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
 from hardsight.geometry import pairwise_angles
+from hardsight.registry import unknown_name
 from hardsight.run.train import TrainResult
 
 _DIGITS = "builtin:digits"
+_DEGRADED = ("plain", "noise", "contrast", "inverted")  # what digits are made into
 _LOSSES = ("cross-entropy", "AVH loss")
 _PAPER = {
     "cross-entropy": {
@@ -76,6 +78,11 @@ class Setting:
                 "expected at least two domains, of which each is left out once, got "
                 f"{', '.join(self.domains) or 'none'}"
             )
+
+        if self.dataset == _DIGITS:
+            for name in self.domains:
+                if name not in _DEGRADED:
+                    raise ConfigError(unknown_name("domain", name, list(_DEGRADED)))
 
     @property
     def plans(self) -> str:

@@ -121,7 +121,15 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
         folder = Path(data) / (config.split or "")
         if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
             return UnlabelledFolder(folder, spec=os.fspath(data))
-    return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+    try:
+        return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+    except DataError as err:
+        if "without class folders" not in str(err):
+            raise
+        raise DataError(
+            f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
+            "lie"
+        ) from err
 
 
 def _check_classes(source: ExampleSource, config: TargetConfig, classes: tuple[str, ...]) -> None:

@@ -54,15 +54,30 @@ def compared(
         about[f"only_{side}"] = len(places)
         if target.labels is not None:
             about[f"only_{side}_right"] = int((one.labels[places] == target.labels[places]).sum())
-        for place in _strongest(one, places)[:most].tolist():
+        for place in _strongest(one, places, seen)[:most].tolist():
             rows.append(_row(place, one, another, seen, target))
     return about, pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _strongest(found: Selection, places: Tensor) -> Tensor:
+def _strongest(found: Selection, places: Tensor, seen: Seen) -> Tensor:
     """Selected examples by how far they are above the threshold of their label."""
-    ratio = found.confidence[places] / found.thresholds[found.labels[places]]
+    labels = found.labels[places]
+    confidence = found.confidence[places]
+    # that is of the prediction, from which dividing by thresholds may have moved the label
+    moved = (labels != found.predictions[places]).nonzero().squeeze(1)
+    if len(moved):
+        confidence[moved] = _confidence(found.rule, places[moved], seen).gather(
+            1, labels[moved, None]
+        )[:, 0]
+    ratio = confidence / found.thresholds[labels]
     return places[torch.argsort(ratio, descending=True, stable=True)]
+
+
+def _confidence(rule: str, places: Tensor, seen: Seen) -> Tensor:
+    """What the thresholds of a rule rank, for some examples and every class."""
+    if rule in ("cbst+avh", "avc"):
+        return angular_visual_confidence(seen.embeddings[places], seen.class_weights)
+    return seen.probs[places]
 
 
 def _row(

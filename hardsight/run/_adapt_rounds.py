@@ -36,7 +36,7 @@ from hardsight.run._seeds import seed_of
 from hardsight.run._train_engine import quiet, trainer_of
 from hardsight.run._train_fit import fit
 from hardsight.run._train_losses import TotalLoss
-from hardsight.selftrain import Selection
+from hardsight.selftrain import RULES, Selection
 from hardsight.table import with_metadata
 
 MODEL, ROUND = "model.safetensors", "round.json"
@@ -130,7 +130,7 @@ def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
             continue
         choice, labels = one.choice(now)
         if not len(labels.rows):
-            stopped = _said_why(number, choice)
+            stopped = _said_why(number, choice, bench.config)
             one.forget()
             break
         one.retrain(labels)
@@ -140,11 +140,15 @@ def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
     return RuleRun(rule, folder, records, stopped, state)
 
 
-def _said_why(number: int, choice: dict[str, Any]) -> str:
+def _said_why(number: int, choice: dict[str, Any], config: AdaptConfig) -> str:
+    if choice["portion"] is None:
+        passed, advice = f"the threshold {config.threshold:g}", "Lower the threshold"
+    else:
+        passed = f"the thresholds at portion {choice['portion']:g}"
+        advice = "Raise the portion, or use empty = 'one'"
     return (
-        f"stopped in round {number}: no target example passed the thresholds at portion "
-        f"{choice['portion']:g}; the model of round {number - 1} is kept. Raise the portion, use "
-        "empty = 'one', or lower the threshold"
+        f"stopped in round {number}: no target example passed {passed}; the model of round "
+        f"{number - 1} is kept. {advice}"
     )
 
 
@@ -200,7 +204,7 @@ class Round:
         choice: dict[str, Any] = {
             "round": self._number,
             "rule": rule,
-            "portion": portion,
+            "portion": portion if rule in RULES else None,
             "thresholds": found.thresholds.tolist(),
             "label_thresholds": found.label_thresholds.tolist(),
             "ranks": found.ranks.tolist(),

@@ -176,4 +176,5 @@ def _likely_threshold(rows: Probabilities, portion: float) -> float:
     """About the lowest threshold to expect, from some rows; it decides on speed alone."""
     starts = np.linspace(0, max(0, rows.num_rows - _SAMPLED_ROWS), _SAMPLES).astype(np.int64)
     largest = [rows.tile(at, at + _SAMPLED_ROWS).max(axis=1) for at in starts.tolist()]
-    return 0.9 * float(np.quantile(np.concatenate(largest), 1 - portion))
+    with np.errstate(invalid="ignore"):  # infinity is refused, with its row, by those who check
+        return 0.9 * float(np.quantile(np.concatenate(largest), 1 - portion))

@@ -3,8 +3,9 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from hardsight.data import open_source
+from hardsight.data import UnlabelledFolder, open_source
 from hardsight.errors import BadExampleError, DataError, MissingDataError, OptionError
 
 
@@ -101,6 +102,24 @@ def test_the_fingerprint_follows_names_sizes_and_labels(class_folders, tmp_path,
     (tmp_path / "moved" / "cat" / "0.png").rename(tmp_path / "moved" / "dog" / "9.png")
     third = open_source(tmp_path / "moved").fingerprint()
     assert len({first, second, third}) == 3
+
+
+@pytest.mark.parametrize("kind", [open_source, UnlabelledFolder])
+def test_the_fingerprint_sees_another_image_of_the_same_size(kind, tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for at in range(4):
+            Image.new("L", (8, 8), at).save(tmp_path / name / f"{at}.bmp")
+    before, place = kind(tmp_path).fingerprint(), tmp_path / "cat" / "2.bmp"
+    size = place.stat().st_size
+    Image.new("L", (8, 8), 99).save(place)
+    assert place.stat().st_size == size
+    assert kind(tmp_path).fingerprint() != before
+
+
+def test_a_fingerprint_is_made_where_a_link_leads_nowhere(class_folders):
+    (class_folders / "cat" / "9.png").symlink_to(class_folders / "nowhere.png")
+    assert len(open_source(class_folders).fingerprint()) == 64
 
 
 def test_a_source_reads_the_same_after_pickling(class_folders):

@@ -106,3 +106,8 @@ def test_a_size_that_does_not_divide_the_images_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(lab, "source", lambda dataset, name: digits)
     with pytest.raises(ConfigError, match=r"have 8 pixels, which do not shrink to 3 .* divide 8"):
         table5._domain(lab, "pacs", "photo", 3)
+
+
+def test_a_domain_that_digits_cannot_be_made_into_is_refused():
+    with pytest.raises(ConfigError, match=r"unknown domain 'nois'. Did you mean 'noise'\?"):
+        Setting(dataset="builtin:digits", domains=("plain", "nois"))

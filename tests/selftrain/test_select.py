@@ -321,6 +321,9 @@ def test_probabilities_that_are_none_are_refused_with_their_row():
         pseudo_labels(negative, portion=0.5)
     with pytest.raises(ProbabilityError, match=r"row 0 .* the sum 0.5"):
         pseudo_labels(good / 2, portion=0.5)
+    endless = torch.tensor([[math.inf, 0.0], [0.5, 0.5]])
+    with pytest.raises(ProbabilityError, match=r"row 0 .* the sum inf"):  # and no warning first
+        pseudo_labels(endless, portion=0.5)
 
 
 def test_a_bad_row_far_down_is_found_and_named_with_threads(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,10 @@ from safetensors.torch import load_file
 
 import hardsight as hs
 from hardsight.models import load_model
+from hardsight.run._adapt_examples import _strongest
+from hardsight.run._adapt_predict import Seen
 from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig
+from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
 
@@ -248,6 +252,30 @@ def test_examples_that_one_rule_selects_and_another_does_not_are_kept_with_pictu
     assert all(chosen[list(theirs)] == -1)
     assert all(image.startswith(b"\x89PNG") for image in pictures["thumbnail"])
     assert numbers["both"] + numbers["only_rule"] == run.rounds[1]["quality"]["selected"]
+
+
+def test_shown_first_are_those_farthest_above_the_threshold_of_the_label_they_are_given():
+    # the second class is given to all, also to the first example, of which it is less probable
+    probs = torch.tensor([[0.9, 0.1], [0.35, 0.65], [0.3, 0.7]])
+    thresholds = torch.tensor([0.95, 0.1])
+    found = Selection(
+        torch.ones(3, dtype=torch.long), probs.argmax(dim=1), probs.amax(dim=1), thresholds,
+        thresholds, torch.ones(2), "cbst", 0.5,
+    )  # fmt: skip
+    seen = Seen(probs, torch.eye(2)[[0, 1, 1]], torch.eye(2))
+    assert _strongest(found, torch.arange(3), seen).tolist() == [2, 1, 0]
+    # at a right angle to the second weight its share of closeness is a third
+    by_angle = replace(found, rule="cbst+avh", confidence=torch.tensor([0.9, 0.5, 0.6]))
+    assert _strongest(by_angle, torch.arange(3), seen).tolist() == [2, 1, 0]
+    by_angle = replace(by_angle, confidence=torch.tensor([0.9, 0.3, 0.6]))
+    assert _strongest(by_angle, torch.arange(3), seen).tolist() == [2, 0, 1]
+
+
+def test_baselines_that_have_no_portion_state_none(net, source, target, settings, tmp_path):
+    rules = ["entropy", "threshold", "cbst"]
+    settings |= {"rounds": 1, "threshold": 0.01}
+    done = hs.adapt(net, source, target, out=tmp_path / "run", rule=rules, **settings)
+    assert [done.runs[rule].rounds[1]["portion"] for rule in rules] == [None, None, 0.3]
 
 
 def test_result_json_holds_every_round_and_what_made_it(done, tmp_path):

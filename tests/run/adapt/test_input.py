@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 from torch import nn
 
@@ -105,6 +106,13 @@ def test_an_empty_target_is_refused(net, source, tmp_path):
                  out=tmp_path / "run")  # fmt: skip
 
 
+def test_a_target_of_loose_images_is_pointed_to_the_setting_for_them(net, source, tmp_path):
+    (tmp_path / "street").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "street" / "0.png")
+    with pytest.raises(DataError, match=r"directly in .*street.* target.unlabelled = true"):
+        hs.adapt(net, source, tmp_path / "street", out=tmp_path / "run")
+
+
 def test_stored_embeddings_cannot_be_adapted_to(net, source, tmp_path):
     np.savez(tmp_path / "e.npz", embeddings=np.zeros((3, 4), np.float32), labels=[0, 1, 2],
              class_weights=np.zeros((3, 4), np.float32))  # fmt: skip
@@ -164,14 +172,21 @@ def test_a_class_that_is_never_predicted_is_named_and_given_to_nobody(
     assert record["thresholds"][2] == 1.0
 
 
-@pytest.mark.parametrize("rule", ["cbst", "threshold"])
+@pytest.mark.parametrize(
+    ("rule", "said", "advice"),
+    [
+        ("cbst", "the thresholds at portion 0.001;", "Raise the portion, or use empty = 'one'"),
+        ("threshold", "the threshold 1;", "Lower the threshold"),
+    ],
+)
 def test_a_round_that_rejects_every_example_stops_early_and_says_so(
-    rule, net, source, target, settings, tmp_path
+    rule, said, advice, net, source, target, settings, tmp_path
 ):
     settings |= {"portion": 0.001, "portion_step": 0.0, "threshold": 1.0, "rule": rule}
     done = hs.adapt(net, source, target, out=tmp_path / "run", **settings)
     run = done.runs[rule]
-    assert run.stopped.startswith("stopped in round 1: no target example passed the thresholds")
+    assert run.stopped.startswith(f"stopped in round 1: no target example passed {said}")
+    assert run.stopped.endswith(f"the model of round 0 is kept. {advice}")
     assert len(run.rounds) == 1
     assert not list(run.folder.glob("round-*"))
     again = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
