@@ -161,7 +161,11 @@ def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
 def _noted(row: Row, notes: list[str | None]) -> Row:
     """A row that says why where a model has no number."""
     pairs = zip(row.cells, notes, strict=True)
-    return replace(row, cells=[Cell("constant", note) if note else cell for cell, note in pairs])
+    return replace(row, cells=[_note(note) if note else cell for cell, note in pairs])
+
+
+def _note(note: str) -> Cell:
+    return Cell("constant" if " are equal " in note else NONE, note)
 
 
 def _estimate(one: dict[str, Any] | None) -> Cell:
