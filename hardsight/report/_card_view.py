@@ -13,11 +13,15 @@ _INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table says about one model; ``best`` where no model has a better value."""
+    """What a table says about one model; ``best`` where no model has a better value.
+
+    ``is_note`` where the detail is a sentence, which may take several lines.
+    """
 
     text: str
     detail: str = ""
     best: bool = False
+    is_note: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ def _noted(row: Row, notes: list[str | None]) -> Row:
 
 
 def _note(note: str) -> Cell:
-    return Cell("constant" if " are equal " in note else NONE, note)
+    return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
 
 
 def _estimate(one: dict[str, Any] | None) -> Cell:

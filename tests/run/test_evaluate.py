@@ -356,6 +356,15 @@ def test_a_model_without_any_finite_output_is_refused_before_its_head_is_looked_
         evaluate(Broken(), files / "digits.npz", **QUICK)
 
 
+def test_one_example_has_a_card_with_notes_for_what_needs_more(files):
+    inputs, labels = digits("test")
+    data = TensorDataset(inputs[:1], labels[:1])
+    (model,) = evaluate(Flat(), data, **QUICK)["models"]
+    assert model["accuracy"]["top1"]["n"] == 1
+    assert "too few" in model["representation"]["probe"]["note"]
+    assert "too few" in model["calibration"]["note"]
+
+
 class Torn(Flat):
     """NaN for the image whose first pixel has a certain value, right for all others."""
 
