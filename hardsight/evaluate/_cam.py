@@ -53,7 +53,8 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
     In a convolutional model: the last layer whose output has the size of the last convolution's,
     so that the activation or the sum behind that convolution is included. In a transformer on
     patches: the last normalisation layer over the tokens whose patches still reach the logits;
-    behind it often only the class token does.
+    behind it often only the class token does. Where patches are merged on the way, two by two, the
+    last grid counts.
 
     Args:
         model: any classifier of images, in eval mode.
@@ -89,7 +90,8 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
     later = list(outputs)[list(outputs).index(spread[-1]) :]
     tokens = [key for key in later if _is_tokens(outputs[key], grid)]
     if tokens:
-        return _token_layer(model, inputs, tokens, grid)
+        grid, merged = _last_grid(outputs, tokens, grid)
+        return _token_layer(model, inputs, merged, grid)
     same = [key for key in later if _is_map(outputs[key]) and outputs[key].shape[2:] == grid]
     return CamLayer(same[-1], grid, tokens=False)
 
@@ -243,6 +245,22 @@ def _is_tokens(output: Tensor, grid: tuple[int, int]) -> bool:
     return output.ndim == 3 and 0 <= output.shape[1] - grid[0] * grid[1] <= _MOST_PREFIX
 
 
+def _last_grid(
+    outputs: dict[str, Tensor], tokens: list[str], grid: tuple[int, int]
+) -> tuple[tuple[int, int], list[str]]:
+    """The grid after all merging of patches two by two, and the layers of tokens on it."""
+    while min(grid) > 2:
+        half = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
+        later = list(outputs)[list(outputs).index(tokens[-1]) :]
+        # merging leaves no class token, so the number is exact
+        merged = [key for key in later if outputs[key].ndim == 3
+                  and outputs[key].shape[1] == half[0] * half[1]]  # fmt: skip
+        if not merged:
+            break
+        grid, tokens = half, merged
+    return grid, tokens
+
+
 def _described(name: str, output: Tensor) -> CamLayer:
     """A layer the user named; its tokens are taken for a square grid."""
     if _is_map(output):
@@ -320,7 +338,7 @@ def _output_and_gradient(
         return copy
 
     with torch.enable_grad(), _hooked(model, keep):
-        logits = logits_of(model(inputs))
+        logits = logits_of(model(inputs)).flatten(1)  # a convolution at the end leaves [N, C, 1, 1]
         own = logits.gather(1, classes[:, None]).sum()
         gradients = torch.autograd.grad(own, [found[name] for name in names], allow_unused=True)
     return {

@@ -120,8 +120,9 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
     paper: 300 epochs) give the t-SNE map of their test features and the Grad-CAM maps of their
     predictions. All train on {limit} training images. Homogeneity and completeness are given of the
     predicted classes, as the published code has it, and of a k-means clustering of the features'
-    directions. Models are selected on a tenth of the training images. The pictures show one seed,
-    the tables all.
+    directions. Features are measured on {points} test images, maps on {maps}. Models are selected
+    on a tenth of the training images. The pictures show one seed, the tables all. P-values are of
+    two-sided Welch t tests over seeds, each claim by itself, not corrected for their number.
     """
     planes = {width: _plane_outputs(lab, setting, width) for width in (2, 3)}
     nets = {variant: _trained_nets(lab, setting, variant) for variant in variants(setting.weights)}

@@ -117,7 +117,8 @@ def amc_table1(lab: Lab, setting: Setting) -> Result:
     {limit} training images, in batches of {batch_size} (the paper: 128). A tenth of the training
     images selects the epoch, and the weight that the claims speak of; the test images are used once
     per model. P-values are of two-sided Welch t tests over seeds, against + Euclid of the same
-    weight as in the paper, and corrected for the number of tests by Holm.
+    weight as in the paper, and in the last column corrected for their number by Holm; each claim
+    is judged by its own p alone.
     """
     found = {name: _dataset_scores(lab, setting, name) for name in setting.datasets}
     return Result(

@@ -56,7 +56,7 @@ class Setting(Recipe):
 
 @experiment(
     "el-table5",
-    title="Squared error gains from its mirrored bonus, too",
+    title="Squared error and the bonus that mirrors it",
     reproduces=f"{PAPER}, Table 5",
     scales={
         "smoke": Setting(tasks=("builtin:digits/small_cnn",), factors=(1.0,), **SMOKE),

@@ -13,11 +13,15 @@ _INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table says about one model; ``best`` where no model has a better value."""
+    """What a table says about one model; ``best`` where no model has a better value.
+
+    ``is_note`` where the detail is a sentence, which may take several lines.
+    """
 
     text: str
     detail: str = ""
     best: bool = False
+    is_note: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,11 @@ def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
 def _noted(row: Row, notes: list[str | None]) -> Row:
     """A row that says why where a model has no number."""
     pairs = zip(row.cells, notes, strict=True)
-    return replace(row, cells=[Cell("constant", note) if note else cell for cell, note in pairs])
+    return replace(row, cells=[_note(note) if note else cell for cell, note in pairs])
+
+
+def _note(note: str) -> Cell:
+    return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
 
 
 def _estimate(one: dict[str, Any] | None) -> Cell:

@@ -38,7 +38,8 @@ def explanation_part(
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     """Measures of the maps of ``positions``, and pictures of those also in ``pictured``.
 
-    Maps live for one batch only, so memory does not grow with the number of images.
+    Maps live for one batch only, so memory does not grow with the number of images. An image
+    without finite logits has no class to explain and is left out.
 
     Raises:
         ModelError: a layer was named that is not laid out like the image.
@@ -46,7 +47,13 @@ def explanation_part(
     found: CamLayer | None = None
     measures: dict[str, list[Tensor]] = {}
     pictures: dict[int, dict[str, Any]] = {}
-    for here, inputs in inputs_at(subject, source, positions, at_once=at_once):
+    for read, given in inputs_at(subject, source, positions, at_once=at_once):
+        with torch.no_grad():
+            logits = subject.logits(given)
+        usable = torch.isfinite(logits).all(dim=1)
+        here, inputs = read[usable.cpu().numpy()], given[usable]
+        if not len(here):
+            continue
         if found is None:
             try:
                 found = find_cam_layer(subject.model, inputs[:2], name=layer)
@@ -54,9 +61,9 @@ def explanation_part(
                 if layer is not None:
                     raise
                 return {"note": str(err)}, {}
-        with torch.no_grad():
-            classes = subject.logits(inputs).argmax(dim=1)
-        maps = grad_cam(subject.model, inputs, classes, layer=found)
+        classes = logits[usable].argmax(dim=1)
+        # a gradient that is no number says nothing for the class: an empty map
+        maps = grad_cam(subject.model, inputs, classes, layer=found).nan_to_num(0)
         deletion, insertion = deletion_insertion(subject.logits, inputs, maps, classes)
         values = {"top_share": top_area_share(maps), "entropy": map_entropy(maps),
                   "deletion": deletion, "insertion": insertion}  # fmt: skip
@@ -69,7 +76,7 @@ def explanation_part(
                 "map": _encoded(_overlay(_pixels(inputs[row], subject), maps[row])),
             }
     if found is None:
-        return {"note": "none of the chosen images could be read"}, {}
+        return {"note": "none of the chosen images could be read and has a finite output"}, {}
     part: dict[str, Any] = {name: _mean(parts) for name, parts in measures.items()}
     part["layer"], part["grid"] = found.name, list(found.grid)
     part["n"] = sum(len(one) for one in measures["deletion"])

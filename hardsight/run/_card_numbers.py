@@ -221,6 +221,8 @@ def _probe(
     """Accuracy of a probe trained on the training data, or else on one half of this data."""
     rows = _some(np.flatnonzero(found.usable), 2 * most_examples, seed)
     if train is None:
+        if len(rows) < 2:
+            return {"note": f"{len(rows)} usable example is too few to train a probe beside"}
         order = np.random.default_rng([seed, 2]).permutation(len(rows))
         half = len(rows) // 2
         fitting, judged, home = rows[order[:half]], rows[order[half:]], found

@@ -78,6 +78,53 @@ def test_in_a_vision_transformer_the_last_norm_whose_patches_matter_is_found():
     assert norms.index(found.name) == 2  # of two per block and one at the end
 
 
+def swin():
+    from transformers import SwinConfig, SwinForImageClassification
+
+    torch.manual_seed(0)
+    config = SwinConfig(
+        image_size=16,
+        patch_size=2,
+        num_channels=1,
+        embed_dim=8,
+        depths=[1, 1],
+        num_heads=[1, 2],
+        window_size=4,
+        num_labels=3,
+    )
+    return SwinForImageClassification(config).eval()
+
+
+def test_where_patches_are_merged_the_last_grid_is_found_and_not_the_first():
+    net, images = swin(), torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    found = find_cam_layer(net, images)
+    assert found == CamLayer("swin.layernorm", (4, 4), tokens=True)  # 8 by 8 patches, merged once
+    maps = grad_cam(net, images, torch.tensor([0, 1, 2, 0]), layer=found)
+    assert maps.shape == (4, 16, 16)
+    assert bool(maps.isfinite().all())
+
+
+class ConvolutionAtTheEnd(nn.Module):
+    """A head that is a convolution; logits come as ``[N, C, 1, 1]``."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 3, 1)
+
+    def forward(self, images):
+        return self.head(self.body(images).mean((2, 3), keepdim=True))
+
+
+def test_logits_with_a_height_and_a_width_of_1_are_explained_like_flat_ones():
+    torch.manual_seed(0)
+    net, classes = ConvolutionAtTheEnd().eval(), torch.tensor([0, 1, 2, 0])
+    flat = nn.Sequential(net, nn.Flatten())
+    layer = find_cam_layer(net, IMAGES)
+    expected = grad_cam(flat, IMAGES, classes, layer=CamLayer("0.body", layer.grid, tokens=False))
+    assert layer.name == "body"
+    torch.testing.assert_close(grad_cam(net, IMAGES, classes, layer=layer), expected)
+
+
 def test_maps_equal_those_of_captum():
     from captum.attr import LayerGradCam
 

@@ -106,6 +106,15 @@ def test_one_model_without_extras_has_notes_in_place_of_parts(card, tmp_path):
     assert 'id="comparison"' not in text
 
 
+def test_an_indicator_without_a_finite_value_is_not_called_constant(card, tmp_path):
+    changed = copy.deepcopy(card)
+    note = "no foreign example has a finite output"
+    changed["models"][0]["ood"][0]["avc"] = {"note": note}
+    text = write_card(changed, out=tmp_path / "card.html").read_text()
+    assert f"–<small class=why>{note}</small>" in text
+    assert "constant<small" not in text
+
+
 def test_a_constant_indicator_is_named_as_such(card, tmp_path):
     flat = copy.deepcopy(card)
     flat["models"][1]["ood"][0]["avc"] = {"note": "all values equal"}
@@ -175,6 +184,29 @@ def test_every_number_has_its_definition_one_click_away(browser):
         return box.top >= 0 && box.bottom <= innerHeight""")
     assert shown
     assert "mean gap of confidence" in browser.find_element(By.ID, "def-ece").text
+
+
+def test_every_search_for_masked_gradients_leads_to_what_it_is_for(browser):
+    names = browser.find_elements(By.CSS_SELECTOR, '#robustness tbody th[scope="row"]')
+    links = browser.find_elements(By.CSS_SELECTOR, '#robustness tbody th[scope="row"] > .def')
+    assert len(names) == len(links) == 2 * 8  # PGD, six searches and the worst, of two models
+
+
+def test_why_an_indicator_is_constant_can_be_read_without_scrolling_sideways(
+    browser, card, tmp_path
+):
+    flat = copy.deepcopy(card)
+    why = (
+        "all 900 values of the indicator are equal (-0.1), so it tells nothing apart; check that "
+        "the model's outputs differ between examples"
+    )
+    for model in flat["models"]:
+        model["ood"][0] = {name: {"note": why} for name in model["ood"][0]}
+    browser.get(write_card(flat, out=tmp_path / "flat.html").as_uri())
+    hidden = browser.execute_script("""
+        const box = document.querySelector("#ood .scroll");
+        return box.scrollWidth - box.clientWidth""")
+    assert hidden <= 0
 
 
 def test_the_theme_button_works_and_dark_is_dark(browser):

@@ -329,6 +329,42 @@ def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
     assert model["margin"]["all"]["n"] == 90 - bad
 
 
+@pytest.mark.parametrize("first", [1, 8, 12])
+def test_nan_outputs_of_the_first_examples_do_not_end_an_evaluation(files, first):
+    broken = torch.from_numpy(np.load(files / "digits.npz")["images"][:first]).flatten(1)
+
+    class Broken(SmallCNN):
+        def forward(self, images):
+            pixels = (255 * images).round().to(torch.uint8).flatten(1)
+            seen = (pixels[:, None] == broken).all(2).any(1)
+            return super().forward(images) * torch.where(seen[:, None], torch.nan, 1.0)
+
+    options = {**QUICK, "explain_examples": 6, "attack_examples": 6}
+    card = evaluate(Broken(), files / "digits.npz", **PLAIN, **options)
+    (model,) = card["models"]
+    assert model["counts"]["non_finite"] == first
+    # of 6 each; the first has no output, so neither a class to attack nor one to explain
+    assert model["robustness"]["n"] == model["explanation"]["n"] == len(card["explanations"]) == 5
+
+
+def test_a_model_without_any_finite_output_is_refused_before_its_head_is_looked_for(files):
+    class Broken(Flat):
+        def forward(self, images):
+            return super().forward(images) * torch.nan
+
+    with pytest.raises(NonFiniteError, match=r"Broken has no finite output for any of the first"):
+        evaluate(Broken(), files / "digits.npz", **QUICK)
+
+
+def test_one_example_has_a_card_with_notes_for_what_needs_more(files):
+    inputs, labels = digits("test")
+    data = TensorDataset(inputs[:1], labels[:1])
+    (model,) = evaluate(Flat(), data, **QUICK)["models"]
+    assert model["accuracy"]["top1"]["n"] == 1
+    assert "too few" in model["representation"]["probe"]["note"]
+    assert "too few" in model["calibration"]["note"]
+
+
 class Torn(Flat):
     """NaN for the image whose first pixel has a certain value, right for all others."""
 
