@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches
 from hardsight.errors import HeadError, LabelError, ModelError
 from hardsight.geometry import widen
-from hardsight.heads import Head, capture, decided_by_bias, find_head, logits_of
+from hardsight.heads import Head, capture, decided_by_bias, logits_of
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run._device import forward_context, moved
+from hardsight.run._heads import verified_head
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
@@ -272,15 +273,18 @@ class ModelScorer:
         return capture(self.model, self.head)
 
     def _looked_at(self, head: str | Head | None) -> tuple[Head | None, int]:
-        """The verified head and the number of classes, from the first readable examples."""
-        inputs = self._first_inputs()
+        """The verified head and the number of classes, from the first examples that show them."""
         if isinstance(head, Head):
+            self._first_inputs()
             return head, head.num_classes
         with torch.inference_mode():
             if not self.plan.needs_head:
-                return None, logits_of(self._called(inputs)).shape[1]
+                return None, logits_of(self._called(self._first_inputs())).shape[1]
             try:
-                found = find_head(self.model, inputs, name=head)
+                found, _ = verified_head(
+                    self.model, self.source, self.preprocessing,
+                    device=self.device, name=head, at_once=self._few,
+                )  # fmt: skip
             except HeadError as err:
                 raise type(err)(
                     f"{err}. Scores that need no head: "
@@ -288,10 +292,13 @@ class ModelScorer:
                 ) from err
         return found, found.num_classes
 
+    @property
+    def _few(self) -> int:
+        return min(8, self.batch_size)
+
     def _first_inputs(self) -> Any:
         """A few readable examples, as the model takes them."""
-        few = batches(self.source, self.preprocessing, batch_size=min(8, self.batch_size))
-        with closing(few):
+        with closing(batches(self.source, self.preprocessing, batch_size=self._few)) as few:
             for batch in few:
                 if len(batch.index):
                     return moved(batch.inputs, self.device)

@@ -21,9 +21,10 @@ from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, OutputError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._card_pass import Subject, verified_head
+from hardsight.run._card_pass import Subject
 from hardsight.run._card_study import Study, unknown_normalisation
 from hardsight.run._device import borrowed, chosen_device
+from hardsight.run._heads import verified_head
 from hardsight.run._models import (
     check_labels_agree,
     class_names,
@@ -330,7 +331,7 @@ def _subject(
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     known = preprocessing or loaded.preprocessing
     how = wanted_preprocessing(known or Preprocessing(), **wanted)
-    found, shape = verified_head(network, source, how, place, head)
+    found, shape = verified_head(network, source, how, device=place, name=head)
     facts = {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,

@@ -440,3 +440,27 @@ def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeyp
     monkeypatch.setattr(_pictures, "thumbnail", broken)
     with pytest.raises(TypeError, match="a bug"):
         hs.score(SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run")
+
+
+class NaNFor(torch.nn.Module):
+    """No number for some images: those whose first pixel is lit."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.head = torch.nn.Flatten(), torch.nn.Linear(64, 10)
+
+    def forward(self, images):
+        logits = self.head(self.flat(images))
+        return logits.masked_fill(images[:, 0, 0, :1] > 0.5, torch.nan)
+
+
+@pytest.mark.parametrize("dark", [(0,), range(20)])
+def test_a_model_without_numbers_for_the_first_examples_is_scored(dark):
+    torch.manual_seed(0)
+    digits = hs.data.decoded(hs.data.open_source("builtin:digits", split="test"))
+    images = digits.images.copy()
+    images[:, 0, 0] = 0
+    images[list(dark), 0, 0] = 255
+    table = hs.score(NaNFor(), digits.with_images(images), device="cpu", mean=(0.0,), std=(1.0,))
+    assert len(table) == len(images)
+    assert set(np.flatnonzero(np.isnan(table.column("model_confidence")))) == set(dark)
