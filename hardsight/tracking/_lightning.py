@@ -102,8 +102,10 @@ class TrackingCallback(pl.Callback):
 
     def _records_validation(self, trainer: pl.Trainer) -> bool:
         """Whether a validation pass counts: of a fit, never of ``trainer.validate()`` by itself."""
-        return self.tracker.stage == "evaluation" and trainer.state.fn == "fit" and (
-            not trainer.sanity_checking
+        return (
+            self.tracker.stage == "evaluation"
+            and trainer.state.fn == "fit"
+            and (not trainer.sanity_checking)
         )
 
     def _await(self, batch: Any, trainer: pl.Trainer) -> None:
