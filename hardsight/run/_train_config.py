@@ -194,7 +194,7 @@ class TrainConfig:
         data: what to train on.
         out: folder of the run.
         epochs: passes over the training split.
-        batch_size: examples per step, over all devices.
+        batch_size: examples per step, over all devices; a multiple of their number.
         seed: of weights, split, order, augmentation and dropout.
         loss: one or several, added up.
         optimizer: see :class:`OptimizerConfig`.
@@ -293,6 +293,7 @@ class TrainConfig:
             ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
             ("workers", self.workers, 0),
         )
+        _check_shares(self.batch_size, self.devices * self.num_nodes)
         _check_optimizer(self.optimizer)
         _check_images(self.data)
         _check_splits(self.data)
@@ -328,6 +329,18 @@ def _attack_choices(
             f"{adversarial.epsilon}, {adversarial.share} and {adversarial.steps}"
         )
     return [("attack", adversarial.attack, ATTACKS), ("norm", adversarial.norm, NORMS)]
+
+
+def _check_shares(batch_size: int, devices: int) -> None:
+    """Raise where every batch would leave examples over: devices take equally many each."""
+    rest = batch_size % devices
+    if rest:
+        less = [batch_size - rest] if batch_size > devices else []
+        fitting = " or ".join(str(size) for size in [*less, batch_size - rest + devices])
+        raise ConfigError(
+            f"batch_size = {batch_size} cannot be shared out evenly over {devices} devices; use "
+            f"{fitting}"
+        )
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
