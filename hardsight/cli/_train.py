@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,20 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
         result = run_train(config)
     except KeyboardInterrupt:
         raise click.ClickException(
-            f"interrupted; continue with: hardsight train {recipe} --resume --out {config.out}"
+            f"interrupted; continue with: {_continued(recipe, config.out, overrides, given)}"
         ) from None
     _print_result(result, config)
+
+
+def _continued(recipe: Path, out: str, overrides: tuple[str, ...], given: dict[str, Any]) -> str:
+    """The command that goes on, with everything that the interrupted one said."""
+    words = ["hardsight", "train", str(recipe), "--resume", "--out", out]
+    for name, value in given.items():
+        if name not in ("out", "resume"):
+            words += [f"--{name}", str(value)]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join(words)
 
 
 def _print_result(result: Any, config: Any) -> None:
@@ -80,6 +92,7 @@ def _print_result(result: Any, config: Any) -> None:
             f"dynamics of {len(result.dynamics):,} examples -> {result.dynamics.path}",
             soft_wrap=True,
         )
-        console.print(f"look at them: hardsight report {result.folder}", soft_wrap=True)
+        report = shlex.join(["hardsight", "report", str(result.folder)])
+        console.print(f"look at them: {report}", soft_wrap=True, markup=False)
     console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

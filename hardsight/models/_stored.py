@@ -39,9 +39,15 @@ class StoredModel:
         weights, about = folder / f"{WEIGHTS}.part", folder / f"{_FILE}.part"
         save_file(state, weights)
         weights.replace(folder / WEIGHTS)
-        content = {"format": _FORMAT, **dataclasses.asdict(self)}
+        content = {"format": _FORMAT, **dataclasses.asdict(self), "spec": _from_anywhere(self.spec)}
         about.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         about.replace(folder / _FILE)
+
+
+def _from_anywhere(spec: str) -> str:
+    """``hf:FOLDER`` with the whole path of a local folder, which may be named from elsewhere."""
+    kind, _, name = spec.partition(":")
+    return f"hf:{Path(name).resolve()}" if kind == "hf" and Path(name).is_dir() else spec
 
 
 def is_stored_model(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -193,7 +194,7 @@ class TrainConfig:
         data: what to train on.
         out: folder of the run.
         epochs: passes over the training split.
-        batch_size: examples per step, over all devices.
+        batch_size: examples per step, over all devices; a multiple of their number.
         seed: of weights, split, order, augmentation and dropout.
         loss: one or several, added up.
         optimizer: see :class:`OptimizerConfig`.
@@ -290,11 +291,12 @@ class TrainConfig:
             ("schedule.warmup_epochs", self.schedule.warmup_epochs, 0),
             ("optimizer.lr", self.optimizer.lr, 0),
             ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
-            ("optimizer.momentum", self.optimizer.momentum, 0),
             ("workers", self.workers, 0),
         )
+        _check_shares(self.batch_size, self.devices * self.num_nodes)
         _check_optimizer(self.optimizer)
         _check_images(self.data)
+        _check_splits(self.data)
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(
                 f"expected gradient_clip to be above 0, got {self.gradient_clip}; leave it out for "
@@ -329,7 +331,23 @@ def _attack_choices(
     return [("attack", adversarial.attack, ATTACKS), ("norm", adversarial.norm, NORMS)]
 
 
+def _check_shares(batch_size: int, devices: int) -> None:
+    """Raise where every batch would leave examples over: devices take equally many each."""
+    rest = batch_size % devices
+    if rest:
+        less = [batch_size - rest] if batch_size > devices else []
+        fitting = " or ".join(str(size) for size in [*less, batch_size - rest + devices])
+        raise ConfigError(
+            f"batch_size = {batch_size} cannot be shared out evenly over {devices} devices; use "
+            f"{fitting}"
+        )
+
+
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    if optimizer.lr is not None and math.isinf(optimizer.lr):
+        raise ConfigError(f"expected optimizer.lr to be finite, got {optimizer.lr}")
+    if not 0 <= optimizer.momentum < 1:
+        raise ConfigError(f"expected optimizer.momentum in [0, 1), got {optimizer.momentum}")
     if not all(0 <= beta < 1 for beta in optimizer.betas):
         raise ConfigError(f"expected optimizer.betas in [0, 1), got {optimizer.betas}")
     if optimizer.nesterov and not optimizer.momentum:
@@ -343,7 +361,23 @@ def _check_images(data: DataConfig) -> None:
         raise ConfigError(f"expected every data.std to be above 0, got {data.std}")
 
 
+def _check_splits(data: DataConfig) -> None:
+    """Raise where the model would be selected by examples of the test split."""
+    if data.validation_split is None or data.test_split is None:
+        return
+    test = data.test_split.split("+")  # several can be joined
+    shared = [split for split in data.validation_split.split("+") if split in test]
+    if shared:
+        raise ConfigError(
+            f"data.validation_split and data.test_split share {', '.join(map(repr, shared))}, but "
+            "a model is selected never by the test split; leave validation_split out to hold out "
+            "a share of the training split (validation = 0.1)"
+        )
+
+
 def _check_span(loss: LossConfig) -> None:
+    if not math.isfinite(loss.weight):
+        raise ConfigError(f"loss {loss.name}: expected a finite weight, got {loss.weight}")
     if loss.start_epoch < 0:
         raise ConfigError(
             f"loss {loss.name}: expected start_epoch to be at least 0, got {loss.start_epoch}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,8 @@ def _write_result(
 def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
     """The command that scores the adapted model; on the source where the target has no labels."""
     data = config.source if config.target.unlabelled else config.target
-    parts = [f"hardsight score --model {typed_model(folder, loaded)} --data {data.name}"]
-    parts += [f"--split {data.split}"] if data.split else []
-    parts += [f"--data-root {data.root}"] if data.root else []
-    return " ".join([*parts, f"--out {folder}-scores"])
+    words = ["--data", data.name]
+    words += ["--split", data.split] if data.split else []
+    words += ["--data-root", data.root] if data.root else []
+    words += ["--out", f"{folder}-scores"]
+    return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -384,19 +385,20 @@ def _finished(
 def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     """The command that scores the model: on the test split, or on the training data."""
     data, split = config.data, config.data.test_split or config.data.split
-    parts = [f"hardsight score --model {typed_model(folder, loaded)} --data {data.name}"]
-    parts += [f"--split {split}"] if split else []
-    parts += [f"--data-root {data.root}"] if data.root else []
-    sample = "out-of-sample" if data.test_split else "in-sample"
-    return " ".join([*parts, f"--sample {sample} --out {folder}-scores"])
+    words = ["--data", data.name]
+    words += ["--split", split] if split else []
+    words += ["--data-root", data.root] if data.root else []
+    words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
+    words += ["--out", f"{folder}-scores"]
+    return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
 
 
 def typed_model(folder: Path, loaded: LoadedModel) -> str:
     """How to name a stored model on the command line; a user's own code is named openly."""
     spec = loaded.built_as
     if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
-        return f"{spec} --weights {folder / 'model.safetensors'}"
-    return str(folder)
+        return shlex.join([spec, "--weights", str(folder / "model.safetensors")])
+    return shlex.quote(str(folder))
 
 
 def _load_best(model: nn.Module, folder: Path) -> None:

@@ -88,8 +88,7 @@ class TrackingCallback(pl.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Await the forward pass of a validation step over the first validation set."""
-        recorded = self.tracker.stage == "evaluation" and dataloader_idx == 0
-        if recorded and not trainer.sanity_checking:
+        if self._records_validation(trainer) and dataloader_idx == 0:
             self._await(batch, trainer)
 
     def on_validation_batch_end(self, *args: Any) -> None:
@@ -98,8 +97,16 @@ class TrackingCallback(pl.Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the epoch."""
-        if self.tracker.stage == "evaluation" and not trainer.sanity_checking:
+        if self._records_validation(trainer):
             self._end_epoch()
+
+    def _records_validation(self, trainer: pl.Trainer) -> bool:
+        """Whether a validation pass counts: of a fit, never of ``trainer.validate()`` by itself."""
+        return (
+            self.tracker.stage == "evaluation"
+            and trainer.state.fn == "fit"
+            and (not trainer.sanity_checking)
+        )
 
     def _await(self, batch: Any, trainer: pl.Trainer) -> None:
         self._batch, self._epoch = index_and_labels(batch), trainer.current_epoch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import signal
 
 import pytest
@@ -101,3 +103,24 @@ def test_an_interrupt_says_how_to_continue(recipe, tmp_path, monkeypatch):
     monkeypatch.undo()
     resumed = run(recipe, "--resume")
     assert resumed.exit_code == 0, resumed.output
+
+
+def test_the_command_that_continues_has_the_options_of_the_one_interrupted(
+    recipe, tmp_path, monkeypatch
+):
+    from hardsight.run._train_module import TrainModule
+
+    def interrupted(self, batch, batch_idx):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainModule, "training_step", interrupted)
+    out = tmp_path / "my run"
+    done = run(recipe, "--out", out, "--seed", "3", "--set", "optimizer.lr=0.01")
+    command = shlex.split(done.output.partition("continue with: hardsight train ")[2])
+    monkeypatch.undo()
+    resumed = run(*command)
+    assert resumed.exit_code == 0, resumed.output
+    config = json.loads((out / "recipe.json").read_text())["config"]
+    assert (config["seed"], config["optimizer"]["lr"]) == (3, 0.01)
+    typed = shlex.split(resumed.output.partition("next: ")[2])
+    assert typed[typed.index("--model") + 1] == str(out)

@@ -27,6 +27,14 @@ def test_the_folder_of_a_trained_model_is_a_model_name(tmp_path):
     assert loaded.weights_digest is not None
 
 
+def test_a_model_of_a_local_folder_is_found_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "vit").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for spec, kept in [("hf:vit", f"hf:{tmp_path / 'vit'}"), ("hf:owner/vit", "hf:owner/vit")]:
+        written(tmp_path, spec=spec)
+        assert json.loads((tmp_path / "model.json").read_text())["spec"] == kept
+
+
 def test_a_folder_cannot_name_code_to_be_run(tmp_path):
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     written(tmp_path, spec="evil.py:make")

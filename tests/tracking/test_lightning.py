@@ -163,6 +163,14 @@ def test_a_fit_that_goes_on_from_a_checkpoint_ends_like_one_that_was_not_interru
         )
 
 
+def test_a_validation_outside_of_a_fit_is_not_recorded(tmp_path):
+    held, net = HardnessTracker(N, stage="evaluation"), Net()
+    trainer = fit(net, held.lightning_callback(), epochs=2, folder=tmp_path, validate=True)
+    trainer.validate(net, DataLoader(data(), batch_size=5), verbose=False)
+    assert held.epochs == 2
+    assert held.rows_this_epoch == 0
+
+
 def test_of_two_views_in_one_step_the_first_counts(tmp_path):
     class TwoViews(Net):
         def training_step(self, batch):

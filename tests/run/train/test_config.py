@@ -58,6 +58,18 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("select=test", "unknown selection .* Known: accuracy, last, loss"),
         ("strategy=dp", "unknown strategy 'dp'. Did you mean 'ddp'"),
         ("epochs=0", "expected epochs to be at least 1, got 0"),
+        (
+            "devices=3",
+            "batch_size = 128 cannot be shared out evenly over 3 devices; use 126 or 129",
+        ),
+        ("optimizer.lr=inf", "expected optimizer.lr to be finite, got inf"),
+        ("optimizer={momentum = 2.0}", r"expected optimizer.momentum in \[0, 1\), got 2.0"),
+        ("loss={name = 'amc', weight = nan}", "loss amc: expected a finite weight, got nan"),
+        (
+            "data={name = 'pacs', split = 'photo', validation_split = 'art_painting+cartoon', "
+            "test_split = 'cartoon'}",
+            "data.validation_split and data.test_split share 'cartoon'.*never by the test split",
+        ),
         ("augment.crop_padding=-1", "expected augment.crop_padding to be at least 0"),
         ("loss=[]", "expected at least one loss"),
         ("sampling=balanced", r"unknown sampling 'balanced'. Did you mean 'class_balanced'\?"),
