@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency
-from hardsight.errors import TableError
+from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
 from hardsight.run._study_degradation import DegradationStudy as DegradationStudy
 from hardsight.run._study_degradation import ScoreByLevel as ScoreByLevel
@@ -190,13 +190,16 @@ def study_dynamics(
 
     Raises:
         MissingDataError: a run has nothing recorded.
-        OptionError: no run was given.
+        OptionError: no run was given, or one comes twice.
         HardsightError: another subclass that says what to do.
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Section 3.2, Figs. 4, 9 and 10.
     """
     folders = [Path(run) for run in runs]
+    for at, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:at]]:
+            raise OptionError(f"expected different runs, got {folder} twice; name each once")
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

@@ -195,3 +195,8 @@ def hide(file):
     rows = pq.read_table(file)
     labels = np.full(len(rows), -1, dtype=np.int32)
     pq.write_table(rows.set_column(rows.column_names.index("label"), "label", [labels]), file)
+
+
+def test_a_run_that_comes_twice_is_refused(trained):
+    with pytest.raises(OptionError, match=r"expected different runs, got .* twice"):
+        hs.study_dynamics([trained, trained / ".." / trained.name])

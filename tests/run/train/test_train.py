@@ -73,6 +73,17 @@ def test_a_recipe_learns_the_digits_and_its_folder_can_be_scored(tmp_path):
     )
 
 
+def test_tensorboard_shows_the_metrics_of_every_epoch(images, net, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = hs.train(net, images, out=tmp_path / "run", epochs=2, **FAST)
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    for name in ("train_loss", "val_accuracy", "lr"):
+        shown = {event.step: event.value for event in board.Scalars(name)}
+        wanted = {int(row["epoch"]): pytest.approx(row[name]) for row in done.history}
+        assert shown == wanted, name
+
+
 def test_the_folder_holds_model_metrics_recipe_result_and_checkpoints(images, net, tmp_path):
     done = hs.train(net, images, out=tmp_path / "run", epochs=2, **FAST)
     rows = metrics(tmp_path / "run")
