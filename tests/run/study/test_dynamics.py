@@ -1,10 +1,9 @@
-import shutil
-
 """Curves along training, and the four observations."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
