@@ -9,11 +9,6 @@ import torch
 import hardsight as hs
 from hardsight.data import MemorySource
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def stripes(length, *, seed, noise, bright):
     draw = np.random.default_rng(seed)

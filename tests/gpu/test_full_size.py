@@ -1,14 +1,8 @@
 """The fused kernels at the sizes they are made for: hardly worse than the plain version."""
 
 import pytest
-import torch
 
 from benchmarks.kernel_errors import FACTORS, cases, errors
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 @pytest.mark.parametrize(("work", "shape", "dtype"), list(cases()), ids=str)

@@ -9,11 +9,6 @@ import hardsight as hs
 from hardsight.losses import LinearAVHLoss, LinearEncouragingLoss
 from hardsight.scores import _summary
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 @pytest.fixture
 def fused_calls(monkeypatch):

@@ -5,11 +5,6 @@ import math
 import pytest
 import torch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 # (rows, width, classes): alternating groups, streamed rows, several blocks of rows for every
 # program, odd sizes, pointer loads
 SIZES = [

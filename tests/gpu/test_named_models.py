@@ -8,11 +8,6 @@ from hardsight.errors import HeadMismatchError, ModelError
 from hardsight.heads import capture, find_head
 from hardsight.models import load_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def batch(side: int) -> torch.Tensor:
     return torch.randn(2, 3, side, side, device="cuda")

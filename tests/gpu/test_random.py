@@ -14,10 +14,6 @@ from hardsight.heads import find_head
 from hardsight.run._random import random_states_kept
 from hardsight.run._train_head import reset_head
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 # a fresh interpreter, seeded by its user, where nothing has used CUDA yet
 FRESH = """
 import sys, torch

@@ -9,10 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from hardsight.tracking import HardnessTracker, _measures
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 N, BATCH = 400, 32
 
 

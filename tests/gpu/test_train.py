@@ -9,10 +9,6 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import NonFiniteError
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 DIGITS = {
     "split": "train", "test_split": "test", "epochs": 5, "batch_size": 64, "device": "cuda",
     "optimizer": {"name": "adamw", "lr": 0.005}, "schedule": "one_cycle",

@@ -172,6 +172,19 @@ class Died(BaseException):
     """Stands for a kill: no handler of an ordinary error may catch it."""
 
 
+def dying_after(renames):
+    """``Path.replace`` for a process that lives to see so many files in place."""
+    original, done = Path.replace, []
+
+    def replace(self, target):
+        if len(done) == renames:
+            raise Died
+        done.append(target)
+        return original(self, target)
+
+    return replace
+
+
 def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weights(
     images, net, tmp_path, monkeypatch
 ):
@@ -191,16 +204,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         "model.safetensors", "model.json", "result.json",
     ]  # fmt: skip
     for survived in range(len(renames)):
-        out, calls = tmp_path / f"run-{survived}", []
-
-        def replace(self, target, calls=calls, survived=survived):
-            if len(calls) == survived:
-                raise Died
-            calls.append(target)
-            return original(self, target)
-
+        out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", replace)
+            patch.setattr(Path, "replace", dying_after(survived))
             with pytest.raises(Died):
                 hs.train(net, images, out=out, **options)
             if not survived:  # nothing is lost, so nothing has to be resumed
@@ -225,19 +231,12 @@ def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_momen
         _find(patch, (0.1, 0.2, 0.3), by_epoch)  # every epoch is the best so far
         hs.train(net, images, out=tmp_path / "whole", **options)
     assert list(by_epoch) == [1, 2, 3]
-    original, selected = Path.replace, []
+    selected = []
     for survived in range(1, 12):  # after the recipe: metrics, state, weights if best; the result
-        out, calls = tmp_path / f"run-{survived}", []
-
-        def replace(self, target, calls=calls, survived=survived):
-            if len(calls) == survived:
-                raise Died
-            calls.append(target)
-            return original(self, target)
-
+        out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
             _find(patch, FIRST)
-            patch.setattr(Path, "replace", replace)
+            patch.setattr(Path, "replace", dying_after(survived))
             with pytest.raises(Died):
                 hs.train(net, images, out=out, **options)
         with monkeypatch.context() as patch:
