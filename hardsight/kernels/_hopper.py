@@ -264,7 +264,7 @@ def _add_part(
     places = _by_lane(gl.zeros([ROWS, PART], gl.int32, layout) + local[None, :])
     logits = products
     if MODE != LINEAR:
-        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        w_scale = gl.load(w_inverse + column)
         cosines = products * x_scale[:, None] * w_scale[None, :]
     if MODE % 2 == 1 and HAS_BIAS:
         offset = gl.load(bias + column, mask=column < classes, other=0.0)
@@ -316,7 +316,7 @@ def _collect_item(
     begin = row_start if ALTERNATE else row_start + 64 * group
     row = begin + gl.arange(0, BLOCK_N, of_rows)
     label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
-    flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
+    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
     x_scale = gl.load(x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
     # zeros by way of a sum: in the layout that sums have
     zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
@@ -449,36 +449,36 @@ def _stored_layout(rows, columns):
 
 @gluon.jit
 def _emit_part(
-    products, begin, chunk_begin, given, out_rows, x_scale, label, factor, level, special,
+    products, begin, given, of_rows, out_rows, inside, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
-    """Write the slopes of a run of classes."""
+    """Write the slopes of a run of classes; ``out_rows`` is where its first column goes."""
     _, w_inverse, bias, _, _, _, _, out = given[:8]
-    out_row, rows, classes, scale = given[8:]
+    _, _, classes, scale = given[8:]
+    label, factor, level, x_scale = of_rows
     ROWS: gl.constexpr = products.shape[0]
     PART: gl.constexpr = products.shape[1]
-    stored: gl.constexpr = _stored_layout(ROWS, PART)
-    column = begin + gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
+    local = gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
     if MODE == ANGULAR:
-        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        w_scale = gl.load(w_inverse + begin + local)
         cosines = products * x_scale[:, None] * w_scale[None, :]
         if special:
-            cosines = gl.where(column[None, :] == label[:, None], MASKED, cosines)
+            cosines = gl.where(local[None, :] == (label - begin)[:, None], -MASKED, cosines)
         rise, slope = arc_slope(cosines, True)
         power = gl.exp2(rise * scale - level[:, None])
         result = power * slope * w_scale[None, :] * factor[:, None]
     else:
         if HAS_BIAS:
-            offset = gl.load(bias + column, mask=column < classes, other=0.0)
+            offset = gl.load(bias + begin + local, mask=begin + local < classes, other=0.0)
             products += offset.to(gl.float32)[None, :]
         result = gl.exp2(products * LOG2E - level[:, None]) * factor[:, None]
         if special:
-            own = column[None, :] == label[:, None]
+            own = local[None, :] == (label - begin)[:, None]
             result = gl.where(own, -factor[:, None], result)
+    stored: gl.constexpr = _stored_layout(ROWS, PART)
     result = gl.convert_layout(result.to(out.dtype.element_ty), stored)
-    out_column = begin - chunk_begin + gl.arange(0, PART, gl.SliceLayout(0, stored))
-    at = out + out_rows.to(gl.int64)[:, None] * out_row + out_column[None, :]
-    gl.store(at, result, mask=(out_rows < rows)[:, None])
+    column = gl.arange(0, PART, gl.SliceLayout(0, stored))
+    gl.store(out_rows[:, None] + column[None, :], result, mask=inside[:, None])
 
 
 @gluon.jit
@@ -489,41 +489,42 @@ def _emit_item(
 ):  # fmt: skip
     """Write the slopes of one piece of work for this group's rows."""
     x_ring, w_ring = rings
-    x_inverse, _, _, labels, flags, factors, reference, _ = given[:8]
-    _, rows, classes, _ = given[8:]
+    x_inverse, _, _, labels, flags, factors, reference, out = given[:8]
+    out_row, rows, classes, _ = given[8:]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
+    PART: gl.constexpr = BLOCK_C // 4
     layout: gl.constexpr = _product_layout(BLOCK_C)
-    part_layout: gl.constexpr = _product_layout(BLOCK_C // 4)
-    stored: gl.constexpr = _stored_layout(BLOCK_N, BLOCK_C // 4)
+    part_layout: gl.constexpr = _product_layout(PART)
+    stored: gl.constexpr = _stored_layout(BLOCK_N, PART)
     _, _, _, chunk_start, _ = work
     row_start, _, first_tile, last_tile = _item(item, work, ALTERNATE)
-    begin = row_start if ALTERNATE else row_start + 64 * group
-    row = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
-    inside = row < rows
-    label = gl.load(labels + row, mask=inside, other=-1).to(gl.int32)
-    factor = -gl.load(factors + row, mask=inside, other=0.0)
-    level = gl.load(reference + row, mask=inside, other=0.0) * LOG2E
+    first_row = row_start if ALTERNATE else row_start + 64 * group
+    row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
+    label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
+    factor = -gl.load(factors + row, mask=row < rows, other=0.0)
+    level = gl.load(reference + row, mask=row < rows, other=0.0) * LOG2E
     x_scale = factor
     if MODE == ANGULAR:
-        x_scale = gl.load(x_inverse + row, mask=inside, other=0.0)
+        x_scale = gl.load(x_inverse + row, mask=row < rows, other=0.0)
         factor *= x_scale
-    flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
-    out_rows = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
+    of_rows = (label, factor, level, x_scale)
+    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
+    row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
+    out_rows = out + row.to(gl.int64) * out_row
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         special = gl.load(flags + tile) != 0
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
-        begin_at = tile * BLOCK_C
         first, second, third, fourth = _quarters(acc)
+        begin = tile * BLOCK_C
+        at = out_rows + (tile - chunk_start) * BLOCK_C
         for _ in range(gl.num_programs(1) * 4):  # as above
-            _emit_part(
-                first, begin_at, chunk_start * BLOCK_C, given, out_rows, x_scale, label, factor,
-                level, special, MODE, HAS_BIAS,
-            )  # fmt: skip
+            _emit_part(first, begin, given, of_rows, at, row < rows, special, MODE, HAS_BIAS)
             first, second, third = second, third, fourth
-            begin_at += BLOCK_C // 4
+            begin += PART
+            at += PART
     return done + gl.maximum(last_tile - first_tile, 0)
 
 

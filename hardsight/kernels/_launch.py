@@ -14,7 +14,14 @@ from torch import Tensor
 
 from hardsight.kernels import _portable
 from hardsight.kernels._run import NATIVE, run
-from hardsight.kernels._support import cdiv, precision_of, row_blocks, shares_for, tiles_for
+from hardsight.kernels._support import (
+    cdiv,
+    precision_of,
+    row_blocks,
+    shares_for,
+    tiles_for,
+    whole_tiles,
+)
 
 
 class _Mode(NamedTuple):
@@ -32,6 +39,7 @@ _MODES = {
 }
 # Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
 _WIDEST_FIXED_SCALE = 45.0
+_RUN = 64  # examples of one class that a program sums, where classes have many
 
 
 class Prepared(NamedTuple):
@@ -40,7 +48,7 @@ class Prepared(NamedTuple):
     x_inverse: Tensor  # 1 / norm, 0 for a zero row
     target_angle: Tensor  # exact
     target_logit: Tensor
-    w_inverse: Tensor
+    w_inverse: Tensor  # with zeros to the end of the last tile
     flags: Tensor | None  # for the Hopper kernels
 
 
@@ -67,13 +75,15 @@ def prepare(
     device = embeddings.device
     # tensors, not rows of one: an operator's outputs may not share memory
     inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
-    w_inverse = logit if linear else _row_values(class_weights)  # logits need no norms: unread
+    w_inverse = logit  # unread: logits need no norms
+    if not linear:
+        w_inverse = torch.empty(whole_tiles(classes), dtype=torch.float32, device=device)
     flags = None
     if hopper is not None:
         flags = torch.empty(cdiv(rows, group), tiles, dtype=torch.uint8, device=device)
     blocks = row_blocks(width)
     row_programs = cdiv(rows, blocks["BLOCK_R"])
-    weight_programs = 0 if linear else cdiv(classes, blocks["BLOCK_R"])
+    weight_programs = 0 if linear else w_inverse.shape[0] // blocks["BLOCK_R"]
     flag_programs = 0 if flags is None else flags.shape[0]
     run(
         _portable.prepare, (row_programs + weight_programs + flag_programs,),
@@ -281,11 +291,21 @@ def finish_weights(
     ordered, order = torch.sort(labels, stable=True)
     blocks = row_blocks(width)
     blocks.pop("BLOCK_R")
+    # few classes have many examples each: several programs sum one
+    split = rows > _RUN and rows > 8 * classes
+    runs = cdiv(rows, _RUN) if split else 0
+    partial = torch.empty(2 * runs, width, dtype=torch.float32, device=gathered.device)
     run(
         _portable.add_targets, (rows,),
-        embeddings, class_weights, ordered, order, factors, gathered,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+        embeddings, class_weights, ordered, order, factors, gathered, partial,
+        rows, classes, width, *embeddings.stride(), *class_weights.stride(), _RUN, runs,
+        RUNS=split, **blocks,
     )  # fmt: skip
+    if split:
+        run(
+            _portable.join_runs, (runs,),
+            ordered, partial, gathered, classes, width, _RUN, runs, **blocks,
+        )  # fmt: skip
 
 
 def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> None:

@@ -52,14 +52,14 @@ def _inverse_norms(
     program, vectors, out, rows, width, row_stride, col_stride,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row."""
+    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row and past the last one."""
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
     values = tl.load(vectors + offsets, mask=inside, other=0.0).to(tl.float32)
     _, inverse = _unit(values)
-    tl.store(out + row, inverse, mask=row < rows)
+    tl.store(out + row, inverse)
 
 
 @triton.jit
@@ -396,26 +396,34 @@ def finish_weights(
 
 @triton.jit
 def add_targets(
-    embeddings, class_weights, ordered, order, factors, out,
-    rows, classes, width, x_row, x_col, w_row, w_col,
-    BLOCK_D: tl.constexpr,
+    embeddings, class_weights, ordered, order, factors, out, partial,
+    rows, classes, width, x_row, x_col, w_row, w_col, run, runs,
+    RUNS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add to every class weight's gradient what its own examples give, in a fixed order.
 
     ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
-    example of a class sums that class; the others end at once.
+    example of a class sums that class; the others end at once. With ``RUNS`` it ends at the next
+    multiple of ``run``, where another one goes on; what is not a whole class then goes to
+    ``partial [2 * runs, D]``, float32: the sums from a multiple on, and behind them those to one.
     """
     place = tl.program_id(0)
     label = tl.load(ordered + place)
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
-    if (before != label) & (label >= 0) & (label < classes):
+    is_first = before != label
+    begins = is_first
+    end = rows
+    if RUNS:
+        begins = is_first | (place % run == 0)
+        end = tl.minimum(rows, (place // run + 1) * run)
+    if begins & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
         w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
         w_unit, w_inverse = _unit(w)
-        at = out + label.to(tl.int64) * width + column
-        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        sums = tl.zeros([1, BLOCK_D], tl.float32)
+        begin = place
         current = label
         while current == label:
             example = tl.load(order + place)
@@ -424,8 +432,49 @@ def add_targets(
             factor = tl.load(factors + example)
             sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
             place += 1
-            current = tl.load(ordered + place, mask=place < rows, other=-1)
-        tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+            current = tl.load(ordered + place, mask=place < end, other=-1)
+        is_whole = is_first
+        if RUNS:
+            after = tl.load(ordered + place, mask=place < rows, other=-1)
+            is_whole = is_first & (after != label)
+        if is_whole:
+            at = out + label.to(tl.int64) * width + column
+            sums += tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+            tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+        elif RUNS:
+            slot = begin // run + tl.where(is_first, runs, 0)
+            at = partial + slot.to(tl.int64) * width + column
+            tl.store(at[None, :], sums, mask=inside[None, :])
+
+
+@triton.jit
+def join_runs(ordered, partial, out, classes, width, run, runs, BLOCK_D: tl.constexpr):
+    """Add the classes that :func:`add_targets` left in several runs, each by one program."""
+    place = tl.program_id(0)
+    label = tl.load(ordered + place * run)
+    second = _continues(ordered, place, label, run, runs)
+    second &= ~_continues(ordered, place - 1, label, run, runs)
+    if second & (label >= 0) & (label < classes):
+        column = tl.arange(0, BLOCK_D)
+        inside = column < width
+        at = out + label.to(tl.int64) * width + column
+        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        first = partial + (runs + place - 1).to(tl.int64) * width + column
+        sums += tl.load(first, mask=inside, other=0.0)
+        while _continues(ordered, place, label, run, runs):
+            part = partial + place.to(tl.int64) * width + column
+            sums += tl.load(part, mask=inside, other=0.0)
+            place += 1
+        tl.store(at, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _continues(ordered, place, label, run, runs):
+    """Whether this run starts with examples of a class that the run before ended with."""
+    within = (place > 0) & (place < runs)
+    here = tl.load(ordered + place * run, mask=within, other=-1)
+    before = tl.load(ordered + place * run - 1, mask=within, other=-1)
+    return within & (here == label) & (before == label)
 
 
 @triton.jit
