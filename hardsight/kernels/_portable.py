@@ -443,8 +443,8 @@ def add_targets(
             tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
         elif RUNS:
             slot = begin // run + tl.where(is_first, runs, 0)
-            at = partial + slot.to(tl.int64) * width + column
-            tl.store(at[None, :], sums, mask=inside[None, :])
+            kept = partial + slot.to(tl.int64) * width + column
+            tl.store(kept[None, :], sums, mask=inside[None, :])
 
 
 @triton.jit
