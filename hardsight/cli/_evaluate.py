@@ -60,7 +60,8 @@ def _radii(
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
 @click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the models.")
 @click.option("--mean", callback=_floats, metavar="M[,M,M]",
-              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
+              help="Mean to subtract, on the pixel scale 0..1. Three values make grey images RGB, "
+              "for a model of RGB images.")  # fmt: skip
 @click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
 @click.option("--epsilons", callback=_radii, metavar="E,E,...", help="Radii of FGSM and PGD in "
               "L-infinity, in pixels 0..1 (0,1/255,2/255,4/255,8/255).")  # fmt: skip

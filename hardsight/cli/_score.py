@@ -69,7 +69,8 @@ def _names(
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
 @click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the model.")
 @click.option("--mean", callback=_floats, metavar="M[,M,M]",
-              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
+              help="Mean to subtract, on the pixel scale 0..1. Three values make grey images RGB, "
+              "for a model of RGB images.")  # fmt: skip
 @click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
 @click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")

@@ -241,16 +241,29 @@ def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
     return pixels.normalised(torch.stack(rows))
 
 
+def _output(model: nn.Module, inputs: Tensor) -> Any:
+    try:
+        return model(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as err:  # what layers raise for inputs of another shape
+        raise ModelError(
+            f"{type(model).__name__} cannot take images {list(inputs.shape[1:])} (channels, "
+            f"height, width): {err}; set channels or size in the table of the data, or build the "
+            "model for them"
+        ) from err
+
+
 def _check_outputs(model: nn.Module, sources: Sources) -> None:
     """Raise before the first step, where a GPU would end in an assertion of its own.
 
     Raises:
-        ModelError: a class has no output.
+        ModelError: a class has no output, or the model cannot take the images.
     """
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(model, sources)
         with borrowed(model, inputs.device):
-            outputs = logits_of(model(inputs)).shape[1]
+            outputs = logits_of(_output(model, inputs)).shape[1]
     if outputs < len(sources.classes):
         raise ModelError(
             f"expected a model of {len(sources.classes)} outputs, one per class of "
