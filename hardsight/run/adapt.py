@@ -89,7 +89,8 @@ def adapt(
 
     Args:
         model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
-            a module, whose weights are trained in place.
+            a module, whose weights are trained in place. With ``resume=True`` a module is first
+            given the weights that the run began with, whatever it holds by now.
         source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
             table ``{"name": "pacs", "split": "photo"}``.
         target: likewise; ``{"name": "street/", "unlabelled": True}`` takes any folder of images.
@@ -166,7 +167,8 @@ def _run(
     recipe = _recipe(config, sources, aim, loaded)
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
-    prepare_adaptation(folder, recipe, resume=config.resume)
+    module = loaded.model if isinstance(model, nn.Module) else None
+    recipe = prepare_adaptation(folder, recipe, resume=config.resume, module=module)
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
