@@ -84,7 +84,7 @@ KINDS = {
     "array": lambda tensor: tensor.numpy(),
     "read-only": lambda tensor: np.frombuffer(
         tensor.numpy().tobytes(), tensor.numpy().dtype
-    ).reshape(tensor.shape),  # fmt: skip
+    ).reshape(tensor.shape),
     "other byte order": lambda tensor: tensor.numpy().astype(tensor.numpy().dtype.newbyteorder()),
 }
 
