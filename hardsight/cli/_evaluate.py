@@ -90,6 +90,9 @@ def evaluate(**flags: Any) -> None:
     with checks for gradient masking, the features' quality, and Grad-CAM. With --compare all models
     stand side by side, with paired tests.
     """
+    from rich.console import Console
+
+    from hardsight.cli._notices import print_other_classes
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now
 
@@ -104,5 +107,6 @@ def evaluate(**flags: Any) -> None:
             f"{model['name']}: accuracy {top['value']:.2%} "
             f"({top['low']:.2%} to {top['high']:.2%}, n {top['n']:,})"
         )
+    print_other_classes(Console(highlight=False), card["data"], card["data"]["classes"])
     click.echo(f"{page.with_name('card.json')}\n{page}")
     click.echo(f"next: open it in a browser: {page.resolve().as_uri()}")

@@ -113,6 +113,8 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
 
+    from hardsight.cli._notices import print_other_classes
+
     assert table.path is not None
 
     counts = table.metadata["counts"]
@@ -125,6 +127,7 @@ def _print_summary(table: ScoreTable) -> None:
         console.print(
             f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
         )
+    print_other_classes(console, table.metadata["data"], table.metadata["classes"])
     if counts["errors"]:
         console.print(
             f"[yellow]{counts['errors']:,} examples could not be read[/]: "
