@@ -19,6 +19,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
+from hardsight.run._device import chosen_layout
 from hardsight.run._seeds import generator, seed_of
 from hardsight.run._train_batches import (
     EvaluationBatches,
@@ -173,7 +174,7 @@ def batches_of(
     show: bool | None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
     """Training and validation batches, resident on the device where they fit."""
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    layout = chosen_layout(config.channels_last, device)
     pixels = Pixels(sources.train.how, channels_last=layout, device=device)
     resident = config.resident
     if resident is None:

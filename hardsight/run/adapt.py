@@ -24,7 +24,7 @@ from hardsight.run._adapt_config import TargetConfig as TargetConfig
 from hardsight.run._adapt_data import Pool, Target, opened_target
 from hardsight.run._adapt_folder import prepare_adaptation
 from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
-from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._device import chosen_device, chosen_layout, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._models import check_labels_agree
 from hardsight.run._provenance import state_digest, versions
@@ -247,8 +247,7 @@ def _source_model(
 
 def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> dict[str, Tensor]:
     """Bring the model into the layout of its images; its weights, which every rule starts from."""
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
-    if layout:
+    if chosen_layout(config.channels_last, device):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 

@@ -21,7 +21,7 @@ from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._device import borrowed, chosen_device, chosen_workers
+from hardsight.run._device import borrowed, chosen_device, chosen_layout, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._random import random_states_kept, seeded
 from hardsight.run._seeds import seed_of
@@ -347,8 +347,7 @@ def _fitted(
         layer = loaded.model.get_submodule(head.name)
         tracker = tracker_of(config, sources, layer, start_of(config))
     loaded.model.train()
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
-    if layout:
+    if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
