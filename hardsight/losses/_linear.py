@@ -69,8 +69,9 @@ def other_logsumexp(
         bias: ``[C]`` or None.
 
     Returns:
-        ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time and
-        save nothing but the inputs and the result. Differentiable once.
+        ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time, of
+        more rows where classes are few, and save nothing but the inputs and the result.
+        Differentiable once.
     """
     result: Tensor = _OtherLogSumExp.apply(  # type: ignore[no-untyped-call]
         chunk_logits, embeddings, labels, class_weights, bias
@@ -90,7 +91,7 @@ class _OtherLogSumExp(torch.autograd.Function):
     ) -> Tensor:
         parts: list[Tensor] = []
         wide = widen_together(embeddings[:0], class_weights[:0])[0].dtype
-        for rows in _chunks(len(embeddings), ROWS_AT_ONCE):
+        for rows in _chunks(len(embeddings), _rows_at_once(class_weights)):
             total = torch.full_like(labels[rows], float("-inf"), dtype=wide)
             for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):
                 b = None if bias is None else bias[classes]
@@ -122,7 +123,7 @@ class _OtherLogSumExp(torch.autograd.Function):
             b = None
             if bias is not None:
                 b = bias[classes].to(wide).detach().requires_grad_(wants_bias)
-            for rows in _chunks(len(embeddings), ROWS_AT_ONCE):
+            for rows in _chunks(len(embeddings), _rows_at_once(class_weights)):
                 x = embeddings[rows].to(wide).detach().requires_grad_(wants_rows)
                 with torch.autocast(x.device.type, enabled=False):  # which would round products
                     with torch.enable_grad():
@@ -139,6 +140,13 @@ class _OtherLogSumExp(torch.autograd.Function):
                 bias_grad[classes] = b.grad.to(bias_grad.dtype)
         row_grad = None if row_grad is None else row_grad.to(embeddings.dtype)
         return None, row_grad, None, weight_grad, bias_grad
+
+
+def _rows_at_once(class_weights: Tensor) -> int:
+    """Rows of a chunk of logits: a few large steps are faster than many, above all on a GPU."""
+    classes, width = class_weights.shape
+    cells = ROWS_AT_ONCE * CLASSES_AT_ONCE
+    return max(ROWS_AT_ONCE, min(cells // max(classes, 1), 8 * cells // max(width, 1)))
 
 
 def _chunks(count: int, size: int) -> list[slice]:
