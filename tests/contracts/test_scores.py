@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hardsight.scores
+from hardsight.errors import TensorError
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import SCORES
 from hardsight.scores import Summaries, head_summaries, logit_summaries
@@ -155,6 +156,16 @@ def compiles_in_one_graph(spec):
     torch.testing.assert_close(values, scored(spec, given), rtol=1e-5, atol=1e-6)
 
 
+def asks_for_tensors(spec):
+    for name in spec.inputs:
+        said = ""
+        try:
+            scored(spec, tensors() | {name: tensors()[name].numpy()})
+        except TensorError as err:
+            said = str(err)
+        assert f"expected {name} to be a torch.Tensor, got ndarray" in said
+
+
 def agrees_with_its_formula(spec):
     for given in (tensors(), edge_tensors()):
         if "logits" in spec.inputs:
@@ -209,6 +220,7 @@ CONTRACTS = [
     has_finite_gradients,
     leaves_its_inputs_alone,
     compiles_in_one_graph,
+    asks_for_tensors,
     agrees_with_its_formula,
     is_documented,
     is_explained_in_two_sentences,
@@ -297,6 +309,7 @@ PLANTED = [
     (has_finite_gradients, planted(_with_cosine)),
     (leaves_its_inputs_alone, planted(_in_place)),
     (compiles_in_one_graph, planted(_branching)),
+    (asks_for_tensors, planted(lambda x, y, w: avh(*map(torch.as_tensor, (x, y, w))))),
     (agrees_with_its_formula, planted(lambda x, y, w: 2 * avh(x, y, w))),
     (is_documented, planted(_averaged)),
     (is_explained_in_two_sentences, planted(avh, meaning="One. Two. Three.")),
