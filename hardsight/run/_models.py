@@ -28,8 +28,8 @@ def loaded_model(
     """The model a user passes or names; what it draws at random comes from ``seed``."""
     if not isinstance(model, str | nn.Module):
         raise OptionError(
-            f"images need a model, got {type(model).__name__}; pass an nn.Module or a name such "
-            "as file.py:factory (--model)"
+            f"images need a model, got {'none' if model is None else type(model).__name__}; pass "
+            "an nn.Module or a name such as file.py:factory (--model)"
         )
     with seeded(seed, device):
         return load_model(model, weights=weights, num_classes=num_classes)

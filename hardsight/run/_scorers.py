@@ -72,17 +72,18 @@ class ScorePlan:
     """Which scores to compute, and what has to be summarised for them.
 
     Args:
-        names: scores asked for; ``None`` for every column there is.
+        names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
     """
 
-    def __init__(self, names: Sequence[str] | None, *, has_head: bool = True) -> None:
+    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
         else:
-            self.specs = [_column_spec(name) for name in dict.fromkeys(names)]
+            one_or_more = [names] if isinstance(names, str) else names
+            self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
 

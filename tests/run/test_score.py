@@ -144,6 +144,10 @@ def test_only_the_asked_for_scores_are_columns(embeddings_file):
     assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
 
 
+def test_one_score_may_be_named_without_a_list(embeddings_file):
+    assert hs.score(None, embeddings_file, scores="avh").scores == ["avh"]
+
+
 def test_the_class_normalized_norm_alone_brings_no_other_column(embeddings_file):
     table = hs.score(None, embeddings_file, scores=["class_normalized_feature_norm"])
     assert table.scores == ["class_normalized_feature_norm"]
@@ -174,6 +178,16 @@ def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
     np.testing.assert_array_equal(first.column("avh"), second.column("avh"))
     assert model.training
     assert model[1].training
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_model_in_another_precision_takes_pictures_in_float32(photos, dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 3))
+    expected = hs.score(net, photos, size=(8, 8))
+    table = hs.score(net.to(dtype), photos, size=(8, 8))
+    np.testing.assert_allclose(table.column("avh"), expected.column("avh"), atol=0.01)
+    assert not net._forward_pre_hooks
 
 
 def test_nan_embeddings_are_kept_flagged_and_counted(embeddings_file, tmp_path):
@@ -313,6 +327,10 @@ def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
     [
         ({"scores": ["avhh"]}, UnknownNameError, "unknown score 'avhh'. Did you mean 'avh'?"),
         ({"scores": ["avc"]}, ModelError, "one value per class, not a column"),
+        ({"scores": "avhh"}, UnknownNameError, "unknown score 'avhh'. Did you mean 'avh'?"),
+        ({"batch_size": 0}, OptionError, "expected batch_size to be 1 or more, got 0"),
+        ({"shard_rows": 0}, OptionError, "expected shard_rows to be 1 or more, got 0"),
+        ({"thumbnails": -1}, OptionError, "expected thumbnails to be 0 or more, got -1"),
         ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used here"),
         ({"device": "gpu"}, OptionError, "device 'gpu' cannot be used here"),
         ({"sample": "maybe"}, OptionError, "expected sample to be one of unknown, in-sample"),
@@ -336,7 +354,7 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
 
 
 def test_images_without_a_model_ask_for_one(photos):
-    with pytest.raises(OptionError, match=r"images need a model, got NoneType.*--model"):
+    with pytest.raises(OptionError, match=r"images need a model, got none.*--model"):
         hs.score(None, photos)
 
 
