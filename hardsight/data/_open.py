@@ -278,7 +278,11 @@ def _arrays(
     if labels is None:
         stored = first(*_LABEL_NAMES)
         if stored is None:
-            raise DataError(f"{text} holds no labels; pass labels=FILE or the labels themselves")
+            names = ", ".join(name for name in arrays if name)
+            raise DataError(
+                f"{text} holds no labels; pass labels=FILE or the labels themselves"
+                + (f", or name them labels: its arrays are {names}" if names else "")
+            )
         labels = stored.whole()
     ids, alone = first("ids", "id"), arrays.get("")
     ids_array = None if ids is None else ids.whole()

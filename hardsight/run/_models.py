@@ -98,9 +98,10 @@ def class_names(
     """
     names = [str(name) for name in source.classes]
     if len(names) > count:
+        more = ", ..." if len(names) > 10 else ""
         raise LabelError(
             f"{source.spec} has {len(names)} classes, the model {count}; score data with the "
-            "model's classes, or a model with the data's"
+            f"model's classes, or a model with the data's: {', '.join(names[:10])}{more}"
         )
     check_labels_agree(
         known, names, whose="the model", where=source.spec, step="classes= (--classes)"
