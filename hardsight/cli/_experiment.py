@@ -85,3 +85,4 @@ def _print_table(console: Any, table: Any) -> None:
     print_table(console, table.title, table.columns, rows)
     if table.note:
         console.print(table.note, style="dim", markup=False)
+    console.print()
