@@ -342,6 +342,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
+    if hasattr(data, "without_index"):  # wrapped for a tracker; a table numbers its rows itself
+        data = data.without_index()
     name = type(data).__name__
     if _is_source(data):
         _images_only(options)
@@ -356,6 +358,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     loading = Loading()
     if isinstance(data, DataLoader):
         loading, data = _loading(data), data.dataset
+        if loading.collate is None and hasattr(data, "without_index"):
+            data = data.without_index()
     if isinstance(data, IterableDataset) or _is_streamed(data):
         return StreamSource(data, classes=options.classes, loading=loading)
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
