@@ -97,6 +97,12 @@ def class_names(
         LabelError: the data has more classes than the model, or the same in another order.
     """
     names = [str(name) for name in source.classes]
+    if count == 1:
+        raise LabelError(
+            f"the model has 1 output, and {source.spec} needs a logit for each class; where it is "
+            "meant for a sigmoid, give its last layer two outputs: torch.cat([-w / 2, w / 2]) as "
+            "weight, and the bias likewise"
+        )
     if len(names) > count:
         more = ", ..." if len(names) > 10 else ""
         raise LabelError(

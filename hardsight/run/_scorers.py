@@ -280,7 +280,9 @@ class ModelScorer:
             return head, head.num_classes
         with torch.inference_mode():
             if not self.plan.needs_head:
-                return None, logits_of(self._called(self._first_inputs())).shape[1]
+                logits = logits_of(self._called(self._first_inputs()))
+                _check_logits(logits, type(self.model).__name__)
+                return None, logits.shape[1]
             try:
                 found, _ = verified_head(
                     self.model, self.source, self.preprocessing,
@@ -349,6 +351,16 @@ class ModelScorer:
                 f"{int(batch.labels[row])} for {batch.ids[row]}; score data with the model's "
                 "classes, or a model with the data's"
             )
+
+
+def _check_logits(outputs: Tensor, model: str) -> None:
+    """Raise where outputs are probabilities: with a head at hand, looking for it would tell."""
+    sums = outputs.float().sum(dim=1)
+    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise ModelError(
+            f"{model} returns probabilities: no output is negative, and they sum to 1 for every "
+            "example; remove the softmax from its forward pass"
+        )
 
 
 def _no_rows(positions: int, plan: ScorePlan, errors: list[tuple[int, str, str]]) -> Piece:

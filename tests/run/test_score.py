@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    HeadMismatchError,
     HeadNotFoundError,
     LabelError,
     ModelError,
@@ -167,6 +168,29 @@ def test_scores_that_need_no_head_work_without_one():
     assert table.scores == ["model_confidence"]
     with pytest.raises(HeadNotFoundError, match=r"Scores that need no head: .*model_confidence"):
         hs.score(NoHead(), data)
+
+
+def test_probabilities_are_not_taken_for_logits():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 3)
+    for scores in (["entropy"], None):
+        with pytest.raises((ModelError, HeadMismatchError), match="remove the softmax"):
+            hs.score(net, data, scores=scores)
+
+
+def test_a_model_with_one_output_is_told_that_it_needs_two():
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 2)
+    with pytest.raises(LabelError, match=r"has 1 output.* two outputs: torch\.cat"):
+        hs.score(nn.Sequential(nn.Linear(4, 1)), data)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_is_scored_without_a_head_and_else_explained():
+    script = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 3)
+    assert len(hs.score(script, data, scores=["entropy"])) == 6
+    with pytest.raises(HeadNotFoundError, match=r"TorchScript .*Scores that need no head: model_c"):
+        hs.score(script, data)
 
 
 def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
