@@ -25,14 +25,13 @@ def print_table(
 
     cells = [list(row) for row in rows]
     texts = [[heading, *(row[at] for row in cells)] for at, heading in enumerate(columns)]
-    table = Table(
-        title=escape(title), title_justify="left", title_style="bold",
-        box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False,
-    )  # fmt: skip
+    padding = (0, _GAP - 1, 0, 0)
+    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
     for heading, width in zip(columns, _widths(texts, console.width), strict=True):
         table.add_column(escape(heading), overflow="fold", width=width)
     for row in cells:
         table.add_row(*map(escape, row))
+    console.print(escape(title), style="bold")  # a table would fold it to its own width
     console.print(table)
 
 
