@@ -38,6 +38,7 @@ AFTER = {
 # them go together
 PARTS = {
     "avh-human": ("models", "seeds"),
+    "avh-dynamics": ("models", "seeds"),
     "avh-selftrain": ("pairs", "seeds"),
     "avh-table5": ("models+sizes+epochs+learning_rates", "seeds"),
     "label-errors": ("datasets+epochs", "shares", "seeds"),

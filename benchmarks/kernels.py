@@ -45,6 +45,11 @@ SCALE = 16.0
 SCORES = [(65_536, 2_048, 1_000), (32_768, 512, 100_000), (8_192, 512, 1_000_000)]
 LOSSES = [(4_096, 512, 10_000), (4_096, 512, 100_000), (4_096, 512, 1_000_000)]
 ENCOURAGING = [(4_096, 1_024, 128_000)]
+FLOAT32 = [(4_096, 512, 100_000)]
+FEW = [  # where plain PyTorch may be the faster one
+    *((rows, 512, classes) for rows in (256, 4_096) for classes in (10, 100, 1_000)),
+    (65_536, 512, 10),
+]
 TARGETS = {  # times the GEMMs
     ("AVH scores", 1_000): 1.1,
     ("AVH scores", 100_000): 1.1,
@@ -85,9 +90,9 @@ class Row:
     note: str = ""
 
     @property
-    def key(self) -> tuple[str, int, str]:
+    def key(self) -> tuple[str, int, int, str]:
         """What tells this row from the others of a run."""
-        return self.work, self.classes, self.method
+        return self.work, self.rows, self.classes, self.method
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Run:
 
     def base(self, row: Row) -> Row | None:
         """The matrix product that ``row`` is held against."""
-        same = (one for one in self.rows if one.key[:2] == row.key[:2] and "GEMM" in one.method)
+        same = (one for one in self.rows if one.key[:3] == row.key[:3] and "GEMM" in one.method)
         return next(same, None)
 
 
@@ -110,7 +115,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for kernels.csv and kernels.json")
     parser.add_argument("--skip", default="", help="methods to leave out, comma-separated")
-    parser.add_argument("--work", default="scores,loss,encouraging", help="parts to run")
+    parser.add_argument(
+        "--work", default="scores,loss,encouraging,few,float32", help="parts to run"
+    )
     parser.add_argument("--seconds", type=float, default=200, help="after them peers are left out")
     parser.add_argument("--resume", action="store_true", help="go on after the rows in --out")
     options = parser.parse_args()
@@ -126,6 +133,8 @@ def main() -> None:
         "scores": (score_work, SCORES),
         "loss": (loss_work, LOSSES),
         "encouraging": (encouraging_work, ENCOURAGING),
+        "few": (few_work, FEW),
+        "float32": (float32_work, FLOAT32),
     }
     print(HEADER)
     for name in options.work.split(","):
@@ -274,6 +283,9 @@ def score_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
         found = kernels.head_statistics(x, labels, w, logits=False)
         return found.target_angle / (found.target_angle + found.other_angle_total)
 
+    def nearest() -> object:
+        return kernels.head_statistics(x, labels, w, logits=False, nearest_class=True)
+
     def compiled() -> Call:
         function = torch.compile(plain_avh, dynamic=False)
         return lambda: function(x, labels, w)
@@ -281,6 +293,7 @@ def score_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
     return "AVH scores", [
         ("GEMM", lambda: lambda: torch.mm(x, w.T)),
         ("hardsight", lambda: fused),
+        ("hardsight, and the nearest class", lambda: nearest),
         ("hardsight, all statistics", lambda: lambda: kernels.head_statistics(x, labels, w)),
         ("eager", lambda: lambda: plain_avh(x, labels, w)),
         ("compile", compiled),
@@ -307,6 +320,44 @@ def loss_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
         *peers(x, labels, w),
         ("eager", lambda: lambda: torch.autograd.grad(plain_avh_loss(x, labels, w), (x, w))),
         ("compile", compiled),
+    ]
+
+
+def few_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
+    """The same with few classes, where the matrix of angles is small: fused against plain."""
+    x, labels, w = inputs(rows, width, classes)
+    x.requires_grad_()
+    w.requires_grad_()
+
+    def loss(impl: str) -> Call:
+        return lambda: torch.autograd.grad(
+            linear_avh_loss(x, labels, w, scale=SCALE, impl=impl), (x, w)
+        )
+
+    return "AVH loss, few classes", [
+        ("3 GEMMs", lambda: lambda: three_products(x.detach(), w.detach())),
+        ("hardsight", lambda: loss("triton")),
+        ("hardsight, plain", lambda: loss("torch")),
+    ]
+
+
+def float32_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
+    """The same in float32, which the portable kernels take, and with class weights in it alone."""
+    narrow, labels, w = inputs(rows, width, classes)
+    narrow.requires_grad_()
+    x = narrow.detach().float().requires_grad_()
+    w = w.float().requires_grad_()
+
+    def loss(embeddings: Tensor, impl: str) -> Call:
+        return lambda: torch.autograd.grad(
+            linear_avh_loss(embeddings, labels, w, scale=SCALE, impl=impl), (embeddings, w)
+        )
+
+    return "AVH loss, float32", [
+        ("3 GEMMs", lambda: lambda: three_products(x.detach(), w.detach())),
+        ("hardsight", lambda: loss(x, "triton")),
+        ("hardsight, embeddings in bfloat16", lambda: loss(narrow, "triton")),
+        ("hardsight, plain", lambda: loss(x, "torch")),
     ]
 
 
@@ -420,7 +471,7 @@ def quotient(value: float | None, base: float | None) -> float | None:
 
 
 HEADER = (
-    f"{'work':<17}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<32}{'ms':>9}{'x GEMM':>8}"
+    f"{'work':<22}{'rows':>7}{'width':>6}{'classes':>9}  {'method':<32}{'ms':>9}{'x GEMM':>8}"
     f"{'graph ms':>10}{'x GEMM':>8}{'extra MiB':>11}{'TFLOP/s':>9}{'of floor':>9}  note"
 )
 
@@ -431,7 +482,7 @@ def line(row: Row) -> str:
 
     target = TARGETS.get((row.work, row.classes)) if row.method == "hardsight" else None
     return (
-        f"{row.work:<17}{row.rows:>7}{row.width:>6}{row.classes:>9}  {row.method:<32}"
+        f"{row.work:<22}{row.rows:>7}{row.width:>6}{row.classes:>9}  {row.method:<32}"
         f"{number(row.median_ms, 9, 3)}{number(row.ratio, 8, 2)}{number(row.graph_ms, 10, 3)}"
         f"{number(row.graph_ratio, 8, 2)}{number(row.extra_mib, 11, 1)}{number(row.tflops, 9, 0)}"
         f"{number(row.of_floor, 9, 2)}  {row.note or (f'want {target} x' if target else '')}"

@@ -15,7 +15,8 @@ class Preprocessing:
             aspect ratio leaves over.
         squash: resize to ``size`` without keeping the aspect ratio.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
-        channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB.
+        channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB. Three values of
+            ``mean`` or ``std`` mean 3: they are those of a model of RGB images.
         origin: where the values come from, in words for the metadata.
     """
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hardsight.cli._score import _floats, _names, _pair
+from hardsight.cli._options import names, pixel_options, work_options
 
 _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
@@ -55,13 +55,10 @@ def _radii(
 @click.option("--ood-split", help="Split of --ood.")
 @click.option("--train-split", help="Split of --train.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--classes", multiple=True, callback=_names, metavar="NAME[,NAME]",
+@click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Class names, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the models.")
-@click.option("--mean", callback=_floats, metavar="M[,M,M]",
-              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
-@click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
+@pixel_options
 @click.option("--epsilons", callback=_radii, metavar="E,E,...", help="Radii of FGSM and PGD in "
               "L-infinity, in pixels 0..1 (0,1/255,2/255,4/255,8/255).")  # fmt: skip
 @click.option("--epsilons-l2", callback=_radii, metavar="E,E,...",
@@ -78,9 +75,7 @@ def _radii(
               help="Most points on the map of features (1000).")  # fmt: skip
 @click.option("--validation-share", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Share of --data that the temperature is fitted on (0.2).")  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
-@click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")
-@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@work_options
 @click.option("--seed", type=int, help="Of everything that is drawn.")
 def evaluate(**flags: Any) -> None:
     """Evaluate MODEL on labelled data: one JSON and one HTML card.
@@ -89,6 +84,9 @@ def evaluate(**flags: Any) -> None:
     with checks for gradient masking, the features' quality, and Grad-CAM. With --compare all models
     stand side by side, with paired tests.
     """
+    from rich.console import Console
+
+    from hardsight.cli._notices import print_other_classes
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now
 
@@ -103,5 +101,6 @@ def evaluate(**flags: Any) -> None:
             f"{model['name']}: accuracy {top['value']:.2%} "
             f"({top['low']:.2%} to {top['high']:.2%}, n {top['n']:,})"
         )
+    print_other_classes(Console(highlight=False), card["data"], card["data"]["classes"])
     click.echo(f"{page.with_name('card.json')}\n{page}")
     click.echo(f"next: open it in a browser: {page.resolve().as_uri()}")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._options import names, pixel_options, work_options
+
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
@@ -18,35 +20,6 @@ Examples:
 """
 
 
-def _pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """``224`` or ``224x160`` as height and width."""
-    if value is None:
-        return None
-    parts = value.lower().split("x")
-    if not all(part.isdigit() for part in parts) or len(parts) > 2:
-        raise click.BadParameter(f"expected 224 or 224x160 (height x width), got {value!r}")
-    return int(parts[0]), int(parts[-1])
-
-
-def _floats(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[float, ...] | None:
-    """``0.5`` or ``0.485,0.456,0.406``."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {value!r}") from None
-
-
-def _names(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """Repeated or comma-separated names."""
-    return tuple(name for part in value for name in part.split(",") if name) or None
-
-
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
@@ -56,7 +29,7 @@ def _names(
               "None for stored embeddings.")  # fmt: skip
 @click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
 @click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
-@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Scores to compute; all by default.")  # fmt: skip
 @click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
 @click.option("--split", help="Split of data that has several, such as train or test.")
@@ -64,16 +37,11 @@ def _names(
 @click.option("--labels", help="Stored embeddings: file with their labels.")
 @click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
 @click.option("--bias", help="Stored embeddings: file with the head's bias.")
-@click.option("--classes", multiple=True, callback=_names, metavar="NAME[,NAME]",
+@click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Class names, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the model.")
-@click.option("--mean", callback=_floats, metavar="M[,M,M]",
-              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
-@click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
-@click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")
-@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@pixel_options
+@work_options
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
               help="Of the forward pass; auto is bfloat16 on a GPU.")  # fmt: skip
 @click.option("--sample", type=click.Choice(["in-sample", "out-of-sample", "unknown"]),
@@ -112,6 +80,8 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
 
+    from hardsight.cli._notices import print_other_classes
+
     assert table.path is not None
 
     counts = table.metadata["counts"]
@@ -124,6 +94,7 @@ def _print_summary(table: ScoreTable) -> None:
         console.print(
             f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
         )
+    print_other_classes(console, table.metadata["data"], table.metadata["classes"])
     if counts["errors"]:
         console.print(
             f"[yellow]{counts['errors']:,} examples could not be read[/]: "

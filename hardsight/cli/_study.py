@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._score import _floats, _names, _pair
+from hardsight.cli._options import floats, names, pixel_options, work_options
 from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def study() -> None:
 @click.option("--out", type=click.Path(path_type=Path),
               help="Folder for study.json, study.md and figures; by default study-human beside "
               "the table.")  # fmt: skip
-@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Columns to study; all scores by default.")  # fmt: skip
 @click.option("--test", type=click.Choice(["steiger", "meng", "bootstrap"]), default="steiger",
               show_default=True,
@@ -94,22 +94,17 @@ hardness rises as pictures get harder to see.
 @click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
 @click.option("--split", help="Split of data that has several, such as test.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--noise", callback=_floats, default="0,0.1,0.2,0.3,0.4", show_default=True,
+@click.option("--noise", callback=floats, default="0,0.1,0.2,0.3,0.4", show_default=True,
               metavar="W,W,...", help="Widths of uniform noise, in pixels 0..1.")  # fmt: skip
-@click.option("--contrast", callback=_floats, default="1,0.6,0.3,0.2,0.1", show_default=True,
+@click.option("--contrast", callback=floats, default="1,0.6,0.3,0.2,0.1", show_default=True,
               metavar="C,C,...", help="Levels of contrast.")  # fmt: skip
-@click.option("--scores", multiple=True, callback=_names, metavar="NAME[,NAME]",
+@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Scores to study (avh, model_confidence, feature_norm).")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
 @click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@click.option("--size", callback=_pair, metavar="H[xW]", help="Input size of the model.")
-@click.option("--mean", callback=_floats, metavar="M[,M,M]",
-              help="Mean to subtract, on the pixel scale 0..1.")  # fmt: skip
-@click.option("--std", callback=_floats, metavar="S[,S,S]", help="Deviation to divide by.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once.")
-@click.option("--workers", type=click.IntRange(min=0), help="Loader processes.")
-@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
+@pixel_options
+@work_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("study-degradation"),
               show_default=True, help="Folder for study.json, study.md and figures.")  # fmt: skip

@@ -129,8 +129,6 @@ def _filter(name: str) -> Image.Resampling:
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     if len(values) not in (1, channels):
-        raise OptionError(
-            f"expected mean and std with 1 or {channels} values for images of {channels} "
-            f"channels, got {len(values)}"
-        )
+        counts = "1 value for grey images" if channels == 1 else f"1 or {channels} values for RGB"
+        raise OptionError(f"expected mean and std with {counts}, got {len(values)}")
     return values * channels if len(values) == 1 else values

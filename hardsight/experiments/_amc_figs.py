@@ -31,7 +31,7 @@ from hardsight.experiments._amc_recipes import (
     trained,
     variants,
 )
-from hardsight.experiments._compare import compared, in_words, verdict
+from hardsight.experiments._compare import compared, corrected, in_words, verdict
 from hardsight.experiments._lab import Lab, Outputs
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Result, Table, spread
@@ -39,6 +39,7 @@ from hardsight.geometry import unit_vectors
 from hardsight.run._device import borrowed
 from hardsight.run._train_images import Pixels
 from hardsight.run.train import TrainResult
+from hardsight.stats import TTest
 
 _CLUSTER_ROWS = {
     "homogeneity": "homogeneity of predictions",
@@ -122,7 +123,7 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
     predicted classes, as the published code has it, and of a k-means clustering of the features'
     directions. Features are measured on {points} test images, maps on {maps}. Models are selected
     on a tenth of the training images. The pictures show one seed, the tables all. P-values are of
-    two-sided Welch t tests over seeds, each claim by itself, not corrected for their number.
+    two-sided Welch t tests over seeds, corrected by Holm over all claims below.
     """
     planes = {width: _plane_outputs(lab, setting, width) for width in (2, 3)}
     nets = {variant: _trained_nets(lab, setting, variant) for variant in variants(setting.weights)}
@@ -301,54 +302,64 @@ def _map_table(maps: Mapping[Variant, Measures]) -> Table:
     )
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """One measure of + AMC against that of a rival, over seeds, and the claim it decides."""
+
+    says: str
+    paper: str
+    measure: str
+    weight: float
+    rival: str
+    ours: list[float]
+    others: list[float]
+
+    def claim(self, test: TTest | None) -> Claim:
+        """The claim with the outcome of its test."""
+        name = f"{self.measure} at λ = {self.weight:g}: + AMC"
+        words = in_words(name, self.ours, self.rival, self.others, test)
+        return Claim(f"{self.says} (λ = {self.weight:g})", self.paper, words, verdict(test))
+
+
 def _claims(
     clusters: Mapping[str, Mapping[Variant, Measures]],
     maps: Mapping[Variant, Measures],
     setting: Setting,
 ) -> list[Claim]:
-    return [
-        claim for weight in setting.weights for claim in _claims_at(weight, clusters, maps, setting)
+    """All claims, with Holm's correction over them."""
+    found = [
+        one for weight in setting.weights for one in _comparisons(weight, clusters, maps, setting)
     ]
+    tests = corrected([compared(one.ours, one.others) for one in found])
+    return [one.claim(test) for one, test in zip(found, tests, strict=True)]
 
 
-def _claims_at(
+def _comparisons(
     weight: float,
     clusters: Mapping[str, Mapping[Variant, Measures]],
     maps: Mapping[Variant, Measures],
     setting: Setting,
-) -> list[Claim]:
+) -> list[_Comparison]:
     sphere = clusters[f"{setting.plane_dataset}, 3 dimensions"]
     own = clusters[setting.dataset]
+
+    def against(
+        rival: Variant, says: str, paper: str, what: str, by: Mapping[Variant, Measures], name: str
+    ) -> _Comparison:
+        short = "+ Euclid" if rival.loss else CROSS_ENTROPY
+        return _Comparison(says, paper, what, weight, short, by[amc(weight)][name], by[rival][name])
+
     return [
-        _claim("AMC-Loss makes features on the sphere more compact than cross-entropy does",
-               "Fig. 4", "angular silhouette", sphere, "silhouette", Variant(), weight),
-        _claim("AMC-Loss makes features on the sphere more compact than + Euclid does",
-               "Fig. 4", "angular silhouette", sphere, "silhouette", euclid(weight), weight),
-        _claim("AMC-Loss raises the homogeneity of the predicted classes", "Fig. 5",
-               "homogeneity", own, "homogeneity", Variant(), weight),
-        _claim("AMC-Loss raises the homogeneity of clusters of the features", "Fig. 5",
-               "homogeneity of k-means", own, "cluster_homogeneity", Variant(), weight),
-        _claim("AMC-Loss makes Grad-CAM maps more compact than cross-entropy does",
-               "Figs. 2 and 6", "share in the strongest fifth", maps, "top_share", Variant(),
-               weight),
-        _claim("AMC-Loss makes Grad-CAM maps more compact than + Euclid does",
-               "Figs. 2 and 6", "share in the strongest fifth", maps, "top_share", euclid(weight),
-               weight),
+        against(Variant(), "AMC-Loss makes features on the sphere more compact than cross-entropy "
+                "does", "Fig. 4", "angular silhouette", sphere, "silhouette"),
+        against(euclid(weight), "AMC-Loss makes features on the sphere more compact than + Euclid "
+                "does", "Fig. 4", "angular silhouette", sphere, "silhouette"),
+        against(Variant(), "AMC-Loss raises the homogeneity of the predicted classes", "Fig. 5",
+                "homogeneity", own, "homogeneity"),
+        against(Variant(), "AMC-Loss raises the homogeneity of clusters of the features", "Fig. 5",
+                "homogeneity of k-means", own, "cluster_homogeneity"),
+        against(Variant(), "AMC-Loss makes Grad-CAM maps more compact than cross-entropy does",
+                "Figs. 2 and 6", "share in the strongest fifth", maps, "top_share"),
+        against(euclid(weight), "AMC-Loss makes Grad-CAM maps more compact than + Euclid does",
+                "Figs. 2 and 6", "share in the strongest fifth", maps, "top_share"),
     ]  # fmt: skip
-
-
-def _claim(
-    says: str,
-    paper: str,
-    what: str,
-    by: Mapping[Variant, Measures],
-    name: str,
-    rival: Variant,
-    weight: float,
-) -> Claim:
-    """One measure of + AMC against that of a rival, over seeds."""
-    ours, other = by[amc(weight)][name], by[rival][name]
-    test = compared(ours, other)
-    short = "+ Euclid" if rival.loss else CROSS_ENTROPY
-    words = in_words(f"{what} at λ = {weight:g}: + AMC", ours, short, other, test)
-    return Claim(f"{says} (λ = {weight:g})", paper, words, verdict(test))

@@ -19,11 +19,10 @@ from hardsight.experiments._amc_recipes import (
     validation_accuracy,
     variants,
 )
-from hardsight.experiments._compare import compared, in_words, verdict
+from hardsight.experiments._compare import compared, corrected, in_words, verdict
 from hardsight.experiments._lab import Lab
 from hardsight.experiments._registry import experiment
 from hardsight.experiments._result import Cell, Claim, Figure, Result, Table, spread
-from hardsight.stats import adjusted_p_values
 
 # mean, SD, and p against + Euclid
 _PAPER: dict[str, dict[str, tuple[str, float | None]]] = {
@@ -158,16 +157,15 @@ def _table(found: dict[str, dict[Variant, _Scores]], weights: tuple[float, ...])
         for name, by in found.items()
         for weight in weights
     }
-    known = {key: test.p for key, test in tests.items() if test is not None}
-    corrected = dict(zip(known, adjusted_p_values(list(known.values())), strict=True))
+    raised = dict(zip(tests, corrected(list(tests.values())), strict=True))
     rows: list[list[Cell]] = []
     for name, by_variant in found.items():
         for variant, scores in by_variant.items():
             key = (name, variant.weight) if variant.loss == "amc" else None
+            both = (tests[key], raised[key]) if key else (None, None)
             rows.append([
                 name, variant.title, spread(scores.validation), spread(scores.test),
-                known.get(key) if key else None,
-                float(corrected[key]) if key in corrected else None,
+                *(None if test is None else test.p for test in both),
             ])  # fmt: skip
     return Table(
         "Accuracy",

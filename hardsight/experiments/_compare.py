@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hardsight.errors import StatisticError
 from hardsight.experiments._result import said, spread
-from hardsight.stats import TTest, t_test
+from hardsight.stats import TTest, adjusted_p_values, t_test
 
 
 def compared(first: Sequence[float], second: Sequence[float]) -> TTest | None:
@@ -24,6 +25,21 @@ def compared(first: Sequence[float], second: Sequence[float]) -> TTest | None:
         return t_test(*known)
     except StatisticError:
         return None
+
+
+def corrected(tests: Sequence[TTest | None]) -> list[TTest | None]:
+    """The same tests with p-values raised by Holm's method over those there are.
+
+    Differences and intervals stay those of each test by itself.
+
+    Example:
+        >>> sure = compared([3.0, 3.1, 3.2], [1.0, 1.1, 1.2])
+        >>> raised = corrected([sure, None, sure])
+        >>> raised[1] is None, round(raised[0].p / sure.p, 6), round(raised[2].p / sure.p, 6)
+        (True, 2.0, 2.0)
+    """
+    raised = iter(adjusted_p_values([test.p for test in tests if test is not None]))
+    return [None if test is None else replace(test, p=float(next(raised))) for test in tests]
 
 
 def verdict(test: TTest | None, *, level: float = 0.05) -> bool | None:

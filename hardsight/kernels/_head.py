@@ -16,13 +16,14 @@ _MASKED = -1e30
 class HeadStatistics(NamedTuple):
     """One value per example, ``[N]`` float32 each. "Other" means every class but the example's own.
 
-    The logit fields are None unless asked for. With a single class there is no other one: sums
-    are 0, ``nearest_other`` is ``inf`` and ``largest_other_logit`` is ``-inf``.
+    Fields with a default are None unless asked for. With a single class there is no other one: sums
+    are 0, ``nearest_other`` is ``inf``, its class -1 and ``largest_other_logit`` is ``-inf``.
     """
 
     target_angle: Tensor  # angle to the own class, exact also when aligned
     other_angle_total: Tensor  # sum of the angles to the others
     nearest_other: Tensor  # smallest angle to another
+    nearest_other_class: Tensor | None = None  # int64, whose it is; of equal ones the first
     logsumexp: Tensor | None = None
     target_logit: Tensor | None = None
     largest_logit: Tensor | None = None
@@ -41,10 +42,12 @@ def head_statistics(
     bias: Tensor | None = None,
     *,
     logits: bool = True,
+    nearest_class: bool = False,
 ) -> HeadStatistics:
     r"""Angles to a head's classes, and moments of its softmax, without an ``[N, C]`` matrix.
 
     .. math:: \sum_{c \ne y} \angle(x, w_c), \quad \min_{c \ne y} \angle(x, w_c), \quad
+              \operatorname{arg\,min}_{c \ne y} \angle(x, w_c), \quad
               \log \sum_c e^{z_c}, \quad \sum_{c \ne y} p_c, \ \dots, \qquad z = W x + b
 
     Args:
@@ -53,7 +56,8 @@ def head_statistics(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: ``[C, D]``, of the dtype of ``embeddings``.
         bias: ``[C]`` or None; enters the logits, never the angles. ``-inf`` masks a class.
-        logits: whether to compute the fields after ``nearest_other`` too.
+        logits: whether to compute the fields after ``nearest_other_class`` too.
+        nearest_class: whether to compute ``nearest_other_class``.
 
     Returns:
         :class:`HeadStatistics`. Products are summed in float32; angles to other classes have the
@@ -72,8 +76,11 @@ def head_statistics(
         class_weights.detach(),
         None if bias is None else _finite(bias.detach()),
         logits,
+        nearest_class,
     )
     found = HeadStatistics(*fields)
+    if not nearest_class:
+        found = found._replace(nearest_other_class=None)
     return found if bias is None else _with_masked(found)
 
 
@@ -95,7 +102,12 @@ def _with_masked(found: HeadStatistics) -> HeadStatistics:
 
 @torch.library.custom_op("hardsight::head_statistics", mutates_args=())
 def _head_statistics(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None, logits: bool
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    logits: bool,
+    nearest: bool,
 ) -> list[Tensor]:
     from hardsight.kernels import _launch
 
@@ -103,22 +115,30 @@ def _head_statistics(
     bias = bias if logits else None
     classes = class_weights.shape[0]
     ready = _launch.prepare(embeddings, labels, class_weights, bias, mode=mode)
-    partial, index = _launch.over_classes(embeddings, labels, class_weights, bias, ready, mode=mode)
+    partial, index = _launch.over_classes(
+        embeddings, labels, class_weights, bias, ready, mode=mode, nearest=nearest
+    )
     if logits:
-        merged = _launch.merge_head(partial, index, ready.target_logit, labels, classes)
+        merged = _launch.merge_head(
+            partial, index, ready.target_logit, labels, classes, nearest=nearest
+        )
     else:
-        merged = [*_launch.merge_angles(partial, classes)]
+        merged = _launch.merge_angles(partial, index, classes, nearest=nearest)
     return [ready.target_angle, *merged]
 
 
 @_head_statistics.register_fake
 def _(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None, logits: bool
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    logits: bool,
+    nearest: bool,
 ) -> list[Tensor]:
-    floats = [
-        embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
-        for _ in range(12 if logits else 3)
-    ]
+    rows = embeddings.shape[0]
+    made = [embeddings.new_empty(rows, dtype=torch.float32) for _ in range(13 if logits else 4)]
+    made[3] = embeddings.new_empty(rows if nearest else 0, dtype=torch.int64)
     if logits:
-        floats[6] = embeddings.new_empty(embeddings.shape[0], dtype=torch.int64)
-    return floats
+        made[7] = embeddings.new_empty(rows, dtype=torch.int64)
+    return made

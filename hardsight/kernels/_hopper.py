@@ -37,6 +37,7 @@ LINEAR = gl.constexpr(3)
 NONE = gl.constexpr(float("-inf"))
 # A logit of no class: so low that its power is 0, and finite, so that 0 times it is 0.
 FLOOR = gl.constexpr(-1e30)
+LAST = gl.constexpr(2147483647)
 
 
 @gluon.jit
@@ -201,13 +202,24 @@ def _lane_max(values):
 
 
 @gluon.jit
+def _lane_first(values, top, places):
+    """Where in a run of classes a lane's values first reach their ``top``; ``places`` count it.
+
+    A lane sees places 8 a + 2 lane + b, b under 2. Without the lane they are constants.
+    """
+    found = gl.where(values == _over(top), places & -7, LAST)
+    found = gl.min(gl.min(found, axis=3), axis=1)
+    return found + gl.min(gl.min(places & 6, axis=3), axis=1)
+
+
+@gluon.jit
 def _over(lanes):
     """``[N, 4]`` as ``[N, 1, 4, 1]``."""
     return lanes.expand_dims(1).expand_dims(3)
 
 
 @gluon.jit
-def _add_logits(logits, column, sums, HEAD_TOO: gl.constexpr):
+def _add_logits(logits, begin, places, sums, HEAD_TOO: gl.constexpr):
     """Take a run of logits into the largest one, its class, and the sums relative to it."""
     largest, which, total, squares, moment = sums
     here = _lane_max(logits)
@@ -218,9 +230,7 @@ def _add_logits(logits, column, sums, HEAD_TOO: gl.constexpr):
     gaps = logits - _over(reference)
     powers = gl.exp2(gaps * LOG2E)
     if HEAD_TOO:
-        found = gl.where(logits == _over(here), column, 2147483647)
-        found = gl.min(gl.min(found, axis=3), axis=1)
-        which = gl.where(here > largest, found, which)
+        which = gl.where(here > largest, begin + _lane_first(logits, here, places), which)
         moment = fade * (moment + drop * total) + _lane_sum(powers * gaps)
         squares = fade * fade * squares + _lane_sum(powers * powers)
     total = fade * total + _lane_sum(powers)
@@ -228,16 +238,33 @@ def _add_logits(logits, column, sums, HEAD_TOO: gl.constexpr):
 
 
 @gluon.jit
+def _add_nearest(cosines, begin, places, nearest, NEAREST: gl.constexpr):
+    """Take a run of cosines into the largest one, and into its class with ``NEAREST``."""
+    largest, which = nearest
+    cosines = _by_lane(cosines)
+    here = _lane_max(cosines)
+    if NEAREST:
+        which = gl.where(here > largest, begin + _lane_first(cosines, here, places), which)
+    return gl.maximum(largest, here), which
+
+
+@gluon.jit
 def _add_part(
-    state, products, column, given, x_scale, label, special,
-    MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    state, products, begin, given, x_scale, label, special,
+    MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
 ):  # fmt: skip
     """Take a run of products into the state of a piece of work, every lane for itself."""
     _, w_inverse, bias, _, _, _, _, _, classes, scale = given
-    angles, nearest, largest, which, total, squares, moment = state
+    angles, nearest, sums = state
+    ROWS: gl.constexpr = products.shape[0]
+    PART: gl.constexpr = products.shape[1]
+    layout: gl.constexpr = products.type.layout
+    local = gl.arange(0, PART, gl.SliceLayout(0, layout))
+    column = begin + local
+    places = _by_lane(gl.zeros([ROWS, PART], gl.int32, layout) + local[None, :])
     logits = products
     if MODE != LINEAR:
-        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        w_scale = gl.load(w_inverse + column)
         cosines = products * x_scale[:, None] * w_scale[None, :]
     if MODE % 2 == 1 and HAS_BIAS:
         offset = gl.load(bias + column, mask=column < classes, other=0.0)
@@ -247,30 +274,33 @@ def _add_part(
         if MODE == ANGULAR:
             cosines = gl.where(other, cosines, MASKED)
         elif MODE != LINEAR:
-            here = _lane_max(_by_lane(gl.where(other, cosines, NONE)))
-            nearest = gl.maximum(nearest, here)
+            nearest = _add_nearest(gl.where(other, cosines, NONE), begin, places, nearest, NEAREST)
             cosines = gl.where(other, cosines, 0.0)
         if MODE % 2 == 1:
             logits = gl.where(other, logits, FLOOR)
     elif MODE < 2:
-        nearest = gl.maximum(nearest, _lane_max(_by_lane(cosines)))
+        nearest = _add_nearest(cosines, begin, places, nearest, NEAREST)
     if MODE == ANGULAR:
         angles += _lane_sum(_by_lane(gl.exp2(elevation(cosines) * scale)))
     elif MODE != LINEAR:
         angles += _lane_sum(_by_lane(elevation(cosines)))
     if MODE % 2 == 1:  # HEAD or LINEAR
-        sums = (largest, which, total, squares, moment)
-        columns = _by_lane(gl.where(label[:, None] > -2, column[None, :], 0))
-        sums = _add_logits(_by_lane(logits), columns, sums, MODE == HEAD)
-        largest, which, total, squares, moment = sums
-    return angles, nearest, largest, which, total, squares, moment
+        sums = _add_logits(_by_lane(logits), begin, places, sums, MODE == HEAD)
+    return angles, nearest, sums
+
+
+@gluon.jit
+def _over_lanes(values, classes):
+    """The largest of a row's four values ``[N, 4]``, and its class; the first of equal ones."""
+    top = gl.max(values, axis=1)
+    return top, gl.min(gl.where(values == top.expand_dims(1), classes, LAST), axis=1)
 
 
 @gluon.jit
 def _collect_item(
     rings, bars, work, given, item, done,
-    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
-    STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
+    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
+    PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Sum over one piece of work for this group's rows; ``done`` tiles came before it."""
     x_ring, w_ring = rings
@@ -286,44 +316,52 @@ def _collect_item(
     begin = row_start if ALTERNATE else row_start + 64 * group
     row = begin + gl.arange(0, BLOCK_N, of_rows)
     label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
-    flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
+    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
     x_scale = gl.load(x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
     # zeros by way of a sum: in the layout that sums have
     zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
-    none = zeros + NONE
-    state = (zeros, none, zeros + FLOOR, zeros.to(gl.int32), zeros, zeros, zeros)
+    which = zeros.to(gl.int32)
+    state = (zeros, (zeros + NONE, which - 1), (zeros + FLOOR, which, zeros, zeros, zeros))
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         special = gl.load(flags + tile) != 0
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
-        column = tile * BLOCK_C + gl.arange(0, PART, gl.SliceLayout(0, part_layout))
+        begin_at = tile * BLOCK_C
         if PARTS == 1:
-            state = _add_part(state, acc, column, given, x_scale, label, special, MODE, HAS_BIAS)
+            state = _add_part(
+                state, acc, begin_at, given, x_scale, label, special, MODE, HAS_BIAS, NEAREST
+            )
         else:
             first, second, third, fourth = _quarters(acc)
             # a loop, though registers move: four copies of its body outgrow the instruction cache
             for _ in range(gl.num_programs(1) * PARTS):
                 state = _add_part(
-                    state, first, column, given, x_scale, label, special, MODE, HAS_BIAS
+                    state, first, begin_at, given, x_scale, label, special, MODE, HAS_BIAS, NEAREST
                 )
                 first, second, third = second, third, fourth
-                column += PART
+                begin_at += PART
     slot = 2 * share + group if ALTERNATE else share
     slots = 2 * shares if ALTERNATE else shares
     at = partial + slot * rows + row
     step = slots * rows
     inside = row < rows
-    angles, nearest, largest, which, total, squares, moment = state
+    index += slot * rows + row
+    angles, nearest, sums = state
     if MODE == ANGULAR:
         gl.store(at, gl.zeros([BLOCK_N], gl.float32, of_rows), mask=inside)
         gl.store(at + step, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
     elif MODE != LINEAR:
         gl.store(at, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
-        gl.store(at + step, gl.convert_layout(gl.max(nearest, axis=1), of_rows), mask=inside)
+        top, which = _over_lanes(nearest[0], nearest[1])
+        gl.store(at + step, gl.convert_layout(top, of_rows), mask=inside)
+        if NEAREST:
+            gl.store(index, gl.convert_layout(which, of_rows), mask=inside)
+            index += step
         at += 2 * step
     if MODE % 2 == 1:
-        top = gl.max(largest, axis=1)
+        largest, which, total, squares, moment = sums
+        top, which = _over_lanes(largest, which)
         reference = gl.where(top > 0.5 * FLOOR, top, 0.0)
         drop = largest - reference.expand_dims(1)
         fade = gl.exp2(drop * LOG2E)
@@ -334,19 +372,17 @@ def _collect_item(
         if MODE == HEAD:
             squares = gl.sum(fade * fade * squares, axis=1)
             moment = gl.sum(fade * (moment + drop * total), axis=1)
-            which = gl.where(largest == top.expand_dims(1), which, 2147483647)
-            which = gl.convert_layout(gl.min(which, axis=1), of_rows)
             gl.store(at + 2 * step, gl.convert_layout(squares, of_rows), mask=inside)
             gl.store(at + 3 * step, gl.convert_layout(moment, of_rows), mask=inside)
-            gl.store(index + slot * rows + row, which, mask=inside)
+            gl.store(index, gl.convert_layout(which, of_rows), mask=inside)
     return done + gl.maximum(last_tile - first_tile, 0)
 
 
 @gluon.jit
 def _collect(
     rings, bars, work, given,
-    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
-    STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
+    group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
+    PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Every piece of work of this program, for one group."""
     x_full, _, _, _ = bars
@@ -355,14 +391,14 @@ def _collect(
         mbarrier.wait(x_full, 0)
         _collect_item(
             rings, bars, work, given, gl.program_id(0), 0,
-            group, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE,
+            group, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE,
         )  # fmt: skip
     else:
         done = 0
         for item in range(gl.program_id(0), row_blocks * shares, gl.num_programs(0)):
             done = _collect_item(
                 rings, bars, work, given, item, done,
-                group, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE,
+                group, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE,
             )  # fmt: skip
 
 
@@ -370,13 +406,14 @@ def _collect(
 def over_classes(
     x_desc, w_desc, x_inverse, w_inverse, bias, labels, flags, partial, index,
     rows, classes, row_blocks, shares, tiles_per_share, scale,
-    MODE: gl.constexpr, HAS_BIAS: gl.constexpr, PARTS: gl.constexpr,
+    MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr, PARTS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """One pass of blocks of rows over shares of the classes; see the portable twin.
 
     ``scale`` comes times log2(e). ``flags[row blocks, tiles]`` marks tiles that hold a label of
-    these rows or run over the last class: only those are masked.
+    these rows or run over the last class: only those are masked. With ``NEAREST`` the class of
+    the largest cosine is kept too.
     """
     rings, bars = _open(x_desc, w_desc, STEPS, STAGES, ALTERNATE)
     last_tile = gl.cdiv(classes, w_desc.block_type.shape[0])
@@ -384,13 +421,17 @@ def over_classes(
     given = (x_inverse, w_inverse, bias, labels, flags, partial, index, rows, classes, scale)
     gl.warp_specialize(
         [
-            (_collect, (rings, bars, work, given, 0, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE)),
-            (_collect, (rings, bars, work, given, 1, MODE, HAS_BIAS, PARTS, STEPS, ALTERNATE)),
+            (_collect, (
+                rings, bars, work, given, 0, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
+            )),
+            (_collect, (
+                rings, bars, work, given, 1, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
+            )),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
         [4, 1],
         [240, 24],
-    )
+    )  # fmt: skip
 
 
 @gluon.constexpr_function
@@ -408,36 +449,36 @@ def _stored_layout(rows, columns):
 
 @gluon.jit
 def _emit_part(
-    products, begin, chunk_begin, given, out_rows, x_scale, label, factor, level, special,
+    products, begin, given, of_rows, out_rows, inside, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
-    """Write the slopes of a run of classes."""
+    """Write the slopes of a run of classes; ``out_rows`` is where its first column goes."""
     _, w_inverse, bias, _, _, _, _, out = given[:8]
-    out_row, rows, classes, scale = given[8:]
+    _, _, classes, scale = given[8:]
+    label, factor, level, x_scale = of_rows
     ROWS: gl.constexpr = products.shape[0]
     PART: gl.constexpr = products.shape[1]
-    stored: gl.constexpr = _stored_layout(ROWS, PART)
-    column = begin + gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
+    local = gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
     if MODE == ANGULAR:
-        w_scale = gl.load(w_inverse + column, mask=column < classes, other=0.0)
+        w_scale = gl.load(w_inverse + begin + local)
         cosines = products * x_scale[:, None] * w_scale[None, :]
         if special:
-            cosines = gl.where(column[None, :] == label[:, None], MASKED, cosines)
+            cosines = gl.where(local[None, :] == (label - begin)[:, None], -MASKED, cosines)
         rise, slope = arc_slope(cosines, True)
         power = gl.exp2(rise * scale - level[:, None])
         result = power * slope * w_scale[None, :] * factor[:, None]
     else:
         if HAS_BIAS:
-            offset = gl.load(bias + column, mask=column < classes, other=0.0)
+            offset = gl.load(bias + begin + local, mask=begin + local < classes, other=0.0)
             products += offset.to(gl.float32)[None, :]
         result = gl.exp2(products * LOG2E - level[:, None]) * factor[:, None]
         if special:
-            own = column[None, :] == label[:, None]
+            own = local[None, :] == (label - begin)[:, None]
             result = gl.where(own, -factor[:, None], result)
+    stored: gl.constexpr = _stored_layout(ROWS, PART)
     result = gl.convert_layout(result.to(out.dtype.element_ty), stored)
-    out_column = begin - chunk_begin + gl.arange(0, PART, gl.SliceLayout(0, stored))
-    at = out + out_rows.to(gl.int64)[:, None] * out_row + out_column[None, :]
-    gl.store(at, result, mask=(out_rows < rows)[:, None])
+    column = gl.arange(0, PART, gl.SliceLayout(0, stored))
+    gl.store(out_rows[:, None] + column[None, :], result, mask=inside[:, None])
 
 
 @gluon.jit
@@ -448,41 +489,42 @@ def _emit_item(
 ):  # fmt: skip
     """Write the slopes of one piece of work for this group's rows."""
     x_ring, w_ring = rings
-    x_inverse, _, _, labels, flags, factors, reference, _ = given[:8]
-    _, rows, classes, _ = given[8:]
+    x_inverse, _, _, labels, flags, factors, reference, out = given[:8]
+    out_row, rows, classes, _ = given[8:]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
+    PART: gl.constexpr = BLOCK_C // 4
     layout: gl.constexpr = _product_layout(BLOCK_C)
-    part_layout: gl.constexpr = _product_layout(BLOCK_C // 4)
-    stored: gl.constexpr = _stored_layout(BLOCK_N, BLOCK_C // 4)
+    part_layout: gl.constexpr = _product_layout(PART)
+    stored: gl.constexpr = _stored_layout(BLOCK_N, PART)
     _, _, _, chunk_start, _ = work
     row_start, _, first_tile, last_tile = _item(item, work, ALTERNATE)
-    begin = row_start if ALTERNATE else row_start + 64 * group
-    row = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
-    inside = row < rows
-    label = gl.load(labels + row, mask=inside, other=-1).to(gl.int32)
-    factor = -gl.load(factors + row, mask=inside, other=0.0)
-    level = gl.load(reference + row, mask=inside, other=0.0) * LOG2E
+    first_row = row_start if ALTERNATE else row_start + 64 * group
+    row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
+    label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
+    factor = -gl.load(factors + row, mask=row < rows, other=0.0)
+    level = gl.load(reference + row, mask=row < rows, other=0.0) * LOG2E
     x_scale = factor
     if MODE == ANGULAR:
-        x_scale = gl.load(x_inverse + row, mask=inside, other=0.0)
+        x_scale = gl.load(x_inverse + row, mask=row < rows, other=0.0)
         factor *= x_scale
-    flags += (row_start // 128) * gl.cdiv(classes, BLOCK_C)
-    out_rows = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
+    of_rows = (label, factor, level, x_scale)
+    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
+    row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
+    out_rows = out + row.to(gl.int64) * out_row
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
         special = gl.load(flags + tile) != 0
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
-        begin_at = tile * BLOCK_C
         first, second, third, fourth = _quarters(acc)
+        begin = tile * BLOCK_C
+        at = out_rows + (tile - chunk_start) * BLOCK_C
         for _ in range(gl.num_programs(1) * 4):  # as above
-            _emit_part(
-                first, begin_at, chunk_start * BLOCK_C, given, out_rows, x_scale, label, factor,
-                level, special, MODE, HAS_BIAS,
-            )  # fmt: skip
+            _emit_part(first, begin, given, of_rows, at, row < rows, special, MODE, HAS_BIAS)
             first, second, third = second, third, fourth
-            begin_at += BLOCK_C // 4
+            begin += PART
+            at += PART
     return done + gl.maximum(last_tile - first_tile, 0)
 
 

@@ -36,10 +36,10 @@ class Ring:
 _WHOLE = {("angles", True), ("angular", True), ("linear", False)}
 
 
-def over_classes_ring(mode: str, width: int) -> Ring:
+def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
     """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
     resident = width <= RESIDENT
-    parts = 1 if (mode, resident) in _WHOLE else 4
+    parts = 1 if (mode, resident) in _WHOLE and not nearest else 4
     return Ring(128, 6, True, parts) if resident else Ring(256, 4, False, parts)
 
 
@@ -70,28 +70,29 @@ def over_classes(
     *,
     mode: str,
     number: int,
-    fields: int,
+    sums: int,
+    nearest: bool,
     scale: float,
     x_inverse: Tensor,
     w_inverse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Partial results ``[fields, shares, N]``, and in mode ``"head"`` classes ``[shares, N]``."""
+    """Partial results ``[sums, shares, N]``, and classes ``[k, shares, N]``."""
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
-    ring = over_classes_ring(mode, width)
+    ring = over_classes_ring(mode, width, nearest=nearest)
     plan = _plan(rows, cdiv(classes, ring.classes), ring, processors(embeddings.device))
-    sums = 2 * plan.shares if ring.alternate else plan.shares
+    slots = 2 * plan.shares if ring.alternate else plan.shares
     device = embeddings.device
-    partial = torch.empty(fields, sums, rows, dtype=torch.float32, device=device)
-    head = mode == "head"
-    index = torch.empty(sums, rows, dtype=torch.int32, device=device) if head else partial
+    partial = torch.empty(sums, slots, rows, dtype=torch.float32, device=device)
+    places = nearest + (mode == "head")
+    index = torch.empty(places, slots, rows, dtype=torch.int32, device=device)
     run(
         _hopper.over_classes, plan.grid,
         _rows_descriptor(embeddings, ring), _descriptor(class_weights, (ring.classes, DEPTH)),
         x_inverse, w_inverse, x_inverse if bias is None else bias, labels, flags, partial, index,
         rows, classes, plan.blocks, plan.shares, plan.per_share, scale * math.log2(math.e),
-        MODE=number, HAS_BIAS=bias is not None, PARTS=ring.parts, STEPS=cdiv(width, DEPTH),
-        STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
+        MODE=number, HAS_BIAS=bias is not None, NEAREST=nearest, PARTS=ring.parts,
+        STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
     return partial, index
 

@@ -14,16 +14,32 @@ from torch import Tensor
 
 from hardsight.kernels import _portable
 from hardsight.kernels._run import NATIVE, run
-from hardsight.kernels._support import cdiv, precision_of, row_blocks, shares_for, tiles_for
+from hardsight.kernels._support import (
+    cdiv,
+    precision_of,
+    row_blocks,
+    shares_for,
+    tiles_for,
+    whole_tiles,
+)
+
+
+class _Mode(NamedTuple):
+    """Number of a mode in the kernels, and the sums a pass collects for every row and share."""
+
+    number: int
+    sums: int
+
 
 _MODES = {
-    "angles": (0, 2),
-    "head": (1, 6),
-    "angular": (2, 2),
-    "linear": (3, 2),
+    "angles": _Mode(0, sums=2),
+    "head": _Mode(1, sums=6),
+    "angular": _Mode(2, sums=2),
+    "linear": _Mode(3, sums=2),
 }
 # Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
 _WIDEST_FIXED_SCALE = 45.0
+_RUN = 64  # examples of one class that a program sums, where classes have many
 
 
 class Prepared(NamedTuple):
@@ -32,7 +48,7 @@ class Prepared(NamedTuple):
     x_inverse: Tensor  # 1 / norm, 0 for a zero row
     target_angle: Tensor  # exact
     target_logit: Tensor
-    w_inverse: Tensor
+    w_inverse: Tensor  # with zeros to the end of the last tile
     flags: Tensor | None  # for the Hopper kernels
 
 
@@ -59,13 +75,15 @@ def prepare(
     device = embeddings.device
     # tensors, not rows of one: an operator's outputs may not share memory
     inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
-    w_inverse = logit if linear else _row_values(class_weights)  # logits need no norms: unread
+    w_inverse = logit  # unread: logits need no norms
+    if not linear:
+        w_inverse = torch.empty(whole_tiles(classes), dtype=torch.float32, device=device)
     flags = None
     if hopper is not None:
         flags = torch.empty(cdiv(rows, group), tiles, dtype=torch.uint8, device=device)
     blocks = row_blocks(width)
     row_programs = cdiv(rows, blocks["BLOCK_R"])
-    weight_programs = 0 if linear else cdiv(classes, blocks["BLOCK_R"])
+    weight_programs = 0 if linear else w_inverse.shape[0] // blocks["BLOCK_R"]
     flag_programs = 0 if flags is None else flags.shape[0]
     run(
         _portable.prepare, (row_programs + weight_programs + flag_programs,),
@@ -87,18 +105,20 @@ def over_classes(
     *,
     mode: str,
     scale: float = 0.0,
+    nearest: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Partial results ``[k, shares, N]`` of a pass over all classes but each row's own.
 
-    The second tensor is ``[shares, N]``, the classes of the largest logits, in mode ``"head"``.
+    The second tensor is int32: the classes of the smallest angles if ``nearest``, and in mode
+    ``"head"`` those of the largest logits.
     """
-    number, fields = _MODES[mode]
+    number, sums = _MODES[mode]
     if prepared.flags is not None:
         hopper = _hopper_module(embeddings.device)
         assert hopper is not None
         partial, index = hopper.over_classes(
             embeddings, labels, class_weights, bias, prepared.flags,
-            mode=mode, number=number, fields=fields, scale=scale,
+            mode=mode, number=number, sums=sums, nearest=nearest, scale=scale,
             x_inverse=prepared.x_inverse, w_inverse=prepared.w_inverse,
         )  # fmt: skip
         return partial, index
@@ -107,28 +127,33 @@ def over_classes(
     tiles = tiles_for(embeddings)
     per_share, shares = shares_for(rows, classes, tiles, embeddings)
     device = embeddings.device
-    partial = torch.empty(fields, shares, rows, dtype=torch.float32, device=device)
-    index = torch.empty(shares, rows, dtype=torch.int32, device=device) if mode == "head" else None
+    partial = torch.empty(sums, shares, rows, dtype=torch.float32, device=device)
+    places = nearest + (mode == "head")
+    index = torch.empty(places, shares, rows, dtype=torch.int32, device=device)
     run(
         _portable.over_classes, (cdiv(rows, tiles.rows), shares),
         embeddings, class_weights, bias, labels, prepared.x_inverse, prepared.w_inverse, partial,
         index, rows, classes, width, *embeddings.stride(), *class_weights.stride(),
         scale, per_share,
-        MODE=number, HAS_BIAS=bias is not None, ONLINE=mode != "angular" or is_online(scale),
-        PRECISION=precision_of(embeddings), **tiles.options,
+        MODE=number, HAS_BIAS=bias is not None, NEAREST=nearest,
+        ONLINE=mode != "angular" or is_online(scale), PRECISION=precision_of(embeddings),
+        **tiles.options,
     )  # fmt: skip
-    return partial, index if index is not None else partial
+    return partial, index
 
 
-def merge_angles(partial: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Sum of the angles to, and smallest angle of, the other classes, ``[N]`` each."""
+def merge_angles(partial: Tensor, index: Tensor, classes: int, *, nearest: bool) -> list[Tensor]:
+    """Sum of the angles to the other classes, the smallest angle and its class, ``[N]`` each.
+
+    The class is empty unless ``nearest``.
+    """
     _, shares, rows = partial.shape
-    total, nearest = (partial.new_empty(rows) for _ in range(2))
+    made = [partial.new_empty(rows), partial.new_empty(rows), _classes(partial, rows * nearest)]
     run(
         _portable.merge_angles, (cdiv(rows, 128),),
-        partial, total, nearest, rows, classes, shares, BLOCK_R=128,
+        partial, index, *made, rows, classes, shares, NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
-    return total, nearest
+    return made
 
 
 def merge_log_odds(
@@ -150,17 +175,17 @@ def merge_log_odds(
 
 
 def merge_head(
-    partial: Tensor, index: Tensor, target: Tensor, labels: Tensor, classes: int
+    partial: Tensor, index: Tensor, target: Tensor, labels: Tensor, classes: int, *, nearest: bool
 ) -> list[Tensor]:
-    """The fields of the statistics after the first, ``[N]`` each."""
+    """The fields of the statistics after the first, ``[N]`` each; see above."""
     _, shares, rows = partial.shape
-    made = [partial.new_empty(rows) for _ in range(10)]
-    made[4] = torch.empty(rows, dtype=torch.int64, device=partial.device)
+    made = [partial.new_empty(rows) for _ in range(11)]
+    made[2], made[5] = _classes(partial, rows * nearest), _classes(partial, rows)
     run(
         _portable.merge_head, (cdiv(rows, 128),),
-        partial, index, target, labels, *made, rows, classes, shares, BLOCK_R=128,
+        partial, index, target, labels, *made, rows, classes, shares, NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
-    made.insert(3, target)
+    made.insert(4, target)
     return made
 
 
@@ -266,11 +291,21 @@ def finish_weights(
     ordered, order = torch.sort(labels, stable=True)
     blocks = row_blocks(width)
     blocks.pop("BLOCK_R")
+    # few classes have many examples each: several programs sum one
+    split = rows > _RUN and rows > 8 * classes
+    runs = cdiv(rows, _RUN) if split else 0
+    partial = torch.empty(2 * runs, width, dtype=torch.float32, device=gathered.device)
     run(
         _portable.add_targets, (rows,),
-        embeddings, class_weights, ordered, order, factors, gathered,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(), **blocks,
+        embeddings, class_weights, ordered, order, factors, gathered, partial,
+        rows, classes, width, *embeddings.stride(), *class_weights.stride(), _RUN, runs,
+        RUNS=split, **blocks,
     )  # fmt: skip
+    if split:
+        run(
+            _portable.join_runs, (runs,),
+            ordered, partial, gathered, classes, width, _RUN, runs, **blocks,
+        )  # fmt: skip
 
 
 def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> None:
@@ -281,6 +316,10 @@ def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> 
         _portable.finish_weights, (cdiv(classes, blocks["BLOCK_R"]),),
         gathered, class_weights, w_inverse, classes, width, *class_weights.stride(), **blocks,
     )  # fmt: skip
+
+
+def _classes(partial: Tensor, count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.int64, device=partial.device)
 
 
 def _row_values(matrix: Tensor) -> Tensor:

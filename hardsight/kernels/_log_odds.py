@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
-from hardsight.kernels._support import CHUNK_BYTES, check_inputs, check_reverse_mode
+from hardsight.kernels._support import CHUNK_BYTES, check_inputs, check_reverse_mode, whole_tiles
 
 _STEEPEST = 2896.4  # 1 / sine where the kernels hold it, at 1 - |cosine| of float32's eps
 _ROOM = 32_768.0  # half of what float16 can hold
@@ -213,7 +213,7 @@ def _(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     row = embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
-    column = class_weights.new_empty(class_weights.shape[0], dtype=torch.float32)
+    column = class_weights.new_empty(whole_tiles(class_weights.shape[0]), dtype=torch.float32)
     return row, torch.empty_like(row), torch.empty_like(row), column
 
 

@@ -27,21 +27,17 @@ def arc_from_gap(size, root):
 
 
 @triton.jit
-def arc_from_gap_coarse(size, root):
-    """As :func:`arc_from_gap`, degree 4: 5e-6, for gradients that are rounded to half precision."""
-    poly = 0.009732966311275959 * size - 0.03761821240186691
-    poly = poly * size + 0.0856383740901947
-    poly = poly * size - 0.2142806053161621
-    poly = poly * size + 1.570791482925415
-    return root * poly
+def arc_from_sine_coarse(size, sine):
+    """Angle from the nearer axis by its sine; for gradients that are rounded to half precision.
 
-
-@triton.jit
-def inverse_root_coarse(size):
-    """``1 / sqrt(1 + size)`` over [0, 1] to 5e-4, without the special-function unit."""
-    poly = -0.08455872535705566 * size + 0.2749797999858856
-    poly = poly * size - 0.48317399621009827
-    return poly * size + 0.999521017074585
+    Minimax polynomial of ``acos(x) / sqrt(1 - x^2)`` over [0, 1], degree 5: 1.5e-5.
+    """
+    poly = -0.07812005281448364 * size + 0.30118411779403687
+    poly = poly * size - 0.5617161989212036
+    poly = poly * size + 0.7664392590522766
+    poly = poly * size - 0.9987003803253174
+    poly = poly * size + 1.5707817077636719
+    return sine * poly
 
 
 @triton.jit
@@ -65,14 +61,18 @@ def with_sign(size, sign):
 
 @triton.jit
 def arc_slope(cosines, coarse: tl.constexpr):
-    """The elevation, and its derivative ``1 / sin(angle)``, held where the sine is rounding."""
+    """The elevation, and its derivative ``1 / sin(angle)``, held where the sine is rounding.
+
+    At ``-MASKED`` the elevation is so low that its power is 0.
+    """
     size = tl.abs(cosines)
-    gap = tl.maximum(1.0 - size, FLAT)
-    inverse = tl.rsqrt(gap)
     if coarse:
-        rise = 1.5707963267948966 - arc_from_gap_coarse(size, gap * inverse)
-        slope = inverse * inverse_root_coarse(size)
+        square = tl.maximum(1.0 - cosines * cosines, 2 * FLAT)
+        slope = tl.rsqrt(square)
+        rise = 1.5707963267948966 - arc_from_sine_coarse(size, square * slope)
     else:
+        gap = tl.maximum(1.0 - size, FLAT)
+        inverse = tl.rsqrt(gap)
         rise = 1.5707963267948966 - arc_from_gap(size, gap * inverse)
         slope = inverse * tl.rsqrt(1.0 + size)
     return with_sign(rise, cosines), slope

@@ -52,14 +52,14 @@ def _inverse_norms(
     program, vectors, out, rows, width, row_stride, col_stride,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row."""
+    """``out[r] = 1 / norm`` of a block of rows, 0 for a zero row and past the last one."""
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
     values = tl.load(vectors + offsets, mask=inside, other=0.0).to(tl.float32)
     _, inverse = _unit(values)
-    tl.store(out + row, inverse, mask=row < rows)
+    tl.store(out + row, inverse)
 
 
 @triton.jit
@@ -146,12 +146,14 @@ def _chord_angle(first, second):
 def over_classes(
     embeddings, class_weights, bias, labels, x_inverse, w_inverse, partial, partial_index,
     rows, classes, width, x_row, x_col, w_row, w_col, scale, tiles_per_share,
-    MODE: tl.constexpr, HAS_BIAS: tl.constexpr, ONLINE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+    MODE: tl.constexpr, HAS_BIAS: tl.constexpr, NEAREST: tl.constexpr, ONLINE: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One pass of a block of rows over a share of the classes; see the modes above.
 
-    ``partial`` is ``[k, shares, rows]``: ANGLES 2, HEAD 6, ANGULAR and LINEAR 2 (largest, sum).
+    ``partial`` is ``[k, shares, rows]``: ANGLES 2, HEAD 6, ANGULAR and LINEAR 2 (largest, sum);
+    ``partial_index`` likewise: with NEAREST the class of the largest cosine, -1 for none; then, in
+    HEAD, that of the largest logit.
     """
     share = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -161,6 +163,7 @@ def over_classes(
         x_scale = tl.load(x_inverse + row, mask=row < rows, other=0.0)
     angle_sum = tl.zeros([BLOCK_N], tl.float32)
     nearest = tl.full([BLOCK_N], NONE, tl.float32)
+    nearest_class = tl.full([BLOCK_N], -1, tl.int32)
     largest = tl.full([BLOCK_N], NONE, tl.float32)
     which = tl.zeros([BLOCK_N], tl.int32)
     total = tl.zeros([BLOCK_N], tl.float32)
@@ -181,7 +184,13 @@ def over_classes(
             rise = tl.where(other, elevation(cosines), 0.0)
         if MODE == ANGLES or MODE == HEAD:
             angle_sum += tl.sum(rise, axis=1)
-            nearest = tl.maximum(nearest, tl.max(tl.where(other, cosines, NONE), axis=1))
+            seen = tl.where(other, cosines, NONE)
+            if NEAREST:
+                here, place = tl.max(seen, axis=1, return_indices=True)
+                nearest_class = tl.where(here > nearest, place + tile * BLOCK_C, nearest_class)
+            else:
+                here = tl.max(seen, axis=1)
+            nearest = tl.maximum(nearest, here)
         if MODE == ANGULAR:
             logits = tl.where(other, rise * scale, NONE)
         if MODE == HEAD or MODE == LINEAR:
@@ -212,18 +221,19 @@ def over_classes(
     at = share * rows + row
     step = tl.num_programs(1) * rows
     inside = row < rows
-    if MODE == ANGLES:
+    if MODE == ANGLES or MODE == HEAD:
         tl.store(partial + at, angle_sum, mask=inside)
         tl.store(partial + step + at, nearest, mask=inside)
-    elif MODE == HEAD:
-        tl.store(partial + at, angle_sum, mask=inside)
-        tl.store(partial + step + at, nearest, mask=inside)
+        if NEAREST:
+            tl.store(partial_index + at, nearest_class, mask=inside)
+            partial_index += step
+    if MODE == HEAD:
         tl.store(partial + 2 * step + at, largest, mask=inside)
         tl.store(partial + 3 * step + at, total, mask=inside)
         tl.store(partial + 4 * step + at, squares, mask=inside)
         tl.store(partial + 5 * step + at, moment, mask=inside)
         tl.store(partial_index + at, which, mask=inside)
-    else:
+    elif MODE != ANGLES:
         if not ONLINE:
             largest = tl.zeros([BLOCK_N], tl.float32)
         tl.store(partial + at, largest, mask=inside)
@@ -386,26 +396,34 @@ def finish_weights(
 
 @triton.jit
 def add_targets(
-    embeddings, class_weights, ordered, order, factors, out,
-    rows, classes, width, x_row, x_col, w_row, w_col,
-    BLOCK_D: tl.constexpr,
+    embeddings, class_weights, ordered, order, factors, out, partial,
+    rows, classes, width, x_row, x_col, w_row, w_col, run, runs,
+    RUNS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add to every class weight's gradient what its own examples give, in a fixed order.
 
     ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
-    example of a class sums that class; the others end at once.
+    example of a class sums that class; the others end at once. With ``RUNS`` it ends at the next
+    multiple of ``run``, where another one goes on; what is not a whole class then goes to
+    ``partial [2 * runs, D]``, float32: the sums from a multiple on, and behind them those to one.
     """
     place = tl.program_id(0)
     label = tl.load(ordered + place)
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
-    if (before != label) & (label >= 0) & (label < classes):
+    is_first = before != label
+    begins = is_first
+    end = rows
+    if RUNS:
+        begins = is_first | (place % run == 0)
+        end = tl.minimum(rows, (place // run + 1) * run)
+    if begins & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
         w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
         w_unit, w_inverse = _unit(w)
-        at = out + label.to(tl.int64) * width + column
-        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        sums = tl.zeros([1, BLOCK_D], tl.float32)
+        begin = place
         current = label
         while current == label:
             example = tl.load(order + place)
@@ -414,23 +432,85 @@ def add_targets(
             factor = tl.load(factors + example)
             sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
             place += 1
-            current = tl.load(ordered + place, mask=place < rows, other=-1)
-        tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+            current = tl.load(ordered + place, mask=place < end, other=-1)
+        is_whole = is_first
+        if RUNS:
+            after = tl.load(ordered + place, mask=place < rows, other=-1)
+            is_whole = is_first & (after != label)
+        if is_whole:
+            at = out + label.to(tl.int64) * width + column
+            sums += tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
+            tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+        elif RUNS:
+            slot = begin // run + tl.where(is_first, runs, 0)
+            kept = partial + slot.to(tl.int64) * width + column
+            tl.store(kept[None, :], sums, mask=inside[None, :])
 
 
 @triton.jit
-def merge_angles(partial, total_out, nearest_out, rows, classes, shares, BLOCK_R: tl.constexpr):
-    """Sum of the angles and smallest angle from partial elevations and cosines."""
+def join_runs(ordered, partial, out, classes, width, run, runs, BLOCK_D: tl.constexpr):
+    """Add the classes that :func:`add_targets` left in several runs, each by one program."""
+    place = tl.program_id(0)
+    label = tl.load(ordered + place * run)
+    second = _continues(ordered, place, label, run, runs)
+    second &= ~_continues(ordered, place - 1, label, run, runs)
+    if second & (label >= 0) & (label < classes):
+        column = tl.arange(0, BLOCK_D)
+        inside = column < width
+        at = out + label.to(tl.int64) * width + column
+        sums = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        first = partial + (runs + place - 1).to(tl.int64) * width + column
+        sums += tl.load(first, mask=inside, other=0.0)
+        while _continues(ordered, place, label, run, runs):
+            part = partial + place.to(tl.int64) * width + column
+            sums += tl.load(part, mask=inside, other=0.0)
+            place += 1
+        tl.store(at, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _continues(ordered, place, label, run, runs):
+    """Whether this run starts with examples of a class that the run before ended with."""
+    within = (place > 0) & (place < runs)
+    here = tl.load(ordered + place * run, mask=within, other=-1)
+    before = tl.load(ordered + place * run - 1, mask=within, other=-1)
+    return within & (here == label) & (before == label)
+
+
+@triton.jit
+def merge_angles(
+    partial, index, total_out, nearest_out, nearest_class_out, rows, classes, shares,
+    NEAREST: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Sum of the angles, smallest angle and its class from partial elevations and cosines."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     total = tl.zeros([BLOCK_R], tl.float32)
-    nearest = tl.full([BLOCK_R], NONE, tl.float32)
     for share in range(shares):
-        at = partial + share * rows + row
-        total += tl.load(at, mask=inside, other=0.0)
-        nearest = tl.maximum(nearest, tl.load(at + shares * rows, mask=inside, other=0.0))
+        total += tl.load(partial + share * rows + row, mask=inside, other=0.0)
+    nearest, which = _largest_of(
+        partial + shares * rows, index, row, rows, shares, NEAREST, BLOCK_R
+    )
     tl.store(total_out + row, (classes - 1) * (PI / 2) - total, mask=inside)
     tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)
+    if NEAREST:
+        tl.store(nearest_class_out + row, which.to(tl.int64), mask=inside)
+
+
+@triton.jit
+def _largest_of(values, classes, row, rows, shares, CLASS: tl.constexpr, BLOCK_R: tl.constexpr):
+    """The largest of the shares' values for every row, and with ``CLASS`` the first it is of."""
+    largest = tl.full([BLOCK_R], NONE, tl.float32)
+    which = tl.full([BLOCK_R], 2147483647, tl.int32)
+    for share in range(shares):
+        at = share * rows + row
+        part = tl.load(values + at, mask=row < rows, other=NONE)
+        if CLASS:
+            place = tl.load(classes + at, mask=row < rows, other=0)
+            wins = (part > largest) | ((part == largest) & (place < which))
+            which = tl.where(wins, place, which)
+        largest = tl.maximum(largest, part)
+    return largest, which
 
 
 @triton.jit
@@ -459,9 +539,9 @@ def merge_log_odds(
 @triton.jit
 def merge_head(
     partial, index, target, labels,
-    total_angle_out, nearest_out, logsumexp_out, largest_out, prediction_out, largest_other_out,
-    expected_out, entropy_out, other_out, squares_out,
-    rows, classes, shares, BLOCK_R: tl.constexpr,
+    total_angle_out, nearest_out, nearest_class_out, logsumexp_out, largest_out, prediction_out,
+    largest_other_out, expected_out, entropy_out, other_out, squares_out,
+    rows, classes, shares, NEAREST: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Angles and moments of the softmax from the six partial sums of a head, and its own class.
 
@@ -470,25 +550,18 @@ def merge_head(
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     step = shares * rows
-    largest = tl.full([BLOCK_R], NONE, tl.float32)
-    which = tl.full([BLOCK_R], 2147483647, tl.int32)
-    for share in range(shares):
-        at = share * rows + row
-        part = tl.load(partial + 2 * step + at, mask=inside, other=NONE)
-        place = tl.load(index + at, mask=inside, other=0)
-        wins = (part > largest) | ((part == largest) & (place < which))
-        which = tl.where(wins, place, which)
-        largest = tl.maximum(largest, part)
+    nearest, nearest_class = _largest_of(partial + step, index, row, rows, shares, NEAREST, BLOCK_R)
+    if NEAREST:
+        index += step
+    largest, which = _largest_of(partial + 2 * step, index, row, rows, shares, True, BLOCK_R)
     reference = tl.where(largest == NONE, 0.0, largest)
     total_angle = tl.zeros([BLOCK_R], tl.float32)
-    nearest = tl.full([BLOCK_R], NONE, tl.float32)
     total = tl.zeros([BLOCK_R], tl.float32)
     squares = tl.zeros([BLOCK_R], tl.float32)
     moment = tl.zeros([BLOCK_R], tl.float32)
     for share in range(shares):
         at = partial + share * rows + row
         total_angle += tl.load(at, mask=inside, other=0.0)
-        nearest = tl.maximum(nearest, tl.load(at + step, mask=inside, other=NONE))
         part = tl.load(at + 3 * step, mask=inside, other=0.0)
         drop = tl.load(at + 2 * step, mask=inside, other=0.0) - reference
         drop = tl.where(part > 0, drop, 0.0)
@@ -512,6 +585,8 @@ def merge_head(
     own_wins = (own_logit > largest) | ((own_logit == largest) & (label < which))
     tl.store(total_angle_out + row, (classes - 1) * (PI / 2) - total_angle, mask=inside)
     tl.store(nearest_out + row, _nearest_angle(nearest), mask=inside)
+    if NEAREST:
+        tl.store(nearest_class_out + row, nearest_class.to(tl.int64), mask=inside)
     tl.store(logsumexp_out + row, everything, mask=inside)
     top = tl.where(own_logit > largest, own_logit, largest)
     tl.store(largest_out + row, tl.where(own_logit == own_logit, top, own_logit), mask=inside)

@@ -150,6 +150,11 @@ def tiles_for(tensor: Tensor) -> Tiles:
     return Tiles(128, 128, 64, 8, 3)
 
 
+def whole_tiles(classes: int) -> int:
+    """Classes rounded up to what every kernel's tiles end at: room for one value of each."""
+    return cdiv(classes, 256) * 256
+
+
 def cdiv(value: int, step: int) -> int:
     """Quotient rounded up; Triton's own is slow outside a kernel."""
     return -(-value // step)

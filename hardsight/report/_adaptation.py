@@ -14,15 +14,17 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from hardsight import __version__
-from hardsight.errors import DataError, MissingDataError
 from hardsight.report._axis import Axis, Tick, axis_for
 from hardsight.report._card_figures import Chart, Line, Mark
 from hardsight.report._format import percent
 from hardsight.report._page import asset, content_policy, environment
+from hardsight.report._record import Record
 from hardsight.report._write import replace_page
 
-_RESULT, _PAGE, _FORMAT = "result.json", "adapt.html", 1
-_NEEDED = ("classes", "source", "target", "runs", "config")
+_RESULT, _PAGE = "result.json", "adapt.html"
+_RECORD = Record(
+    "finished adaptation", "hardsight adapt", ("classes", "source", "target", "runs", "config")
+)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196  # the frame of a chart in the template
 _COLOURS = 10
 
@@ -81,28 +83,11 @@ def write_adaptation(
         OutputError: the page cannot be written.
     """
     folder = Path(run)
-    values = _read(folder)
+    values = _RECORD.read(folder / _RESULT)
     place = Path(out) if out is not None else folder
     file = place / _PAGE if place.is_dir() else place
     replace_page(file, _page(values, folder, title))
     return file
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    file = folder / _RESULT
-    if not file.is_file():
-        raise MissingDataError(f"no finished adaptation in {folder}; make one with hardsight adapt")
-    try:
-        values: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as err:
-        raise DataError(f"{file} is no result of an adaptation: {err}") from err
-    if not isinstance(values, dict) or not all(key in values for key in _NEEDED):
-        raise DataError(f"{file} is no result of an adaptation; make one with hardsight adapt")
-    if values.get("format") != _FORMAT:
-        raise DataError(
-            f"{file} has format {values.get('format')!r}, this version reads {_FORMAT}; adapt anew"
-        )
-    return values
 
 
 def _page(values: dict[str, Any], folder: Path, title: str | None) -> str:

@@ -11,15 +11,20 @@ from typing import Any
 from markupsafe import Markup
 
 from hardsight import __version__
-from hardsight.errors import DataError, MissingDataError, OptionError
+from hardsight.errors import OptionError
 from hardsight.report import _card_figures as figures
 from hardsight.report._card_view import Tables
 from hardsight.report._page import asset, content_policy, environment
+from hardsight.report._record import Record
 from hardsight.report._write import replace_page
 
-_CARD, _PAGE, _FORMAT = "card.json", "card.html", 1
+_CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")
-_NEEDED = ("data", "ood", "models", "comparisons", "explanations", "definitions")
+_RECORD = Record(
+    "evaluation card",
+    "hardsight evaluate",
+    ("data", "ood", "models", "comparisons", "explanations", "definitions"),
+)
 
 
 def write_card(
@@ -57,27 +62,10 @@ def write_card(
 
 def _read(card: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     if isinstance(card, Mapping):
-        return _checked(dict(card), "these values"), None
+        return _RECORD.checked(card, "these values"), None
     path = Path(card)
     file = path / _CARD if path.is_dir() else path
-    if not file.is_file():
-        raise MissingDataError(f"no evaluation card at {file}; make one with hardsight evaluate")
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as err:
-        raise DataError(f"{file} is no evaluation card: {err}") from err
-    return _checked(values, str(file)), file.parent
-
-
-def _checked(values: Any, where: str) -> dict[str, Any]:
-    if not isinstance(values, dict) or not all(key in values for key in _NEEDED):
-        raise DataError(f"{where} is no evaluation card; make one with hardsight evaluate")
-    if values.get("format") != _FORMAT:
-        raise DataError(
-            f"{where} has card format {values.get('format')!r}, this version reads {_FORMAT}; make "
-            "the card anew with hardsight evaluate"
-        )
-    return values
+    return _RECORD.read(file), file.parent
 
 
 def _page(card: dict[str, Any], title: str | None) -> str:

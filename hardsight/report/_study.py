@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hardsight.errors import DataError, MissingDataError, MissingExtraError, OutputError
+from hardsight.errors import DataError, MissingExtraError
+from hardsight.report._record import Record
+from hardsight.report._write import replace_page
 
-_STUDY, _PAGE, _FORMAT = "study.json", "study.md", 1
+_STUDY, _PAGE = "study.json", "study.md"
+_RECORD = Record("study", "hardsight study", ("kind",))
 _TITLES = {
     "human": "Scores against people",
     "degradation": "Scores against degraded pictures",
@@ -44,29 +47,14 @@ def write_study(study: str | os.PathLike[str]) -> Path:
     except MissingExtraError as err:
         figures, missing = [], f"No figures: {err}."
     page = file.with_name(_PAGE)
-    part = page.with_name(f".tmp-{_PAGE}")
-    try:
-        part.write_text(_markdown(content, figures, missing), encoding="utf-8")
-        part.replace(page)
-    except OSError as err:
-        raise OutputError(f"cannot write {page}: {err.strerror or err}") from err
+    replace_page(page, _markdown(content, figures, missing))
     return page
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise MissingDataError(f"no study at {file}; make one with hardsight study")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as err:
-        raise DataError(f"{file} is no study: {err}") from err
-    if not isinstance(content, dict) or content.get("kind") not in _TITLES:
+    content = _RECORD.read(file)
+    if content["kind"] not in _TITLES:
         raise DataError(f"{file} is no study; make one with hardsight study")
-    if content.get("format") != _FORMAT:
-        raise DataError(
-            f"{file} has study format {content.get('format')!r}, this version reads {_FORMAT}; "
-            "make the study anew"
-        )
     return content
 
 

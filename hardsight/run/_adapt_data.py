@@ -22,6 +22,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError
 from hardsight.run._adapt_config import AdaptConfig, TargetConfig
+from hardsight.run._device import chosen_layout
 from hardsight.run._train_batches import ResidentBatches, StreamedBatches, TrainBatches
 from hardsight.run._train_images import (
     Decoded,
@@ -242,7 +243,7 @@ class Pool:
         hidden = Decoded(target.source, how, range(len(target)))
         self._both = Both(sources.train, hidden)
         self.num_source, self.num_target = len(sources.train), len(target)
-        layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+        layout = chosen_layout(config.channels_last, device)
         self.pixels = Pixels(how, channels_last=layout, device=device)
         self._options: dict[str, Any] = {"batch_size": config.batch_size, "shard": Shard()}
         self._augment, self._workers = config.augment, workers

@@ -6,35 +6,88 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hardsight.errors import OutputError, RunExistsError, RunMismatchError
+from safetensors.torch import save_file
+from torch import nn
+
+from hardsight.errors import ModelError, OutputError, RunExistsError, RunMismatchError
+from hardsight.models import load_weights
 from hardsight.run._adapt_config import AdaptConfig
-from hardsight.run._files import write_json, writing
+from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._train_folder import differing_keys
 
-_RECIPE = "adapt.json"
+_RECIPE, _START = "adapt.json", "start.safetensors"
 
 
-def prepare_adaptation(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
+def prepare_adaptation(
+    folder: Path, recipe: dict[str, Any], *, resume: bool, module: nn.Module | None
+) -> dict[str, Any]:
     """Make the folder, or check that the run in it is this one.
+
+    Args:
+        folder: of the run.
+        recipe: everything that decides the result.
+        resume: whether a run in the folder may be continued.
+        module: a user's own, which the run trains in place. Its weights are kept when a run begins,
+            and given back to it when the run is continued, whatever it holds by then.
+
+    Returns:
+        the recipe, with the digest of the weights that the run began with.
 
     Raises:
         RunExistsError: something is there and ``resume`` was not asked for.
-        RunMismatchError: the run there has other settings, data or weights.
+        RunMismatchError: the run there has other settings, data or weights; a module is then left
+            as it was.
     """
     file = folder / _RECIPE
     if file.exists() and resume:
-        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
-        return
+        old = json.loads(file.read_text(encoding="utf-8"))
+        if module is not None and (folder / _START).exists():
+            recipe = {**recipe, "weights_digest": old["weights_digest"]}
+            _check_same(old, recipe, folder)
+            _restore_start(folder, module)
+        else:
+            _check_same(old, recipe, folder)
+    else:
+        _check_free(folder)
+        with writing(folder, step="choose another out"):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, recipe)
+    if module is not None:
+        _keep_start(folder, module)
+    return recipe
+
+
+def _check_free(folder: Path) -> None:
+    """Raise where something is in the folder, but for what a run leaves that died at once."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is no folder; choose another out")
-    part = file.with_name(f"{_RECIPE}.part")  # of a run that died at once
+    part = folder / f"{_RECIPE}.part"
     if folder.exists() and any(entry != part for entry in folder.iterdir()):
-        held = "an adaptation" if file.exists() else "files that are no adaptation"
-        way = ", or continue it with --resume (resume=True)" if file.exists() else ""
+        is_ours = (folder / _RECIPE).exists()
+        held = "an adaptation" if is_ours else "files that are no adaptation"
+        way = ", or continue it with --resume (resume=True)" if is_ours else ""
         raise RunExistsError(f"{folder} holds {held}; choose another out{way}")
-    with writing(folder, step="choose another out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, recipe)
+
+
+def _keep_start(folder: Path, module: nn.Module) -> None:
+    from hardsight.run._train_records import plain_state  # needs Lightning
+
+    file = folder / _START
+    if not file.exists():  # nothing has been trained yet
+        with writing(file, step=AGAIN):
+            part = file.with_name(f"{_START}.part")
+            save_file(plain_state(module.state_dict()), part)
+            part.replace(file)
+
+
+def _restore_start(folder: Path, module: nn.Module) -> None:
+    try:
+        load_weights(module, folder / _START)
+    except ModelError as err:
+        raise RunMismatchError(
+            f"the adaptation in {folder} cannot be continued with this module: {err}; pass a "
+            "module of the same layers, or another out"
+        ) from err
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:

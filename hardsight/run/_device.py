@@ -52,6 +52,11 @@ def chosen_precision(name: str, device: torch.device) -> str:
     return "bfloat16" if is_fast else "float32"
 
 
+def chosen_layout(channels_last: bool | None, device: torch.device) -> bool:
+    """Whether images lie with channels last: as asked, or on a GPU, where it is faster."""
+    return device.type == "cuda" if channels_last is None else channels_last
+
+
 def forward_context(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Autocast at ``precision``; nothing for float32."""
     if precision == "float32":

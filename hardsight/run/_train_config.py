@@ -51,8 +51,9 @@ class DataConfig:
         test_split: evaluated once, after the model was selected.
         classes: names of the classes, position = label.
         size: height and width that images are brought to; needed where they differ.
-        channels: 1 or 3; those of the images by default.
-        mean: per channel on the pixel scale [0, 1]; that of the training images by default.
+        channels: 1 or 3; those of the images by default, however many values ``mean`` has.
+        mean: one value, or one per channel, on the pixel scale [0, 1]; that of the training images
+            by default.
         std: likewise.
         imbalance: how many times more examples of the first class than of the last one are
             trained on, falling exponentially in between; 1 leaves the data as it is. The

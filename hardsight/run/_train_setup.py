@@ -17,8 +17,9 @@ from hardsight.data import (
     long_tailed_rows,
     open_source,
 )
-from hardsight.errors import DataError
+from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
+from hardsight.run._device import chosen_layout
 from hardsight.run._seeds import generator, seed_of
 from hardsight.run._train_batches import (
     EvaluationBatches,
@@ -102,12 +103,16 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
     """The data as a model wants it that states its own mean and deviation, such as a trained one.
 
     What the recipe states goes first; size and channels stay those of the images or the recipe.
+
+    Raises:
+        OptionError: the model states values for other channels than the images have.
     """
     if known is None or not sources.train.are_ours or sources.train.row(0)[1].ndim != 3:
         return sources
     mean = known.mean if config.mean is None else config.mean
     std = known.std if config.std is None else config.std
     how = replace(sources.train.how, mean=mean, std=std, origin=known.origin)
+    _check_normalisation(how, how.channels, whose="model")
 
     def again(data: Decoded | None) -> Decoded | None:
         return None if data is None else Decoded(data.source, how, data.rows)
@@ -169,7 +174,7 @@ def batches_of(
     show: bool | None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
     """Training and validation batches, resident on the device where they fit."""
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
+    layout = chosen_layout(config.channels_last, device)
     pixels = Pixels(sources.train.how, channels_last=layout, device=device)
     resident = config.resident
     if resident is None:
@@ -264,8 +269,32 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
         stated = {"mean": mean, "std": std, **stated}
         origin = "measured on the training images"
     size = config.size or _size(data)
-    channels = how.channels or (len(stated["mean"]) if "mean" in stated and data.are_ours else None)
-    return replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+    channels = _channels(data) if data.are_ours else how.channels
+    found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+    _check_normalisation(found, _channels(data), whose="recipe")
+    return found
+
+
+def _channels(data: Decoded) -> int | None:
+    """Of the images as they are decoded; ``None`` where the examples are no images."""
+    image = data.row(0)[1]
+    return image.shape[0] if image.ndim == 3 else None
+
+
+def _check_normalisation(how: Preprocessing, channels: int | None, *, whose: str) -> None:
+    """Raise where means would give the images other channels than they have.
+
+    Raises:
+        OptionError: neither one value nor one per channel.
+    """
+    for name, values in (("mean", how.mean), ("std", how.std)):
+        if channels is not None and len(values) not in (1, channels):
+            plural = "channel" if channels == 1 else "channels"
+            raise OptionError(
+                f"{name} of the {whose} has {len(values)} values, but the images have {channels} "
+                f"{plural}; give one value, or one per channel. To make RGB of grey images, or the "
+                "other way round, set channels = 3 or 1 in the table of the data"
+            )
 
 
 def _size(data: Decoded) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ from hardsight.run._adapt_config import TargetConfig as TargetConfig
 from hardsight.run._adapt_data import Pool, Target, opened_target
 from hardsight.run._adapt_folder import prepare_adaptation
 from hardsight.run._adapt_rounds import Bench, RuleRun, run_rule
-from hardsight.run._device import chosen_device, chosen_workers
+from hardsight.run._device import chosen_device, chosen_layout, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._models import check_labels_agree
 from hardsight.run._provenance import state_digest, versions
@@ -89,7 +89,8 @@ def adapt(
 
     Args:
         model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
-            a module, whose weights are trained in place.
+            a module, whose weights are trained in place. With ``resume=True`` a module is first
+            given the weights that the run began with, whatever it holds by now.
         source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
             table ``{"name": "pacs", "split": "photo"}``.
         target: likewise; ``{"name": "street/", "unlabelled": True}`` takes any folder of images.
@@ -166,7 +167,8 @@ def _run(
     recipe = _recipe(config, sources, aim, loaded)
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
-    prepare_adaptation(folder, recipe, resume=config.resume)
+    module = loaded.model if isinstance(model, nn.Module) else None
+    recipe = prepare_adaptation(folder, recipe, resume=config.resume, module=module)
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
@@ -245,8 +247,7 @@ def _source_model(
 
 def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> dict[str, Tensor]:
     """Bring the model into the layout of its images; its weights, which every rule starts from."""
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
-    if layout:
+    if chosen_layout(config.channels_last, device):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 

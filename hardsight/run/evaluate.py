@@ -61,7 +61,7 @@ class EvaluateConfig:
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         size: height and width of the models' input.
-        mean: per channel, on the pixel scale [0, 1].
+        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
         epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
         epsilons_l2: of PGD in L2, on the same scale.
@@ -201,7 +201,8 @@ def evaluate(
         num_classes: given to model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
         size: height and width of the input, over the models' own.
-        mean: per channel on the pixel scale [0, 1], over the models' own.
+        mean: per channel on the pixel scale [0, 1], over the models' own; three values make
+            grey images RGB.
         std: likewise.
         epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
         epsilons_l2: of PGD in L2, on the same scale.

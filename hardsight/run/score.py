@@ -56,7 +56,7 @@ class ScoreConfig:
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         size: height and width of the model's input.
-        mean: per channel, on the pixel scale [0, 1].
+        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
         batch_size: examples at once; chosen by device where not given.
         workers: loader processes; chosen by data and cores where not given.
@@ -164,7 +164,8 @@ def score(
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
         size: height and width of the input, over the model's own.
-        mean: per channel on the pixel scale [0, 1], over the model's own.
+        mean: per channel on the pixel scale [0, 1], over the model's own; three values make
+            grey images RGB.
         std: likewise.
         workers: loader processes.
         precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.

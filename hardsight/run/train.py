@@ -21,7 +21,7 @@ from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._device import borrowed, chosen_device, chosen_workers
+from hardsight.run._device import borrowed, chosen_device, chosen_layout, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
 from hardsight.run._random import random_states_kept, seeded
 from hardsight.run._seeds import seed_of
@@ -262,16 +262,29 @@ def _check_parameters(model: nn.Module) -> None:
         )
 
 
+def _output(model: nn.Module, inputs: Tensor) -> Any:
+    try:
+        return model(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as err:  # what layers raise for inputs of another shape
+        raise ModelError(
+            f"{type(model).__name__} cannot take images {list(inputs.shape[1:])} (channels, "
+            f"height, width): {err}; set channels or size in the table of the data, or build the "
+            "model for them"
+        ) from err
+
+
 def _check_outputs(model: nn.Module, sources: Sources) -> None:
     """Raise before the first step, where a GPU would end in an assertion of its own.
 
     Raises:
-        ModelError: a class has no output.
+        ModelError: a class has no output, or the model cannot take the images.
     """
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(model, sources)
         with borrowed(model, inputs.device):
-            outputs = logits_of(model(inputs)).shape[1]
+            outputs = logits_of(_output(model, inputs)).shape[1]
     if outputs < len(sources.classes):
         raise ModelError(
             f"expected a model of {len(sources.classes)} outputs, one per class of "
@@ -355,8 +368,7 @@ def _fitted(
         layer = loaded.model.get_submodule(head.name)
         tracker = tracker_of(config, sources, layer, start_of(config))
     loaded.model.train()
-    layout = device.type == "cuda" if config.channels_last is None else config.channels_last
-    if layout:
+    if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so

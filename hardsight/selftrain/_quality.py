@@ -11,7 +11,14 @@ from torch import Tensor
 
 from hardsight.errors import LabelError, ShapeError
 from hardsight.scores import angular_visual_confidence, angular_visual_hardness, feature_norm
-from hardsight.selftrain._rows import Matrix, to_numpy
+from hardsight.selftrain._rows import (
+    Matrix,
+    as_labels,
+    as_matrix,
+    as_tensor,
+    check_numbers,
+    to_numpy,
+)
 from hardsight.stats import Estimate, wilson_interval
 
 _ENTRIES_AT_ONCE = 1 << 22
@@ -46,13 +53,13 @@ class SelectionQuality:
 
 
 def selection_quality(
-    labels: Tensor,
+    labels: Matrix,
     *,
     num_classes: int,
-    true_labels: Tensor | None = None,
+    true_labels: Matrix | None = None,
     probs: Matrix | None = None,
     embeddings: Matrix | None = None,
-    class_weights: Tensor | None = None,
+    class_weights: Matrix | None = None,
 ) -> SelectionQuality:
     """Quality of pseudo-labels; true labels are read here and nowhere else in self-training.
 
@@ -69,8 +76,8 @@ def selection_quality(
         selected. Only selected rows are read.
 
     Raises:
-        ShapeError: a matrix or vector has another number of rows than ``labels``.
-        LabelError: a pseudo-label is outside ``[-1, C)``.
+        ShapeError: a matrix or vector has another number of rows than ``labels``, or is none.
+        LabelError: a pseudo-label is outside ``[-1, C)``, or labels are no integers.
 
     Example:
         >>> found = selection_quality(
@@ -84,26 +91,21 @@ def selection_quality(
         most 1/12 = 0.083, its angular visual confidence at least that, so the column is likely
         ``mean_avc``; both are given.
     """
-    for name, given in (
-        ("true_labels", true_labels),
-        ("probs", probs),
-        ("embeddings", embeddings),
-    ):
-        if given is not None and given.shape[0] != len(labels):
-            raise ShapeError(
-                f"expected one row per example, got labels {list(labels.shape)}, {name} "
-                f"{list(given.shape)}"
-            )
-    given_labels = labels.cpu()
+    given_labels = as_labels("labels", labels)
+    truth = None if true_labels is None else as_labels("true_labels", true_labels)
+    probs = None if probs is None else as_matrix(probs)
+    embeddings = None if embeddings is None else as_matrix(embeddings)
+    _check_fit(given_labels, truth, probs=probs, embeddings=embeddings)
     if len(labels) and (int(given_labels.min()) < -1 or int(given_labels.max()) >= num_classes):
         raise LabelError(
             f"expected pseudo-labels in [-1, {num_classes}), got values from "
             f"{int(given_labels.min())} to {int(given_labels.max())}"
         )
+    weights = None if class_weights is None else as_tensor("class_weights", class_weights)
     rows = (given_labels >= 0).nonzero().squeeze(1)
     kept = given_labels[rows]
-    right = None if true_labels is None else true_labels.cpu()[rows] == kept
-    angular = None if embeddings is None else _angular_means(embeddings, class_weights, rows, kept)
+    right = None if truth is None else truth[rows] == kept
+    angular = None if embeddings is None else _angular_means(embeddings, weights, rows, kept)
     return SelectionQuality(
         examples=len(labels),
         selected=len(rows),
@@ -115,6 +117,20 @@ def selection_quality(
         counts=torch.bincount(kept, minlength=num_classes),
         right=None if right is None else torch.bincount(kept[right], minlength=num_classes),
     )
+
+
+def _check_fit(labels: Tensor, truth: Tensor | None, **matrices: Matrix | None) -> None:
+    for name, given in {"true_labels": truth, **matrices}.items():
+        if given is None:
+            continue
+        check_numbers(name, given)
+        if name in matrices and len(given.shape) != 2:
+            raise ShapeError(f"expected {name} to be a matrix, got {list(given.shape)}")
+        if given.shape[0] != len(labels):
+            raise ShapeError(
+                f"expected one row per example, got labels {list(labels.shape)}, {name} "
+                f"{list(given.shape)}"
+            )
 
 
 def _rate(right: Tensor | None) -> Estimate | None:
@@ -163,4 +179,4 @@ def _parts(rows: Tensor, width: int) -> Iterator[slice]:
 def _gathered(matrix: Matrix, rows: Tensor) -> Tensor:
     if isinstance(matrix, Tensor):
         return matrix.detach()[rows.to(matrix.device)]
-    return torch.from_numpy(np.asarray(matrix[rows.numpy()]))
+    return as_tensor("matrix", matrix[rows.numpy()])

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardsight.errors import NonFiniteError, ProbabilityError, ShapeError
+from hardsight.errors import LabelError, NonFiniteError, ProbabilityError, ShapeError
 from hardsight.geometry import unit_vectors, widen
 from hardsight.scores import angular_visual_confidence
 
@@ -89,9 +89,7 @@ class AngularConfidences:
             NonFiniteError: an entry is NaN.
         """
         part = self.embeddings[start:stop]
-        if not isinstance(part, Tensor):
-            part = torch.from_numpy(np.array(part))
-        part = part.detach().to(self.unit_weights.device)
+        part = as_tensor("embeddings", part).detach().to(self.unit_weights.device)
         tile = to_numpy(angular_visual_confidence(part, self.unit_weights))
         if np.isnan(tile).any():
             row = start + int(np.isnan(tile).any(axis=1).argmax())
@@ -107,6 +105,48 @@ Rows: TypeAlias = Probabilities | AngularConfidences
 def as_matrix(values: Matrix | Sequence[Any]) -> Matrix:
     """Tensors and arrays as they are, anything else, such as a list, as an array."""
     return values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
+
+
+def as_tensor(name: str, values: Matrix | Sequence[Any]) -> Tensor:
+    """Tensors as they are; arrays and lists as tensors, in memory of their own.
+
+    Raises:
+        ShapeError: they hold something that torch has no numbers for.
+    """
+    array = as_matrix(values)
+    if isinstance(array, Tensor):
+        return array
+    check_numbers(name, array)
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
+def as_labels(name: str, labels: Matrix | Sequence[Any]) -> Tensor:
+    """Class indices ``[N]`` as int64, on the CPU.
+
+    Raises:
+        ShapeError: not a vector.
+        LabelError: not integers.
+    """
+    found = as_tensor(name, labels)
+    if found.ndim != 1:
+        raise ShapeError(f"expected {name} [N], got {list(found.shape)}")
+    if len(found) and (found.is_floating_point() or found.is_complex()):
+        raise LabelError(f"expected {name} to be integers, got {found.dtype}")
+    return found.detach().cpu().long()
+
+
+def check_numbers(name: str, values: Matrix) -> None:
+    """Raise where an array holds something that torch has no numbers for, such as float128.
+
+    Raises:
+        ShapeError: with what to convert it to.
+    """
+    if isinstance(values, Tensor) or (values.dtype.kind in "fiub" and values.dtype.itemsize <= 8):
+        return
+    raise ShapeError(
+        f"expected {name} to be numbers of at most 64 bits, got {values.dtype}; convert them, for "
+        f"example with {name}.astype('float64')"
+    )
 
 
 def probabilities(probs: Matrix) -> Probabilities:
@@ -150,10 +190,7 @@ def angular_confidences(
             f"{list(probs.shape)}, embeddings {list(embeddings.shape)}, class_weights "
             f"{list(class_weights.shape)}"
         )
-    if isinstance(class_weights, Tensor):
-        weights = class_weights.detach()
-    else:
-        weights = torch.from_numpy(np.array(class_weights))
+    weights = as_tensor("class_weights", class_weights).detach()
     return AngularConfidences(embeddings, unit_vectors(weights), *probs.shape)
 
 
@@ -217,6 +254,7 @@ def _check_matrix(name: str, matrix: Matrix) -> None:
             f"expected {name} to be a matrix with at least 1 row and 1 column, got "
             f"{list(matrix.shape)}"
         )
+    check_numbers(name, matrix)
     if isinstance(matrix, Tensor):
         floating = matrix.is_floating_point()
     else:

@@ -10,11 +10,12 @@ from torch import Tensor
 from hardsight._checks import check_matrix
 from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import widen
+from hardsight.selftrain._rows import Matrix, as_tensor
 
 LRENT_ALPHA = 0.25
 
 
-def soft_pseudo_labels(probs: Tensor, thresholds: Tensor, *, alpha: float = LRENT_ALPHA) -> Tensor:
+def soft_pseudo_labels(probs: Matrix, thresholds: Matrix, *, alpha: float = LRENT_ALPHA) -> Tensor:
     r"""Pseudo-labels that keep some doubt: probability over threshold, with a temperature.
 
     .. math:: \hat y_c = \frac{(p_c / \lambda_c)^{1/\alpha}}{\sum_k (p_k / \lambda_k)^{1/\alpha}}
@@ -23,7 +24,7 @@ def soft_pseudo_labels(probs: Tensor, thresholds: Tensor, *, alpha: float = LREN
     labels of a whole dataset need as much memory as its probabilities.
 
     Args:
-        probs: ``[N, C]``, rows sum to 1.
+        probs: ``[N, C]``, rows sum to 1; a torch tensor or a numpy array.
         thresholds: one positive threshold per class, ``[C]``, such as ``Selection.thresholds``.
         alpha: temperature, positive; towards 0 the label becomes one-hot.
 
@@ -42,6 +43,7 @@ def soft_pseudo_labels(probs: Tensor, thresholds: Tensor, *, alpha: float = LREN
     Reference:
         Zou et al., Confidence regularized self-training, ICCV 2019, LRENT; alpha = .25 there.
     """
+    probs, thresholds = as_tensor("probs", probs), as_tensor("thresholds", thresholds)
     check_matrix(probs=probs)
     check_alpha(alpha)
     if list(thresholds.shape) != [probs.shape[1]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import LabelError, NonFiniteError, OptionError, ShapeError
-from hardsight.selftrain._rows import Floats, Integers, Matrix, as_matrix, to_numpy
+from hardsight.selftrain._rows import Floats, Integers, Matrix, as_matrix, check_numbers, to_numpy
 
 EMPTY_RULES = ("never", "one")
 
@@ -117,6 +117,7 @@ def _check_vectors(confidence: Matrix, predictions: Matrix) -> None:
         )
     if not len(confidence):
         raise ShapeError("expected at least 1 example, got none")
+    check_numbers("confidence", confidence)
 
 
 def _integers(predictions: Matrix, num_classes: int) -> Integers:

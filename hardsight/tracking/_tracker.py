@@ -160,7 +160,8 @@ class HardnessTracker:
                 values are looked at when the epoch ends.
             LabelError: a label is out of range.
             OptionError: the tracker has no head.
-            RunExistsError: the folder holds epochs of another run.
+            RunExistsError: the folder holds epochs of another run. At the first step the ranks
+                wait for each other, so that all of them raise it.
         """
         if self._rows == 0:
             self._check_folder()
@@ -199,7 +200,9 @@ class HardnessTracker:
             LabelError: a label is out of range, or changed since an earlier epoch.
             NonFiniteError: a recorded value is NaN or infinite.
             OutputError: the epoch could not be written, for example because the disk is full.
+            RunExistsError: the folder holds epochs of another run.
         """
+        self._check_folder()
         try:
             rows = _ranks.gathered(self._recorded())
             _ranks.on_first_rank(lambda: self._write(rows))
@@ -280,7 +283,12 @@ class HardnessTracker:
         Args:
             gather: take the unfinished epoch of all ranks, not only this one's; every rank must
                 then call it. Without it, save between epochs, or a state per rank.
+
+        Raises:
+            RunExistsError: with ``gather``, the folder holds epochs of another run.
         """
+        if gather:
+            self._check_folder()
         pending = self._recorded()
         if gather:
             pending = _ranks.gathered(pending)
@@ -396,13 +404,21 @@ class HardnessTracker:
                 check_label_range(step.labels.numpy(), step.logits.shape[1], index)
 
     def _check_folder(self) -> None:
-        """Raise before another run's epochs would be overwritten."""
-        if not self._goes_on and _ranks.rank() == 0 and self._store.count():
+        """Raise, on every rank, before another run's epochs would be overwritten.
+
+        Each rank comes here once before anything else it shares with the others: with its first
+        rows or, where it has none, in the first call that all ranks make.
+        """
+        if not self._goes_on:
+            _ranks.on_first_rank(self._refuse_epochs)
+            self._goes_on = True
+
+    def _refuse_epochs(self) -> None:
+        if self._store.count():
             raise RunExistsError(
                 f"{self._store.folder} holds {self._store.count()} epochs already; pass "
                 "resume=True or load a state to go on with them, or choose another folder"
             )
-        self._goes_on = True
 
     def _check_finished(self) -> None:
         if _ranks.rank() != 0 and self._store.is_temporary:

@@ -247,3 +247,19 @@ def test_a_model_without_weights_is_mentioned(run, tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "no --weights were given: the model was scored as made by" in result.output
+
+
+FIFTEEN = "the model has 15 classes, the data names 10: is it the model of this data?"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("score", "--model"), ("evaluate", "--explain-examples", "0", "--attack-examples", "0")],
+)
+def test_a_model_of_more_classes_than_the_data_is_mentioned_once(run, tmp_path, words):
+    data = ("--data", "builtin:digits", "--split", "test")
+    result = run(*words, "small_cnn:num_classes=15", *data, "--out", tmp_path / "wide")
+    assert result.exit_code == 0, result.output
+    assert result.output.count(FIFTEEN) == 1
+    result = run(*words, "small_cnn", *data, "--out", tmp_path / "fitting")
+    assert "the data names" not in result.output

@@ -102,8 +102,8 @@ def test_an_extremely_elongated_image_is_bad_instead_of_filling_the_memory():
     ("how", "message"),
     [
         (Preprocessing(size=(4, 4), interpolation="bilinaer"), "Did you mean 'bilinear'"),
-        (Preprocessing(mean=(0.1, 0.2)), "1 or 1 values|mean and std with 1"),
-        (Preprocessing(mean=(0.1, 0.2, 0.3), channels=1), "images of 1 channels, got 3"),
+        (Preprocessing(mean=(0.1, 0.2)), "mean and std with 1 value for grey images, got 2"),
+        (Preprocessing(mean=(0.1, 0.2, 0.3), channels=1), "1 value for grey images, got 3"),
         (Preprocessing(channels=4), "1 or 3 channels, got 4"),
         (Preprocessing(std=(0.0,)), "std without zeros"),
     ],

@@ -34,6 +34,27 @@ def test_a_probe_does_not_care_about_the_scale_of_a_feature():
                                        FEATURES[60:] * scale))  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_clusters_in_many_directions_are_found_whatever_the_seed(seed):
+    # where much of the width is noise, a plain start lies in it, and merges classes
+    draw = np.random.default_rng(7)
+    labels = np.arange(1500) % 10
+    noise = draw.uniform(0.6, 1.6, size=(10, 1))[labels] * draw.normal(size=(1500, 512))
+    features = np.maximum(0.3 * draw.normal(size=(10, 512))[labels] + noise, 0)
+    found = agreement(cluster_assignments(features, 10, seed=seed), labels)
+    assert found.v_measure > 0.95
+
+
+@pytest.mark.parametrize("features", [np.ones((6, 4)), np.eye(2)[[0, 1, 0, 1, 0, 1]]])
+def test_fewer_different_points_than_clusters_leave_clusters_empty(features):
+    found = cluster_assignments(features, 4)
+    assert len(np.unique(found)) == len(np.unique(features, axis=0))
+
+
+def test_a_single_point_is_a_cluster():
+    assert cluster_assignments([[2.0, 3.0]], 1).tolist() == [0]
+
+
 def test_clusters_of_separate_classes_agree_with_them():
     found = agreement(cluster_assignments(FEATURES, 3), LABELS)
     assert (found.homogeneity, found.completeness, found.v_measure) == pytest.approx((1, 1, 1))

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +10,12 @@ import torch
 from hardsight.experiments import Lab, Outputs, run_experiment
 from hardsight.experiments._amc_fig7 import _is_best
 from hardsight.experiments._amc_fig7 import _Scores as Fig7Scores
+from hardsight.experiments._amc_figs import Setting as FigsSetting
+from hardsight.experiments._amc_figs import _claims as figs_claims
 from hardsight.experiments._amc_figs import _feature_measures
 from hardsight.experiments._amc_recipes import Variant, amc, euclid, trained, variants
 from hardsight.experiments._amc_table1 import _claims, _Scores, _table
-from hardsight.experiments._compare import compared, verdict
+from hardsight.experiments._compare import compared, corrected, verdict
 
 
 def scores(validation, test):
@@ -52,6 +57,44 @@ def test_table_1_has_p_values_of_a_welch_test_worked_by_hand_and_corrected():
     assert by_loss["+ AMC, λ = 0.1"][5] == pytest.approx(2 * by_loss["+ AMC, λ = 0.1"][4])
     assert by_loss["+ Euclid, λ = 10"][4] is None
     assert ["cifar10", "+ AMC", None, "82.97 ± 0.20", 0.0214, None] in table.paper
+
+
+def test_corrected_p_values_are_holms_and_missing_tests_do_not_count():
+    pairs = [([1.0, 1.1, 1.3], [1.2, 1.4, 1.3]), ([5.0], [4.0]), ([3.0, 3.1, 3.2], [1.0, 1.1, 1.2])]
+    small, missing, smaller = (compared(*pair) for pair in pairs)
+    first, none, last = corrected([small, missing, smaller])
+    assert none is None
+    assert last.p == pytest.approx(2 * smaller.p)
+    assert first.p == pytest.approx(max(small.p, 2 * smaller.p))
+    assert (last.difference, last.low) == (smaller.difference, smaller.low)
+
+
+def committed_figs():
+    file = Path(__file__).parents[2] / "results" / "amc-figs" / "result.json"
+    content = json.loads(file.read_text())
+    setting = FigsSetting(**{**content["setting"], "weights": tuple(content["setting"]["weights"])})
+    by_title = {variant.title: variant for variant in variants(setting.weights)}
+
+    def by_variant(found):
+        return {by_title[title]: values for title, values in found.items()}
+
+    features = {place: by_variant(of) for place, of in content["data"]["features"].items()}
+    return content, features, by_variant(content["data"]["maps"]), setting
+
+
+def test_the_claims_of_the_figures_are_judged_together():
+    # of twelve p-values those at rank 5 and 6, 0.0078 and 0.0384, become 0.062 and 0.27
+    content, features, maps, setting = committed_figs()
+    claims = figs_claims(features, maps, setting)
+    assert len(claims) == 12
+    assert sum(claim.holds is not None for claim in claims) == 4
+    by = {claim.says: claim for claim in claims}
+    clusters = by["AMC-Loss raises the homogeneity of clusters of the features (λ = 10)"]
+    assert clusters.holds is None
+    assert float(clusters.seen.rpartition("p = ")[2]) == pytest.approx(8 * 0.0078, abs=5e-4)
+    tighter = by["AMC-Loss makes Grad-CAM maps more compact than cross-entropy does (λ = 10)"]
+    assert tighter.holds is True
+    assert [vars(claim) for claim in claims] == content["claims"]
 
 
 def test_a_single_seed_leaves_every_comparison_undecided():

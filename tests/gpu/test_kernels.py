@@ -50,13 +50,18 @@ def test_statistics_match_float64(rows, width, classes, dtype):
     logits = x.double() @ w.double().T + bias
     for found in (
         head_statistics(x, labels, w, logits=False),
-        head_statistics(x, labels, w, bias),
+        head_statistics(x, labels, w, logits=False, nearest_class=True),
+        head_statistics(x, labels, w, bias, nearest_class=True),
     ):
         total = angles.masked_fill(own, 0).sum(dim=1)
         torch.testing.assert_close(found.other_angle_total, total.float(), rtol=1e-6, atol=0)
         torch.testing.assert_close(found.target_angle, angles[own].float(), rtol=0, atol=2e-6)
         nearest = angles.masked_fill(own, math.inf).amin(dim=1)
         torch.testing.assert_close(found.nearest_other, nearest.float(), rtol=0, atol=2e-6)
+        if found.nearest_other_class is not None:
+            picked = angles.gather(1, found.nearest_other_class[:, None]).squeeze(1)
+            assert not bool((found.nearest_other_class == labels).any())
+            torch.testing.assert_close(picked, nearest, rtol=0, atol=2e-6)
     probs = logits.softmax(dim=1)
     others = probs.masked_fill(own, 0)
     expected = {
@@ -77,15 +82,28 @@ def test_statistics_match_float64(rows, width, classes, dtype):
     torch.testing.assert_close(picked, logits.amax(dim=1), rtol=0, atol=3e-4)
 
 
-def test_of_equal_logits_the_first_class_is_predicted():
+def test_of_equal_classes_the_first_is_predicted_and_the_nearest():
     from hardsight.kernels import head_statistics
 
     x, labels, w, _ = head(300, 512, 1_000, torch.bfloat16)
     w = w.repeat(3, 1)  # every class three times, in tiles of either group
-    found = head_statistics(x, labels + 2_000, w).prediction
-    others = found % 1_000 != labels  # the own class's logit is summed in another order
+    found = head_statistics(x, labels + 2_000, w, nearest_class=True)
+    others = found.prediction % 1_000 != labels  # the own class's is summed in another order
     assert int(others.sum()) > 100
-    assert int(found[others].max()) < 1_000
+    assert int(found.prediction[others].max()) < 1_000
+    assert int(found.nearest_other_class.max()) < 1_000
+
+
+def test_the_nearest_class_is_the_one_of_the_whole_matrix_of_angles():
+    from hardsight.kernels import head_statistics
+
+    for width in (512, 1_024):  # rows resident and streamed
+        x, labels, w, own = head(2_000, width, 5_000, torch.bfloat16)
+        expected = angles64(x.double(), w.double()).masked_fill(own, math.inf).argmin(dim=1)
+        for logits in (False, True):
+            found = head_statistics(x, labels, w, logits=logits, nearest_class=True)
+            # two classes can lie closer together than a float32 tells
+            assert int((found.nearest_other_class != expected).sum()) <= 2
 
 
 @pytest.mark.parametrize("width", [512, 1_024])
@@ -93,7 +111,8 @@ def test_a_single_class_has_no_other(width):
     from hardsight.kernels import head_statistics
 
     x, labels, w, _ = head(5, width, 1, torch.bfloat16)
-    found = head_statistics(x, labels, w)
+    found = head_statistics(x, labels, w, nearest_class=True)
+    assert torch.equal(found.nearest_other_class, torch.full((5,), -1, device="cuda"))
     assert torch.equal(found.other_probability, torch.zeros(5, device="cuda"))
     assert torch.equal(found.largest_other_logit, torch.full((5,), -math.inf, device="cuda"))
     torch.testing.assert_close(found.logsumexp, found.target_logit)

@@ -9,6 +9,11 @@ from hardsight.heads import capture, find_head
 from hardsight.models import load_model
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
 def batch(side: int) -> torch.Tensor:
     return torch.randn(2, 3, side, side, device="cuda")
 
@@ -20,6 +25,7 @@ def assert_explained(model: nn.Module, inputs, name: str) -> None:
     for enabled in (False, True):
         with (
             torch.no_grad(),
+            torch.backends.cudnn.flags(allow_tf32=False),  # heads that are convolutions
             torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled),
             capture(model, head) as forward,
         ):

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,11 +34,15 @@ def check(head, found):
     for name, (value, tolerance) in expected.items():
         torch.testing.assert_close(getattr(found, name), value.float(), **tolerance, msg=name)
     assert torch.equal(found.prediction, logits.argmax(dim=1))
+    nearest_class = angles.masked_fill(head.own, math.inf).argmin(dim=1)
+    assert torch.equal(found.nearest_other_class, nearest_class)
 
 
 def test_statistics_match_float64(make_head, rows, width, classes, dtype):
     head = make_head(rows, width, classes, dtype)
-    found = head_statistics(head.embeddings, head.labels, head.class_weights, head.bias)
+    found = head_statistics(
+        head.embeddings, head.labels, head.class_weights, head.bias, nearest_class=True
+    )
     check(head, found)
 
 
@@ -50,24 +55,46 @@ def test_statistics_match_float64_at_any_size(rows, width, classes):
     embeddings = torch.randn(rows, width, generator=generator)
     class_weights = torch.randn(classes, width, generator=generator)
     labels = torch.randint(classes, (rows,), generator=generator)
-    found = head_statistics(embeddings, labels, class_weights)
+    found = head_statistics(embeddings, labels, class_weights, nearest_class=True)
     logits = embeddings.double() @ class_weights.double().T
     torch.testing.assert_close(found.logsumexp, logits.logsumexp(dim=1).float(), **LOGIT)
     assert torch.equal(found.prediction, logits.argmax(dim=1))
+    cosines = logits / class_weights.double().norm(dim=1)
+    cosines.scatter_(1, labels[:, None], -math.inf)
+    picked = cosines.gather(1, found.nearest_other_class[:, None]).squeeze(1)
+    # with one value in an embedding whole sets of classes tie, up to rounding
+    torch.testing.assert_close(picked, cosines.amax(dim=1), rtol=1e-6, atol=1e-6)
 
 
 def test_angles_alone_equal_the_angles_of_all_statistics(make_head):
     head = make_head(20, 24, 70, torch.float32)
-    alone = head_statistics(head.embeddings, head.labels, head.class_weights, logits=False)
-    together = head_statistics(head.embeddings, head.labels, head.class_weights)
+    inputs = head.embeddings, head.labels, head.class_weights
+    alone = head_statistics(*inputs, logits=False, nearest_class=True)
+    together = head_statistics(*inputs, nearest_class=True)
     assert alone.logsumexp is None
-    for name in ("target_angle", "other_angle_total", "nearest_other"):
+    for name in ("target_angle", "other_angle_total", "nearest_other", "nearest_other_class"):
         assert torch.equal(getattr(alone, name), getattr(together, name))
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_the_nearest_class_is_found_only_if_asked_for(make_head, logits):
+    head = make_head(20, 24, 70, torch.float32)
+    inputs = head.embeddings, head.labels, head.class_weights
+    without = head_statistics(*inputs, logits=logits)
+    asked = head_statistics(*inputs, logits=logits, nearest_class=True)
+    assert without.nearest_other_class is None
+    assert asked.nearest_other_class is not None
+    for name in set(without._fields) - {"nearest_other_class"}:
+        first, second = getattr(without, name), getattr(asked, name)
+        assert first is second is None or torch.equal(first, second), name
 
 
 def test_a_single_class_has_no_other(make_head):
     head = make_head(4, 8, 1, torch.float32)
-    found = head_statistics(head.embeddings, head.labels, head.class_weights, head.bias)
+    found = head_statistics(
+        head.embeddings, head.labels, head.class_weights, head.bias, nearest_class=True
+    )
+    assert torch.equal(found.nearest_other_class, torch.full((4,), -1))
     assert torch.equal(found.other_angle_total, torch.zeros(4))
     assert torch.equal(found.nearest_other, torch.full((4,), math.inf))
     assert torch.equal(found.largest_other_logit, torch.full((4,), -math.inf))
@@ -79,10 +106,12 @@ def test_a_single_class_has_no_other(make_head):
 def test_strided_inputs_give_what_contiguous_ones_give(make_head):
     head = make_head(20, 24, 40, torch.float32)
     x, w = head.embeddings, head.class_weights
-    expected = head_statistics(x, head.labels, w, head.bias)
+    expected = head_statistics(x, head.labels, w, head.bias, nearest_class=True)
     wide = torch.zeros(20, 48)
     wide[:, ::2] = x
-    found = head_statistics(wide[:, ::2], head.labels, w.T.contiguous().T, head.bias)
+    found = head_statistics(
+        wide[:, ::2], head.labels, w.T.contiguous().T, head.bias, nearest_class=True
+    )
     for name, value in expected._asdict().items():
         assert torch.equal(getattr(found, name), value), name
 
@@ -108,6 +137,13 @@ def test_equal_logits_are_predicted_as_their_first_class():
     labels = torch.tensor([0, 40, 99])
     found = head_statistics(torch.ones(3, 4), labels, class_weights)
     assert torch.equal(found.prediction, torch.zeros(3, dtype=torch.long))
+
+
+def test_of_equal_angles_the_nearest_class_is_the_first_that_is_another():
+    class_weights = torch.ones(100, 4) * 2.0 ** (torch.arange(100)[:, None] % 8)
+    labels = torch.tensor([0, 40, 99])
+    found = head_statistics(torch.full((3, 4), 2.0), labels, class_weights, nearest_class=True)
+    assert torch.equal(found.nearest_other_class, torch.tensor([1, 0, 0]))
 
 
 def test_the_probability_of_other_classes_does_not_cancel():

@@ -31,12 +31,13 @@ class Hopper:
 driver.set_active(Hopper())
 from hardsight.kernels import _hopper, _hopper_launch
 
-kind, mode, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kind, mode, width = sys.argv[1], sys.argv[2].removesuffix("+class"), int(sys.argv[3])
+nearest = sys.argv[2].endswith("+class")
 x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
 values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
 flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
 if kind == "over_classes":
-    ring = _hopper_launch.over_classes_ring(mode, width)
+    ring = _hopper_launch.over_classes_ring(mode, width, nearest=nearest)
 else:
     ring = _hopper_launch.slopes_ring(width)
 common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
@@ -46,7 +47,7 @@ x, w = _hopper_launch._rows_descriptor(x, ring), _hopper_launch._descriptor(w, (
 rest = (values, values, values, labels, flags)
 if kind == "over_classes":
     rest += (values, labels.int(), 256, 512, 2, 1, 2, 1.0)
-    common["PARTS"] = ring.parts
+    common |= {"PARTS": ring.parts, "NEAREST": nearest}
 else:
     rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
 compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
@@ -59,7 +60,8 @@ print("compiled", kind)
 
 KERNELS = [  # rows resident and streamed, a tile whole and in quarters
     ("over_classes", "angles", 512),
-    ("over_classes", "head", 1024),
+    ("over_classes", "angles+class", 512),
+    ("over_classes", "head+class", 1024),
     ("slopes", "angular", 512),
     ("slopes", "linear", 1024),
 ]

@@ -130,6 +130,33 @@ def test_many_examples_of_one_class_all_reach_its_gradient(make_head, angles64):
     assert relative_error(w.grad, expected) < 1e-5
 
 
+# labels of 300 examples: one class; shares that end inside runs of 64 and at their ends; one that
+# is no class before the others and after them
+SHARES = [[300], [64, 64, 172], [1, 127, 128, 44], [63, 2, 190, 45], [10] * 29 + [10]]
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=str)
+@pytest.mark.parametrize("first", [-1, 0], ids=["some-ignored", "all-classes"])
+def test_classes_with_many_examples_are_summed_in_runs(angles64, shares, first):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.repeat_interleave(torch.arange(first, first + len(shares)), torch.tensor(shares))
+    labels = labels[torch.randperm(300, generator=generator)]
+    x = torch.randn(300, 5, generator=generator)
+    w = torch.randn(30, 5, generator=generator)
+    pull = torch.randn(300, generator=generator)
+    gathered = torch.randn(30, 5, generator=generator)
+    w64 = w.double().requires_grad_()
+    known = labels >= 0
+    angles = angles64(x.double(), w64)[torch.arange(300), labels]
+    (own,) = torch.autograd.grad((-angles * pull * known).sum(), w64)
+    from hardsight.kernels import _launch
+
+    w_inverse = 1 / w.norm(dim=1)
+    tangent = gathered - (gathered * w).sum(dim=1, keepdim=True) * w * w_inverse[:, None] ** 2
+    _launch.finish_weights(gathered, x, labels, w, w_inverse, pull)
+    torch.testing.assert_close(gathered, tangent + own.float(), rtol=1e-5, atol=2e-5)
+
+
 def test_an_aligned_example_has_a_finite_gradient_and_none_from_its_own_class():
     w = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], requires_grad=True)
     x = torch.tensor([[2.0, 0.0, 0.0]], requires_grad=True)
@@ -229,7 +256,7 @@ def test_the_operators_pass_the_checks_of_torch(make_head):
     )
     torch.library.opcheck(
         ops.head_statistics.default,
-        (x.detach(), head.labels, w.detach(), head.bias, True),
+        (x.detach(), head.labels, w.detach(), head.bias, True, True),
         test_utils=checks,
     )
 
@@ -261,9 +288,9 @@ def test_a_label_that_is_no_class_gives_nan_where_nothing_checks_it(make_head, w
     found.sum().backward()
     assert x.grad[:3].isfinite().all()
     statistics = torch.ops.hardsight.head_statistics(
-        head.embeddings, labels, head.class_weights, None, True
+        head.embeddings, labels, head.class_weights, None, True, False
     )
-    for place in (0, 3, 4):  # target angle, log-sum-exp, target logit
+    for place in (0, 4, 5):  # target angle, log-sum-exp, target logit
         assert torch.equal(statistics[place].isnan(), torch.arange(10) == 3)
 
 

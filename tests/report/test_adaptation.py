@@ -165,10 +165,10 @@ def test_what_is_no_adaptation_is_refused(tmp_path):
     with pytest.raises(MissingDataError, match="no finished adaptation"):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(DataError, match="no result of an adaptation"):
+    with pytest.raises(DataError, match="is no finished adaptation: "):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text('{"history": []}')
-    with pytest.raises(DataError, match="no result of an adaptation"):
+    with pytest.raises(DataError, match="is no finished adaptation; make one"):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({**RESULT, "format": 2}))
     with pytest.raises(DataError, match="has format 2, this version reads 1"):

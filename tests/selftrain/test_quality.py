@@ -77,3 +77,47 @@ def test_quality_refuses_what_does_not_fit():
         selection_quality(labels, num_classes=2, true_labels=torch.tensor([0, 1, 1]))
     with pytest.raises(LabelError, match=r"in \[-1, 1\), got values from 0 to 1"):
         selection_quality(labels, num_classes=1)
+
+
+KINDS = {
+    "list": lambda tensor: tensor.tolist(),
+    "array": lambda tensor: tensor.numpy(),
+    "read-only": lambda tensor: np.frombuffer(
+        tensor.numpy().tobytes(), tensor.numpy().dtype
+    ).reshape(tensor.shape),
+    "other byte order": lambda tensor: tensor.numpy().astype(tensor.numpy().dtype.newbyteorder()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quality_of_arrays_and_lists_is_that_of_tensors(kind):
+    make, cast = torch.Generator().manual_seed(0), KINDS[kind]
+    labels, truth = torch.randint(-1, 3, (9,), generator=make), torch.arange(9) % 3
+    embeddings = torch.randn(9, 2, generator=make, dtype=torch.float64)
+    given = {
+        "true_labels": truth,
+        "probs": torch.softmax(embeddings @ AXES.double().T, 1),
+        "embeddings": embeddings,
+        "class_weights": AXES.double(),
+    }
+    wanted = selection_quality(labels, num_classes=3, **given)
+    got = selection_quality(
+        cast(labels), num_classes=3, **{name: cast(value) for name, value in given.items()}
+    )
+    assert got.mean_avh == pytest.approx(wanted.mean_avh)
+    assert got.mean_confidence == pytest.approx(wanted.mean_confidence)
+    assert got.true_positive_rate == wanted.true_positive_rate
+    assert got.right.tolist() == wanted.right.tolist()
+
+
+def test_quality_says_what_labels_and_matrices_must_be():
+    with pytest.raises(LabelError, match=r"expected labels to be integers, got torch.float64"):
+        selection_quality([0.5, 1.0], num_classes=2)
+    with pytest.raises(LabelError, match="expected true_labels to be integers"):
+        selection_quality([0, 1], num_classes=2, true_labels=torch.tensor([0.0, 1.0]))
+    with pytest.raises(ShapeError, match=r"expected probs to be a matrix, got \[2\]"):
+        selection_quality([0, 1], num_classes=2, probs=np.ones(2))
+    with pytest.raises(ShapeError, match=r"expected labels \[N\], got \[1, 2\]"):
+        selection_quality([[0, 1]], num_classes=2)
+    with pytest.raises(ShapeError, match=r"probs to be numbers of at most 64 bits, got .*astype"):
+        selection_quality([0, 1], num_classes=2, probs=np.array([["a"], ["b"]]))

@@ -13,7 +13,14 @@ from hardsight.errors import (
     ShapeError,
     UnknownNameError,
 )
-from hardsight.selftrain import RULES, pseudo_labels, select, soft_pseudo_labels
+from hardsight.selftrain import (
+    RULES,
+    class_thresholds,
+    pseudo_labels,
+    select,
+    selection_quality,
+    soft_pseudo_labels,
+)
 
 
 def made_up(n=400, classes=7, width=5, seed=0, sharpness=3.0):
@@ -418,3 +425,40 @@ def test_lists_are_taken_as_well():
             [[0.9, 0.1], [0.4, 0.6]], portion=1.0, rule=rule, embeddings=rows, class_weights=rows
         )
         assert found.tolist() == [0, 1]
+
+
+def test_soft_labels_of_arrays_and_lists_are_those_of_tensors():
+    probs, thresholds = torch.tensor([[0.6, 0.4], [0.1, 0.9]]), torch.tensor([0.5, 0.8])
+    wanted = soft_pseudo_labels(probs, thresholds)
+    torch.testing.assert_close(soft_pseudo_labels(probs.numpy(), thresholds.numpy()), wanted)
+    listed = soft_pseudo_labels(probs.tolist(), thresholds.tolist())
+    torch.testing.assert_close(listed, wanted, check_dtype=False)
+    swapped = probs.numpy().astype(">f4")
+    torch.testing.assert_close(soft_pseudo_labels(swapped, thresholds), wanted)
+
+
+def test_angles_of_arrays_in_another_byte_order_are_those_of_tensors():
+    probs, embeddings, weights = made_up(12, 3, 4)
+    wanted = pseudo_labels(
+        probs, portion=0.5, rule="avc", embeddings=embeddings, class_weights=weights
+    )
+    swapped = {"embeddings": embeddings.numpy().astype(">f4"),
+               "class_weights": weights.numpy().astype(">f4")}  # fmt: skip
+    assert pseudo_labels(probs, portion=0.5, rule="avc", **swapped).tolist() == wanted.tolist()
+
+
+@pytest.mark.skipif(np.longdouble(0).itemsize == 8, reason="long double is float64 here")
+def test_longer_floats_than_torch_has_are_refused_with_what_to_convert_them_to():
+    probs = np.full((4, 2), 0.5, dtype=np.longdouble)
+    said = r"expected probs to be numbers of at most 64 bits, got \S+; .*astype\('float64'\)"
+    with pytest.raises(ShapeError, match=said):
+        soft_pseudo_labels(probs, [0.5, 0.5])
+    with pytest.raises(ShapeError, match=said):
+        select(probs, portion=0.5)
+    with pytest.raises(ShapeError, match=said):
+        selection_quality([0, 1, 0, 1], num_classes=2, probs=probs)
+    with pytest.raises(ShapeError, match="expected confidence to be numbers of at most 64 bits"):
+        class_thresholds(probs[:, 0], np.zeros(4, dtype=int), 2, portion=0.5)
+    with pytest.raises(ShapeError, match="expected embeddings to be numbers of at most 64 bits"):
+        select(probs.astype(float), portion=0.5, rule="avc", embeddings=probs,
+               class_weights=np.eye(2))  # fmt: skip

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from hardsight.errors import DataError
+from hardsight.tracking import HardnessTracker
 from hardsight.tracking._epoch import EpochRules, epoch_columns
 from hardsight.tracking._measures import MEASURES, Rows, joined
 
@@ -77,6 +78,24 @@ def test_a_state_that_one_rank_cannot_load_is_refused_on_both(tmp_path, case, ex
     two_ranks(tmp_path, case)
     for rank in range(2):
         assert (tmp_path / f"error-{rank}").read_text().startswith(expected)
+
+
+@pytest.mark.parametrize("case", ["both record", "rank 1 idle"])
+def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(tmp_path, case):
+    earlier = HardnessTracker(N, folder=tmp_path / "dynamics")
+    earlier.update([0], torch.ones(1, 4), torch.ones(1, 3), [0], class_weights=torch.ones(3, 4))
+    earlier.end_epoch()
+    two_ranks(tmp_path, case)
+    said = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert said[0].startswith(f"RunExistsError: {tmp_path / 'dynamics'} holds 1 epochs already")
+
+
+def test_a_rank_without_rows_does_not_keep_the_other_waiting(tmp_path):
+    two_ranks(tmp_path, "rank 1 idle")
+    seen = torch.load(tmp_path / "result", weights_only=True)["seen"]
+    assert not list(tmp_path.glob("error-*"))
+    assert 0 < int(seen.sum()) < 2 * N  # what rank 1 would have seen is missing
 
 
 def rows(*ranks):

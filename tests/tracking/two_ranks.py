@@ -70,7 +70,7 @@ def main(rank: int, folder: Path, case: str) -> None:
                 tracker.load_state_dict(shared[0])
                 rest = [batch for place, batch in enumerate(loader) if place >= 1]
                 record(tracker, rest, weights, epoch, start=1)
-            else:
+            elif case != "rank 1 idle" or rank == 0:
                 record(tracker, loader, weights, epoch)
             tracker.end_epoch()
         if rank == 0:

@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
 
 import hardsight as hs
 from hardsight.errors import RunExistsError, RunMismatchError
+from hardsight.models import load_model
+from hardsight.run import _adapt_rounds
 
 
 class Died(BaseException):
@@ -115,8 +118,6 @@ def test_a_finished_run_is_read_again_without_training(
     net, source, target, settings, tmp_path, monkeypatch
 ):
     first = hs.adapt(net, source, target, out=tmp_path / "run", **settings)
-    from hardsight.run import _adapt_rounds
-
     monkeypatch.setattr(_adapt_rounds, "fit", None)
     again = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
     assert again.runs["cbst"].rounds == first.runs["cbst"].rounds
@@ -131,8 +132,6 @@ def test_only_the_last_models_weights_are_kept_where_asked_and_a_run_still_conti
     whole = hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
     kept = sorted(file.parent.name for file in tmp_path.glob("whole/cbst/*/model.safetensors"))
     assert kept == ["round-03"]
-    from hardsight.run import _adapt_rounds
-
     out, plain = tmp_path / "cut", _adapt_rounds.fit
     calls = []
 
@@ -150,6 +149,60 @@ def test_only_the_last_models_weights_are_kept_where_asked_and_a_run_still_conti
     assert outcome(out) == outcome(tmp_path / "whole")
     for name, value in whole.runs["cbst"].state.items():
         torch.testing.assert_close(again.runs["cbst"].state[name], value, rtol=0, atol=0)
+
+
+def make_module(net):
+    torch.manual_seed(3)
+    return load_model(net).model
+
+
+@pytest.mark.parametrize("pretrain", [0, 2])
+def test_a_module_that_was_half_trained_in_place_continues_from_where_the_run_began(
+    net, source, target, settings, tmp_path, monkeypatch, pretrain
+):
+    settings |= {"pretrain": pretrain}
+    whole = hs.adapt(make_module(net), source, target, out=tmp_path / "whole", **settings)
+    module, out = make_module(net), tmp_path / "cut"
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(_adapt_rounds.Round, "completed", died)  # after the first round's training
+        with pytest.raises(Died):
+            hs.adapt(module, source, target, out=out, **settings)
+    assert not torch.equal(module.state_dict()["0.weight"], before["0.weight"])
+    again = hs.adapt(module, source, target, out=out, resume=True, **settings)
+    assert again.runs["cbst"].rounds[0] == whole.runs["cbst"].rounds[0]
+    assert outcome(out) == outcome(tmp_path / "whole")
+    once_more = hs.adapt(module, source, target, out=out, resume=True, **settings)
+    assert once_more.runs["cbst"].rounds == again.runs["cbst"].rounds
+
+
+def died(*args):
+    raise Died
+
+
+def test_a_module_of_other_layers_cannot_continue_a_run_and_stays_as_it_was(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rule": "source-only", "pretrain": 0}
+    hs.adapt(make_module(net), source, target, out=tmp_path / "run", **settings)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    before = other[1].weight.clone()
+    with pytest.raises(RunMismatchError, match=r"cannot be continued with this module.*layers"):
+        hs.adapt(other, source, target, out=tmp_path / "run", resume=True, **settings)
+    torch.testing.assert_close(other[1].weight, before, rtol=0, atol=0)
+
+
+def test_a_module_keeps_its_weights_where_the_settings_are_those_of_another_run(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rule": "source-only", "pretrain": 0}
+    hs.adapt(make_module(net), source, target, out=tmp_path / "run", **settings)
+    module = load_model(net).model
+    before = module[0].weight.clone()
+    with pytest.raises(RunMismatchError, match=r"portion = 0.3 instead of 0.4"):
+        hs.adapt(module, source, target, out=tmp_path / "run", resume=True,
+                 **{**settings, "portion": 0.4})  # fmt: skip
+    torch.testing.assert_close(module[0].weight, before, rtol=0, atol=0)
 
 
 def test_changed_target_data_between_two_steps_is_an_error(net, source, target, settings, tmp_path):

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.data import MemorySource
@@ -31,7 +32,7 @@ from hardsight.errors import (
     RunExistsError,
     RunMismatchError,
 )
-from hardsight.models import load_model
+from hardsight.models import SmallCNN, load_model
 from hardsight.run import _train_records
 from hardsight.run._train_setup import split_rows
 from hardsight.run.evaluate import evaluate
@@ -624,6 +625,54 @@ def test_a_model_that_states_its_normalisation_is_trained_with_it(tmp_path):
     table = {"name": source, "mean": (0.5,)}
     stated = hs.train(model, table, out=tmp_path / "stated", epochs=1, device="cpu")
     assert (stated.preprocessing.mean, stated.preprocessing.std) == ((0.5,), (0.125,))
+
+
+def coloured(channels):
+    shape = (40, 8, 8) if channels == 1 else (40, 8, 8, channels)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    return MemorySource(pixels, np.arange(40) % 2)
+
+
+@pytest.mark.parametrize("stated", [("mean",), ("std",), ("mean", "std")])
+def test_three_means_do_not_make_grey_images_rgb_behind_the_users_back(tmp_path, stated):
+    table = {"name": coloured(1), **dict.fromkeys(stated, (0.5, 0.5, 0.5))}
+    expected = rf"{stated[0]} of the recipe has 3 values.*1 channel; .*set channels = 3 or 1"
+    with pytest.raises(OptionError, match=expected):
+        hs.train("small_cnn", table, out=tmp_path / "run", epochs=1, device="cpu")
+    table["channels"] = 3  # the step that the error names
+    done = hs.train("small_cnn", table, out=tmp_path / "run", epochs=1, device="cpu")
+    assert done.preprocessing.channels == 3
+
+
+def test_one_mean_serves_all_channels_and_leaves_the_colours(tmp_path):
+    table = {"name": coloured(3), "mean": (0.5,)}
+    done = hs.train("small_cnn", table, out=tmp_path / "run", epochs=1, device="cpu")
+    assert (done.preprocessing.channels, done.preprocessing.mean) == (3, (0.5,))
+    assert len(done.preprocessing.std) == 3
+    assert len(hs.score(done.folder, coloured(3), device="cpu")) == 40
+
+
+def test_three_means_do_not_widen_the_tensors_of_a_users_dataset(tmp_path):
+    data = TensorDataset(torch.rand(40, 1, 8, 8), torch.arange(40) % 2)
+    table = {"name": data, "mean": (0.5, 0.5, 0.5)}
+    with pytest.raises(OptionError, match=r"mean of the recipe has 3 values.*1 channel"):
+        hs.train("small_cnn", table, out=tmp_path / "run", epochs=1, device="cpu")
+
+
+def test_a_model_with_three_means_asks_for_three_channels_of_grey_images(tmp_path):
+    model = SmallCNN(channels=3, num_classes=2)
+    model.preprocessing = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+    with pytest.raises(OptionError, match=r"mean of the model has 3 values.*set channels = 3"):
+        hs.train(model, coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+    table = {"name": coloured(1), "channels": 3}
+    done = hs.train(model, table, out=tmp_path / "run", epochs=1, device="cpu")
+    assert (done.preprocessing.channels, len(done.preprocessing.mean)) == (3, 3)
+
+
+def test_a_model_for_other_channels_is_refused_before_the_first_step(tmp_path):
+    expected = r"SmallCNN cannot take images \[1, 8, 8\].*but got 1 channels.*set channels or size"
+    with pytest.raises(ModelError, match=expected):
+        hs.train(SmallCNN(channels=3), coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
 
 
 def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path):
