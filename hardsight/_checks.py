@@ -7,10 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hardsight.errors import LabelError, ShapeError
+from hardsight.errors import LabelError, ShapeError, TensorError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def check_tensors(**values: object) -> None:
+    """Raise unless every value is a tensor.
+
+    Raises:
+        TensorError: one is not, such as a numpy array.
+    """
+    import torch
+
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            raise TensorError(
+                f"expected {name} to be a torch.Tensor, got {type(value).__name__}; "
+                f"pass torch.as_tensor({name})"
+            )
 
 
 def check_rows(**tensors: Tensor) -> None:
@@ -18,7 +34,9 @@ def check_rows(**tensors: Tensor) -> None:
 
     Raises:
         ShapeError: the tensors differ in length, or one has no rows at all to count.
+        TensorError: one is no tensor.
     """
+    check_tensors(**tensors)
     if any(tensor.ndim == 0 for tensor in tensors.values()) or (
         len({tensor.shape[0] for tensor in tensors.values()}) > 1
     ):
@@ -28,6 +46,7 @@ def check_rows(**tensors: Tensor) -> None:
 
 def check_matrix(**tensors: Tensor) -> None:
     """Raise unless every tensor is a floating-point matrix of at least one column."""
+    check_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim != 2:
             raise ShapeError(f"expected {name} to have 2 dimensions, got {list(tensor.shape)}")
@@ -51,6 +70,7 @@ def check_width(embeddings: Tensor, class_weights: Tensor) -> None:
 
 def check_indices(labels: Tensor) -> None:
     """Raise unless labels are a vector of integers, of whatever value."""
+    check_tensors(labels=labels)
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():

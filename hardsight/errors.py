@@ -13,6 +13,10 @@ class ShapeError(HardsightError, ValueError):
     """Tensors or arrays do not fit each other."""
 
 
+class TensorError(HardsightError, TypeError):
+    """An array, a list or something else came where a tensor is needed."""
+
+
 class LabelError(HardsightError, ValueError):
     """A label is outside ``[0, C)`` or is not an integer."""
 

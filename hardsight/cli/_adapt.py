@@ -90,6 +90,8 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
         given |= {"source.root": root, "target.root": root}
     nested = {_NESTED.get(name, name): value for name, value in given.items()}
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in nested.items())
+    if config is None:
+        _check_named((*overrides, *pairs))
     settings = AdaptConfig.load(config, (*overrides, *pairs))
     try:
         result = run_adapt(settings)
@@ -99,6 +101,13 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
         ) from None
     page = write_adaptation(result.folder)
     _print_result(result, page)
+
+
+def _check_named(pairs: tuple[str, ...]) -> None:
+    named = {pair.split("=")[0].split(".")[0] for pair in pairs}
+    missing = [f"--{key}" for key in ("model", "source", "target", "out") if key not in named]
+    if missing:
+        raise click.UsageError(f"name {', '.join(missing)}, or a CONFIG file that does")
 
 
 def _print_result(result: Any, page: Path) -> None:
@@ -118,21 +127,27 @@ def _table(rule: str, run: Any) -> Table:
 
     table = Table(title=rule, title_justify="left")
     columns = ("round", "portion", "selected", "right", "confidence", "accuracy", "class mean")
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for record in run.rounds:
-        quality, seen = record.get("quality") or {}, record["evaluation"] or {}
-        rate = quality.get("true_positive_rate") or {}
-        table.add_row(
-            "source" if record["round"] == 0 else str(record["round"]),
-            _share(record.get("portion")),
-            f"{quality['selected']:,}" if quality else "",
-            _share(rate.get("value")),
-            _number(quality.get("mean_confidence")),
-            _share(seen.get("accuracy")),
-            _share(seen.get("mean_class_accuracy")),
-        )
+    rows = [_row(record) for record in run.rounds]
+    told = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    for at in told:  # without labels of the target nothing is right or wrong
+        table.add_column(columns[at], justify="right")
+    for row in rows:
+        table.add_row(*(row[at] for at in told))
     return table
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    quality, seen = record.get("quality") or {}, record["evaluation"] or {}
+    rate = quality.get("true_positive_rate") or {}
+    return (
+        "source" if record["round"] == 0 else str(record["round"]),
+        _share(record.get("portion")),
+        f"{quality['selected']:,}" if quality else "",
+        _share(rate.get("value")),
+        _number(quality.get("mean_confidence")),
+        _share(seen.get("accuracy")),
+        _share(seen.get("mean_class_accuracy")),
+    )
 
 
 def _notes(run: Any) -> list[str]:

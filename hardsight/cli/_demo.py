@@ -69,7 +69,7 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     for page in pages:
         console.print(f"  {page}", soft_wrap=True)
     folder = result.folder
-    console.print("\nnext, the same on your own model and data:")
+    console.print("\nnext, the same by hand; put your own model and data in place of these:")
     console.print(
         f"  hardsight score --model hardsight.models:SmallCNN "
         f"--weights {folder}/model.safetensors --data {folder}/train.npz --out my-run\n"

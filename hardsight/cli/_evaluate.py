@@ -8,8 +8,8 @@ import click
 from hardsight.cli._options import names, pixel_options, work_options
 
 _EPILOG = """\b
-A model is [NAME=]SPEC[@WEIGHTS], with SPEC one of package.module:factory, file.py:factory,
-timm:NAME, torchvision:NAME or hf:NAME.
+A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
+resnet18, package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME.
 
 \b
 Examples:

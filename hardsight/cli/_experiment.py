@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from hardsight.cli._tables import print_table
+
 _EPILOG = """\b
 Examples:
   hardsight experiment list
@@ -77,15 +79,10 @@ def run(name: str, out: str | None, **options: Any) -> None:
 
 
 def _print_table(console: Any, table: Any) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from hardsight.experiments import said
 
-    columns = [escape(column) for column in table.columns]
-    grid = Table(*columns, title=escape(table.title), title_justify="left")
-    for row in table.rows:
-        grid.add_row(*(escape(said(cell)) for cell in row))
-    console.print(grid)
+    rows = ([said(cell) for cell in row] for row in table.rows)
+    print_table(console, table.title, table.columns, rows)
     if table.note:
         console.print(table.note, style="dim", markup=False)
+    console.print()

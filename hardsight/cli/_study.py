@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hardsight.cli._options import floats, names, pixel_options, work_options
+from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,18 +159,12 @@ def _print(tables: Sequence[StudyTable], folder: Path) -> None:
     """The tables on the terminal, and where everything lies."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from hardsight.report import write_study
 
     console = Console(highlight=False)
     for one in tables:
-        shown = Table(title=escape(one.title), title_justify="left", title_style="bold")
-        for column in one.columns:
-            shown.add_column(escape(column), overflow="fold")
-        for row in one.rows:
-            shown.add_row(*(escape(cell) for cell in row))
-        console.print(shown)
+        print_table(console, one.title, one.columns, one.rows)
         if one.note:
             console.print(escape(one.note), style="dim", soft_wrap=True)
         console.print()

@@ -96,6 +96,8 @@ def load_from_hub(name: str, split: str | None) -> Any:
     import datasets
 
     path, _, config = name.partition(":")
+    if not path:
+        raise DataError(f"expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG, got 'hub:{name}'")
     try:
         if split is None:
             split = _only_split(datasets.get_dataset_split_names(path, config or None), name)
@@ -106,7 +108,8 @@ def load_from_hub(name: str, split: str | None) -> Any:
         raise MissingDataError(f"no dataset hub:{name}: {_first_line(err)}") from err
     except Exception as err:  # the hub, its cache and its builders raise almost anything
         raise DataError(
-            f"cannot load hub:{name} with split={split!r}: {type(err).__name__}: {_first_line(err)}"
+            f"cannot load hub:{name} with split={split!r}: {type(err).__name__}: "
+            f"{_first_line(err)}; check the name, the split and the network"
         ) from err
 
 

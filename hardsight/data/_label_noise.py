@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.data._labels import check_range
-from hardsight.errors import OptionError
+from hardsight.errors import LabelError, OptionError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ _PURPOSE = 0x1ABE1  # of these draws alone: they shift no other, and no other sh
 
 
 def with_label_errors(
-    labels: NDArray[np.int64],
+    labels: ArrayLike,
     *,
     num_classes: int,
     share: float,
@@ -66,7 +66,7 @@ def with_label_errors(
         raise OptionError(
             f"expected share in [0, 1] and at least 2 classes, got {share} and {num_classes}"
         )
-    check_range(labels, num_classes)
+    labels = _indices(labels, num_classes)
     draw = np.random.default_rng([seed, _PURPOSE])
     count = round(share * len(labels))
     wrong = np.zeros(len(labels), bool)
@@ -83,7 +83,7 @@ def with_label_errors(
 
 
 def with_transitions(
-    labels: NDArray[np.int64], transitions: ArrayLike, *, seed: int
+    labels: ArrayLike, transitions: ArrayLike, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     r"""Labels drawn anew, each by the row of its class in a transition matrix.
 
@@ -117,9 +117,19 @@ def with_transitions(
         raise OptionError(
             f"expected every row of transitions to sum to 1, got {matrix[row].sum():g} in row {row}"
         )
-    check_range(labels, len(matrix))
+    labels = _indices(labels, len(matrix))
     changed = _drawn(matrix[labels], np.random.default_rng([seed, _PURPOSE]))
     return changed, changed != labels
+
+
+def _indices(labels: ArrayLike, num_classes: int) -> NDArray[np.int64]:
+    found = np.asarray(labels)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise LabelError(
+            f"expected labels to be class indices [N], got {found.dtype} {list(found.shape)}"
+        )
+    check_range(found, num_classes)
+    return found.astype(np.int64)
 
 
 def _weights(towards: Mapping[int, int] | ArrayLike, num_classes: int) -> NDArray[np.float64]:

@@ -54,7 +54,8 @@ def class_indices(
     if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
-            "an example's class with the others"
+            "an example's class with the others: where the model knows more, name them all by "
+            "classes=[...] (--classes)"
         )
     return indices, known
 

@@ -278,7 +278,11 @@ def _arrays(
     if labels is None:
         stored = first(*_LABEL_NAMES)
         if stored is None:
-            raise DataError(f"{text} holds no labels; pass labels=FILE or the labels themselves")
+            names = ", ".join(name for name in arrays if name)
+            raise DataError(
+                f"{text} holds no labels; pass labels=FILE or the labels themselves"
+                + (f", or name them labels: its arrays are {names}" if names else "")
+            )
         labels = stored.whole()
     ids, alone = first("ids", "id"), arrays.get("")
     ids_array = None if ids is None else ids.whole()
@@ -338,6 +342,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
+    if hasattr(data, "without_index"):  # wrapped for a tracker; a table numbers its rows itself
+        data = data.without_index()
     name = type(data).__name__
     if _is_source(data):
         _images_only(options)
@@ -352,6 +358,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     loading = Loading()
     if isinstance(data, DataLoader):
         loading, data = _loading(data), data.dataset
+        if loading.collate is None and hasattr(data, "without_index"):
+            data = data.without_index()
     if isinstance(data, IterableDataset) or _is_streamed(data):
         return StreamSource(data, classes=options.classes, loading=loading)
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")

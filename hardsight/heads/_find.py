@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import AmbiguousHeadError, NonFiniteError
+from hardsight.errors import AmbiguousHeadError, HeadNotFoundError, NonFiniteError
 from hardsight.heads._explain import explanation
 from hardsight.heads._head import Head, Reading
 from hardsight.heads._layers import (
@@ -53,7 +53,7 @@ def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) 
 
     Raises:
         AmbiguousHeadError: more than one layer fits.
-        HeadNotFoundError: no layer fits, or ``name`` is no linear layer.
+        HeadNotFoundError: no layer fits, ``name`` is no linear layer, or the model is TorchScript.
         HeadMismatchError: layers have the right shape, but do not give the logits.
         ModelError: the forward pass fails, or returns no logits ``[B, C]``.
 
@@ -63,6 +63,11 @@ def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) 
         Head('2', 3 classes, width 8, bias)
     """
     inner = unwrapped(model)
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise HeadNotFoundError(
+            "the layers of a TorchScript module cannot be watched; pass the nn.Module it was made "
+            "from, or score stored embeddings and class weights"
+        )
     check_initialised(inner)
     layers = candidates(inner) if name is None else {name: layer_named(inner, name)}
     with evaluating(inner):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_rows, check_width
+from hardsight._checks import check_rows, check_tensors, check_width
 from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
 from hardsight.losses._logits import cross_entropy_curve, logit_loss
@@ -153,7 +153,10 @@ def avh_logits(
     check_width(embeddings, class_weights)
     embeddings, class_weights = widen_together(embeddings, class_weights)
     angles = pairwise_angles(embeddings, class_weights)
-    if labels is None or labels.is_floating_point():
+    if labels is None:
+        return -scale * angles
+    check_tensors(labels=labels)
+    if labels.is_floating_point():
         return -scale * angles
     check_rows(embeddings=embeddings, labels=labels)
     if labels.ndim != 1:

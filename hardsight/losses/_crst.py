@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor
 
+from hardsight._checks import check_tensors
 from hardsight.errors import OptionError, ShapeError
 from hardsight.geometry import widen
 from hardsight.losses._logits import classes_last
@@ -103,6 +104,7 @@ def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.
 
 
 def _floating_classes_last(logits: Tensor) -> Tensor:
+    check_tensors(logits=logits)
     if not logits.is_floating_point() or logits.ndim == 0 or not logits.shape[logits.ndim > 1]:
         raise ShapeError(
             "expected floating-point logits [N, C], [N, C, ...] or [C] of at least one class, got "

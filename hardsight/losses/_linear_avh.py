@@ -67,8 +67,8 @@ def linear_avh_loss(
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
-    twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
+    twin = pick_impl(impl, twins, embeddings, class_weights)
     log_odds = twin(embeddings, own, class_weights, scale)
     if margin_rad != 0:
         log_odds = log_odds - scale * margin_rad

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import check_rows, check_width, is_traced
+from hardsight._checks import check_rows, check_tensors, check_width, is_traced
 from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen, widen_together
 from hardsight.kernels import fused_inputs, linear_log_odds
@@ -80,12 +80,9 @@ def linear_encouraging_loss(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
     )
     twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
-    twin = pick_impl(impl, twins, embeddings, class_weights)
     kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
-    if bias is not None and list(bias.shape) != [class_weights.shape[0]]:
-        raise ShapeError(
-            f"expected one bias per class, [{class_weights.shape[0]}], got {list(bias.shape)}"
-        )
+    twin = pick_impl(impl, twins, embeddings, class_weights)
+    _check_bias(bias, class_weights.shape[0])
     log_odds = twin(embeddings, own, class_weights, bias)
     return log_odds_loss(curve, log_odds, kept, own, weight, class_weights, reduction, check_finite)
 
@@ -210,6 +207,14 @@ def _log_odds_torch(
         own = own + bias[labels]
     own = own.masked_fill(labels < 0, math.nan)  # on a GPU nobody looked; -1 was the last class
     return own - other_logsumexp(_chunk_logits, embeddings, labels, class_weights, bias)
+
+
+def _check_bias(bias: Tensor | None, num_classes: int) -> None:
+    if bias is None:
+        return
+    check_tensors(bias=bias)
+    if list(bias.shape) != [num_classes]:
+        raise ShapeError(f"expected one bias per class, [{num_classes}], got {list(bias.shape)}")
 
 
 def _chunk_logits(rows: Tensor, class_weights: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hardsight._checks import check_labels, is_traced
+from hardsight._checks import check_labels, check_tensors, is_traced
 from hardsight.errors import LabelError, OptionError, ShapeError
 from hardsight.geometry import widen
 from hardsight.losses._reduce import reduce_loss
@@ -103,6 +103,7 @@ def class_log_odds(logits: Tensor) -> Tensor:
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:
     """Raise unless logits and labels have the shapes ``cross_entropy`` takes."""
+    check_tensors(logits=logits, labels=labels)
     if not logits.is_floating_point():
         raise ShapeError(f"expected logits to be floating point, got {logits.dtype}")
     shape = list(logits.shape)
@@ -145,6 +146,7 @@ def classes_last(tensor: Tensor) -> Tensor:
 def _class_weight(weight: Tensor | None, logits: Tensor) -> Tensor:
     if weight is None:
         return logits.new_ones(logits.shape[-1])
+    check_tensors(weight=weight)
     if list(weight.shape) != [logits.shape[-1]]:
         raise ShapeError(
             f"expected one weight per class, [{logits.shape[-1]}], got {list(weight.shape)}"

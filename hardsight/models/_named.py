@@ -65,6 +65,8 @@ def torchvision_model(
 
 def hugging_face_model(name: str, *, num_classes: int | None) -> Named:
     """An image classifier of transformers, from the hub or a local folder."""
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise ModelError(f"no folder {name} for hf:{name}; expected one of save_pretrained()")
     transformers = require("transformers", extra="models", feature=f"model hf:{name}")
     load = transformers.AutoModelForImageClassification.from_pretrained
     model = _built(f"hf:{name}", load, name)

@@ -153,7 +153,7 @@ def energy_chart(models: list[dict[str, Any]], classes: list[str]) -> Chart | No
         return None
     ends = np.array([one[key] for _, _, one in rows for key in ("q1", "q3")])
     x = axis_for(ends, 96.0, 712.0)
-    step = max(16, 7 * len(models) + 6)
+    step = max(22, 7 * len(models) + 6)  # room for text that a phone shows at half size
     lines = []
     for c, place, one in rows:
         y = round(10 + c * step + (place + 0.5) * (step - 4) / len(models), 1)

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from hardsight.errors import OptionError
 
@@ -84,6 +85,32 @@ def moved(inputs: Any, device: torch.device) -> Any:
     if hasattr(inputs, "to"):  # such as a BatchEncoding
         return inputs.to(device)
     return inputs
+
+
+@contextmanager
+def fed_in_its_dtype(model: nn.Module) -> Iterator[None]:
+    """A model in half or double precision takes float32 inputs, such as pictures, meanwhile.
+
+    Inputs in another dtype are the user's own choice and stay as they are, and so do those of a
+    model whose parameters differ in dtype.
+    """
+    dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
+    if len(dtypes) != 1 or dtypes == {torch.float32}:
+        yield
+        return
+    (dtype,) = dtypes
+
+    def cast(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tree_map_only(Tensor, recast, (args, kwargs))
+
+    def recast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.dtype == torch.float32 else tensor
+
+    handle = model.register_forward_pre_hook(cast, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager

@@ -28,8 +28,8 @@ def loaded_model(
     """The model a user passes or names; what it draws at random comes from ``seed``."""
     if not isinstance(model, str | nn.Module):
         raise OptionError(
-            f"images need a model, got {type(model).__name__}; pass an nn.Module or a name such "
-            "as file.py:factory (--model)"
+            f"images need a model, got {'none' if model is None else type(model).__name__}; pass "
+            "an nn.Module or a name such as file.py:factory (--model)"
         )
     with seeded(seed, device):
         return load_model(model, weights=weights, num_classes=num_classes)
@@ -97,10 +97,17 @@ def class_names(
         LabelError: the data has more classes than the model, or the same in another order.
     """
     names = [str(name) for name in source.classes]
+    if count == 1:
+        raise LabelError(
+            f"the model has 1 output, and {source.spec} needs a logit for each class; where it is "
+            "meant for a sigmoid, give its last layer two outputs: torch.cat([-w / 2, w / 2]) as "
+            "weight, and the bias likewise"
+        )
     if len(names) > count:
+        more = ", ..." if len(names) > 10 else ""
         raise LabelError(
             f"{source.spec} has {len(names)} classes, the model {count}; score data with the "
-            "model's classes, or a model with the data's"
+            f"model's classes, or a model with the data's: {', '.join(names[:10])}{more}"
         )
     check_labels_agree(
         known, names, whose="the model", where=source.spec, step="classes= (--classes)"

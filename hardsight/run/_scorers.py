@@ -72,17 +72,18 @@ class ScorePlan:
     """Which scores to compute, and what has to be summarised for them.
 
     Args:
-        names: scores asked for; ``None`` for every column there is.
+        names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
     """
 
-    def __init__(self, names: Sequence[str] | None, *, has_head: bool = True) -> None:
+    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
         else:
-            self.specs = [_column_spec(name) for name in dict.fromkeys(names)]
+            one_or_more = [names] if isinstance(names, str) else names
+            self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
 
@@ -279,7 +280,9 @@ class ModelScorer:
             return head, head.num_classes
         with torch.inference_mode():
             if not self.plan.needs_head:
-                return None, logits_of(self._called(self._first_inputs())).shape[1]
+                logits = logits_of(self._called(self._first_inputs()))
+                _check_logits(logits, type(self.model).__name__)
+                return None, logits.shape[1]
             try:
                 found, _ = verified_head(
                     self.model, self.source, self.preprocessing,
@@ -348,6 +351,16 @@ class ModelScorer:
                 f"{int(batch.labels[row])} for {batch.ids[row]}; score data with the model's "
                 "classes, or a model with the data's"
             )
+
+
+def _check_logits(outputs: Tensor, model: str) -> None:
+    """Raise where outputs are probabilities: with a head at hand, looking for it would tell."""
+    sums = outputs.float().sum(dim=1)
+    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise ModelError(
+            f"{model} returns probabilities: no output is negative, and they sum to 1 for every "
+            "example; remove the softmax from its forward pass"
+        )
 
 
 def _no_rows(positions: int, plan: ScorePlan, errors: list[tuple[int, str, str]]) -> Piece:

@@ -69,15 +69,19 @@ class DegradationStudy:
 
     def tables(self) -> list[StudyTable]:
         """Means per level and the two coefficients, ready to be read."""
-        columns = ("", *(f"{self.kind} {level:g}" for level in self.levels), "Spearman, pooled",
-                   "Spearman within a picture")  # fmt: skip
-        rows = [("accuracy", *(f"{one.value:.3f}" for one in self.accuracy), NONE, NONE)]
-        for one in self.scores:
-            means = (
-                f"{mean:.4g} ± {std:.2g}" for mean, std in zip(one.means, one.stds, strict=True)
+        columns = ("", "accuracy", *(one.name for one in self.scores))
+        rows = [
+            (
+                f"{self.kind} {level:g}",
+                f"{self.accuracy[at].value:.3f}",
+                *(f"{one.means[at]:.4g} ± {one.stds[at]:.2g}" for one in self.scores),
             )
-            pooled = NONE if math.isnan(one.pooled) else f"{one.pooled:.3f}"
-            rows.append((one.name, *means, pooled, said_interval(one.within)))
+            for at, level in enumerate(self.levels)
+        ]
+        pooled = (NONE if math.isnan(s.pooled) else f"{s.pooled:.3f}" for s in self.scores)
+        rows.append(("Spearman, pooled", NONE, *pooled))
+        within = (said_interval(one.within) for one in self.scores)
+        rows.append(("Spearman within a picture", NONE, *within))
         harder = "more is harder to see" if self.kind == "noise" else "less is harder to see"
         return [
             StudyTable(
@@ -182,7 +186,8 @@ def _by_level(name: str, levels: Floats, values: Floats, direction: bool | None)
     within = None
     if len(each) > 1:
         mean, error = float(each.mean()), float(each.std(ddof=1)) / math.sqrt(len(each))
-        within = Estimate(mean, mean - 1.96 * error, mean + 1.96 * error, len(each), 0.95, "normal")
+        low, high = max(-1.0, mean - 1.96 * error), min(1.0, mean + 1.96 * error)
+        within = Estimate(mean, low, high, len(each), 0.95, "normal")
     return ScoreByLevel(
         name,
         direction,

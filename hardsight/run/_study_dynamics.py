@@ -390,13 +390,14 @@ def _curve_table(runs: Sequence[RunDynamics]) -> StudyTable:
                 means = curves.means[key]
                 cells.append(f"{means[0]:.4g} → {means[-1]:.4g}")
             settled = [str(settled_epoch(curves.means[key])) for key in ("avh", "correct")]
-            rows.append((run.name, curves.group, f"{curves.n:,}", *cells, *settled))
+            rows.append((run.name, curves.group, f"{curves.n:,}", *cells, ", ".join(settled)))
     return StudyTable(
         "First epoch → last epoch",
-        ("run", "examples", "n", *titles.values(), "AVH settled", "accuracy settled"),
+        ("run", "examples", "n", *titles.values(), "settled"),
         tuple(rows),
         "Means over examples; epochs count from 1. Settled: the first epoch from which the mean "
-        f"stays within {SETTLED_SHARE:.0%} of its range from its last value.",
+        f"of AVH, and that of accuracy, stays within {SETTLED_SHARE:.0%} of its range from its "
+        "last value.",
     )
 
 

@@ -23,7 +23,7 @@ from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._card_pass import Subject
 from hardsight.run._card_study import Study, unknown_normalisation
-from hardsight.run._device import borrowed, chosen_device
+from hardsight.run._device import borrowed, chosen_device, fed_in_its_dtype
 from hardsight.run._heads import verified_head
 from hardsight.run._models import (
     check_labels_agree,
@@ -329,6 +329,7 @@ def _subject(
     if isinstance(model, nn.Module):
         stack.enter_context(borrowed(model, place))
     loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+    stack.enter_context(fed_in_its_dtype(loaded.model))
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     known = preprocessing or loaded.preprocessing
     how = wanted_preprocessing(known or Preprocessing(), **wanted)

@@ -18,7 +18,13 @@ from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._device import borrowed, chosen_device, chosen_precision, chosen_workers
+from hardsight.run._device import (
+    borrowed,
+    chosen_device,
+    chosen_precision,
+    chosen_workers,
+    fed_in_its_dtype,
+)
 from hardsight.run._models import class_names, loaded_model, wanted_preprocessing
 from hardsight.run._provenance import state_digest, tensors_digest, versions
 from hardsight.run._rows import score_facts
@@ -108,7 +114,7 @@ def score(
     model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
     data: Any,
     *,
-    scores: Sequence[str] | None = None,
+    scores: str | Sequence[str] | None = None,
     head: str | Head | None = None,
     batch_size: int | None = None,
     device: str | torch.device = "auto",
@@ -142,7 +148,7 @@ def score(
             stored embeddings their head: a :class:`Head`, a tensor of class weights ``[C, D]``,
             or ``None`` where ``class_weights`` or the file itself has it.
         data: any labelled data, see :func:`hardsight.data.open_source`.
-        scores: names of scores; every score there is if ``None``.
+        scores: name of a score, or names; every score there is if ``None``.
         head: name of the classifier layer, or a :class:`Head`, where it is not found by itself.
         batch_size: examples at once.
         device: ``"auto"`` is cuda, else mps, else cpu.
@@ -187,6 +193,9 @@ def score(
         model = os.fspath(model)
     if sample not in SAMPLES:
         raise OptionError(f"expected sample to be one of {', '.join(SAMPLES)}, got {sample!r}")
+    _check_counts(batch_size=batch_size, shard_rows=shard_rows)
+    if thumbnails < 0:
+        raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         check_free(folder, resume=resume)
@@ -223,6 +232,7 @@ def score(
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
             loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+            stack.enter_context(fed_in_its_dtype(loaded.model))
             known = loaded.classes
             own = preprocessing or loaded.preprocessing or Preprocessing()
             wanted = wanted_preprocessing(own, size, mean, std)
@@ -250,6 +260,12 @@ def score(
         per_shard = max(1, round(rows / scorer.batch_size))
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise OptionError(f"expected {name} to be 1 or more, got {count}")
 
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:

@@ -170,6 +170,7 @@ def run_recipe(
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
+    _check_parameters(loaded.model)
     _check_outputs(loaded.model, sources)
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -239,6 +240,26 @@ def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
     pixels = Pixels(sources.train.how, channels_last=False, device=place)
     rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
     return pixels.normalised(torch.stack(rows))
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Raise unless the model has weights to learn, in float32.
+
+    Raises:
+        ModelError: it has not.
+    """
+    weights = [one for one in model.parameters() if one.is_floating_point()]
+    if not any(one.requires_grad for one in weights):
+        raise ModelError(
+            f"no parameter of {type(model).__name__} requires a gradient, so nothing can learn; "
+            "call model.requires_grad_()"
+        )
+    dtypes = {one.dtype for one in weights}
+    if len(dtypes) == 1 and dtypes != {torch.float32}:
+        raise ModelError(
+            f"expected weights in float32, got {dtypes.pop()}; pass model.float(), and choose the "
+            "precision of the forward pass by precision="
+        )
 
 
 def _output(model: nn.Module, inputs: Tensor) -> Any:

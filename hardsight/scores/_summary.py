@@ -9,7 +9,6 @@ classes. The result depends on the tile size by rounding only.
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -143,16 +142,16 @@ class TiledHead:
         width = min(len(class_weights), classes_at_once)
         self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
         self.impl, self.bias = impl, bias
+        self._bias = None if bias is None else widen(bias)
         self._scratch = Scratch()
+        self._units: tuple[Tensor, Tensor] | None = None
 
-    @cached_property
-    def _bias(self) -> Tensor | None:
-        return None if self.bias is None else widen(self.bias)
-
-    @cached_property
+    @property
     def _normalized(self) -> tuple[Tensor, Tensor]:
         """Unit class weights and their norms; the fused kernels do without."""
-        return units_and_norms(self.class_weights)
+        if self._units is None:  # a cached_property has a lock in Python 3.11: not for compilers
+            self._units = units_and_norms(self.class_weights)
+        return self._units
 
     def summaries(self, embeddings: Tensor, labels: Tensor) -> Summaries:
         """Summaries of examples ``[N, D]`` with labels ``[N]``."""

@@ -35,28 +35,31 @@ def check_level(level: float) -> None:
         raise OptionError(f"expected a confidence level between 0 and 1, got level={level}")
 
 
-def columns(*, nan: str = "raise", least: int = 1, **given: ArrayLike) -> dict[str, Floats]:
+def columns(*, nan: str | None = None, least: int = 1, **given: ArrayLike) -> dict[str, Floats]:
     """The given vectors in float64, of one length and without NaN.
 
     Args:
-        nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN.
+        nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN;
+            ``None`` to raise where the caller's function offers no choice.
         least: how many rows must be left.
         **given: the vectors by name, ``[N]`` each.
 
     Raises:
         ShapeError: a vector is not one-dimensional, or lengths differ.
-        NonFiniteError: a vector holds NaN and ``nan="raise"``.
+        NonFiniteError: a vector holds NaN and ``nan`` is not ``"omit"``.
         StatisticError: fewer than ``least`` rows are left.
     """
-    check_choice("nan", nan, ("raise", "omit"))
+    if nan is not None:
+        check_choice("nan", nan, ("raise", "omit"))
+    step = "remove them" if nan is None else 'remove them or pass nan="omit"'
     vectors = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
     check_vectors(**vectors)
     missing = {name: np.isnan(vector) for name, vector in vectors.items()}
     for name, holes in missing.items():
-        if nan == "raise" and holes.any():
+        if nan != "omit" and holes.any():
             raise NonFiniteError(
                 f"{name} holds {int(holes.sum()):,} NaN of {len(holes):,} values, the first at "
-                f'position {int(holes.argmax())}; remove them or pass nan="omit"'
+                f"position {int(holes.argmax())}; {step}"
             )
     keep = ~np.logical_or.reduce(list(missing.values()))
     if int(keep.sum()) < least:

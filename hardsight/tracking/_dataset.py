@@ -76,6 +76,19 @@ class IndexedDataset(Dataset[Any]):
             for position, item in zip(positions, items, strict=True)
         ]
 
+    def without_index(self) -> Any:
+        """What was wrapped, for those who number its items by position, such as a table of scores.
+
+        Raises:
+            DataError: the indices are positions in another dataset.
+        """
+        if self.of == "root" and _is_subset(self.dataset):
+            raise DataError(
+                "expected the index of every item to be its position, got positions in the "
+                "dataset that a Subset was taken from; pass that dataset, without with_index"
+            )
+        return self.dataset
+
     def _position(self, position: int) -> int:
         found = int(position) + (len(self) if position < 0 else 0)
         if not 0 <= found < len(self):

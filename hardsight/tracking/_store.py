@@ -112,6 +112,12 @@ class EpochStore:
         for place, content in enumerate(files):
             self._write_bytes(self._file(place + 1).name, content.cpu().numpy().tobytes())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a temporary store have epochs, and a folder, of their own."""
+        if not self.is_temporary:
+            return EpochStore, (self.folder, self._settings)
+        return _with_epochs, (self._settings, self.packed())
+
     def column(self, epoch: int, name: str) -> NDArray[Any]:
         """One column of one epoch, ``[N]``."""
         values: NDArray[Any] = self._read(self._open(epoch), None, [name])[name]
@@ -163,3 +169,10 @@ class EpochStore:
             f"cannot write an epoch to {self.folder}: {err.strerror or err}; its rows are kept: "
             "free some space, then call end_epoch() again"
         )
+
+
+def _with_epochs(settings: dict[str, Any], files: Sequence[Tensor]) -> EpochStore:
+    store = EpochStore(None, settings)
+    if files:
+        store.unpack(files)
+    return store

@@ -107,6 +107,26 @@ def test_what_was_typed_wrong_ends_with_exit_code_2(domains, more, code, said):
     assert said in done.output
 
 
+def test_what_has_to_be_named_is_asked_for_by_its_option(domains):
+    done = run("--model", "small_cnn", "--set", f"source.name={domains / 'source.npz'}")
+    assert done.exit_code == 2
+    assert "name --target, --out, or a CONFIG file that does" in done.output
+
+
+def test_without_labels_of_the_target_nothing_is_said_of_right_and_wrong(domains, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "street").mkdir()
+    for number, pixels in enumerate(np.load(domains / "target.npz")["images"][:30]):
+        Image.fromarray(pixels).save(tmp_path / "street" / f"{number}.png")
+    given = (*flags(domains), "--target", tmp_path / "street", "--unlabelled")
+    done = run(*given)
+    assert done.exit_code == 0, done.output
+    assert "selected" in done.output
+    for word in ("right", "accuracy", "class mean"):
+        assert word not in done.output
+
+
 def test_an_existing_run_is_continued_only_when_asked(domains):
     source_only = ("--rule", "source-only")
     assert run(*flags(domains, *source_only)).exit_code == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hardsight.losses
+from hardsight.errors import TensorError
 from hardsight.registry import LOSSES
 
 NAMES = sorted(LOSSES)
@@ -278,3 +279,16 @@ def test_compiled_in_one_graph_gives_the_same_values_and_gradients(name):
     torch.testing.assert_close(value, expected)
     got = torch.autograd.grad(value, floating(leaves), allow_unused=True)
     torch.testing.assert_close([grad for grad in got if grad is not None], grads)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_array_in_place_of_a_tensor_is_named(name):
+    for position, tensor in enumerate(inputs_of(name)):
+        given = list(inputs_of(name))
+        given[position] = tensor.numpy()
+        argument = LOSSES[name].inputs[position]
+        options = options_of(name)
+        if argument == "logits" and name in PAIRWISE:  # else they are not looked at
+            options["similarity"] = "predictions"
+        with pytest.raises(TensorError, match=f"expected {argument} to be a torch.Tensor, got nd"):
+            LOSSES[name].function(*given, **options)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hardsight.scores
+from hardsight.errors import TensorError
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import SCORES
 from hardsight.scores import Summaries, head_summaries, logit_summaries
@@ -144,6 +145,27 @@ def leaves_its_inputs_alone(spec):
     assert all(torch.equal(given[name], before[name]) for name in given)
 
 
+def compiles_in_one_graph(spec):
+    given = tensors()
+    torch.compiler.reset()
+    compiled = torch.compile(spec.function, backend="eager", fullgraph=True)
+    try:
+        values = scored(dataclasses.replace(spec, function=compiled), given)
+    except torch._dynamo.exc.Unsupported as err:
+        raise AssertionError(str(err)) from err
+    torch.testing.assert_close(values, scored(spec, given), rtol=1e-5, atol=1e-6)
+
+
+def asks_for_tensors(spec):
+    for name in spec.inputs:
+        said = ""
+        try:
+            scored(spec, tensors() | {name: tensors()[name].numpy()})
+        except TensorError as err:
+            said = str(err)
+        assert f"expected {name} to be a torch.Tensor, got ndarray" in said
+
+
 def agrees_with_its_formula(spec):
     for given in (tensors(), edge_tensors()):
         if "logits" in spec.inputs:
@@ -197,6 +219,8 @@ CONTRACTS = [
     is_defined_on_zero_and_aligned_vectors,
     has_finite_gradients,
     leaves_its_inputs_alone,
+    compiles_in_one_graph,
+    asks_for_tensors,
     agrees_with_its_formula,
     is_documented,
     is_explained_in_two_sentences,
@@ -256,6 +280,11 @@ def _centred(embeddings, labels, class_weights):
     return avh(embeddings - embeddings.mean(dim=0), labels, class_weights)
 
 
+def _branching(embeddings, labels, class_weights):
+    hardness = avh(embeddings, labels, class_weights)
+    return hardness if hardness.sum() > 0 else -hardness
+
+
 class _Counter:
     calls = 0
 
@@ -279,6 +308,8 @@ PLANTED = [
     (is_defined_on_zero_and_aligned_vectors, planted(_with_cosine)),
     (has_finite_gradients, planted(_with_cosine)),
     (leaves_its_inputs_alone, planted(_in_place)),
+    (compiles_in_one_graph, planted(_branching)),
+    (asks_for_tensors, planted(lambda x, y, w: avh(*map(torch.as_tensor, (x, y, w))))),
     (agrees_with_its_formula, planted(lambda x, y, w: 2 * avh(x, y, w))),
     (is_documented, planted(_averaged)),
     (is_explained_in_two_sentences, planted(avh, meaning="One. Two. Three.")),

@@ -151,3 +151,9 @@ def test_a_file_of_no_known_kind_is_explained(tmp_path):
 def test_objects_that_hold_no_examples_are_explained(data):
     with pytest.raises(DataError, match=r"cannot read examples from a \w+; expected"):
         open_source(data)
+
+
+def test_arrays_of_other_names_are_named(tmp_path):
+    np.savez(tmp_path / "odd.npz", pictures=np.zeros((3, 4, 4)), kinds=np.arange(3))
+    with pytest.raises(DataError, match=r"no labels; .* its arrays are pictures, kinds"):
+        open_source(tmp_path / "odd.npz")

@@ -149,7 +149,7 @@ def test_a_hub_name_with_several_splits_asks_for_one(hub_folder):
 
 
 def test_an_unknown_split_or_config_of_a_hub_name_is_explained(hub_folder):
-    with pytest.raises(DataError, match=r"cannot load hub:.* split='val': .*val"):
+    with pytest.raises(DataError, match=r"cannot load hub:.* split='val': .*val.*; check the name"):
         open_source(f"hub:{hub_folder}", split="val")
     with pytest.raises(DataError, match=r"cannot load hub:.*:odd .*odd"):
         open_source(f"hub:{hub_folder}:odd", split="train")
@@ -158,3 +158,8 @@ def test_an_unknown_split_or_config_of_a_hub_name_is_explained(hub_folder):
 def test_an_unknown_hub_name_is_explained():
     with pytest.raises((MissingDataError, DataError), match="hub:nobody/nothing"):
         open_source("hub:nobody/nothing", split="train")
+
+
+def test_a_hub_name_without_a_name_is_told_its_form():
+    with pytest.raises(DataError, match=r"expected hub:OWNER/NAME .*, got 'hub:'"):
+        open_source("hub:")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +112,16 @@ def test_transitions_that_are_no_chances_are_refused():
 def test_a_label_that_is_no_class_is_refused():
     with pytest.raises(LabelError, match=r"expected labels in \[0, 3\), got 3 at position 1"):
         with_label_errors(np.array([0, 3]), num_classes=3, share=0.5, seed=0)
+
+
+def test_a_list_of_labels_serves_as_well_as_an_array():
+    labels = [index % 10 for index in range(200)]
+    for form in (labels, torch.tensor(labels), np.array(labels, dtype=np.uint8)):
+        changed, wrong = with_label_errors(form, num_classes=10, share=0.1, seed=0)
+        assert wrong.sum() == 20
+        assert changed.max() < 10
+        np.testing.assert_array_equal(changed != labels, wrong)
+    changed, wrong = with_transitions([0, 1, 1], [[0.0, 1.0], [0.0, 1.0]], seed=0)
+    assert changed.tolist() == [1, 1, 1]
+    with pytest.raises(LabelError, match=r"class indices \[N\], got float64 \[2\]"):
+        with_label_errors([0.5, 1.0], num_classes=2, share=0.5, seed=0)

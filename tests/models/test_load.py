@@ -221,6 +221,8 @@ def test_another_number_of_classes_than_the_hugging_face_model_has_is_refused(fo
 def test_a_hugging_face_folder_without_a_model_is_a_clear_error(tmp_path):
     with pytest.raises(ModelError, match=r"cannot build hf:.*check the name"):
         load_model(f"hf:{tmp_path}")
+    with pytest.raises(ModelError, match=r"no folder \./nowhere for hf:\./nowhere"):
+        load_model("hf:./nowhere")
 
 
 def test_weights_may_be_loaded_into_a_hugging_face_model(folder, tmp_path):

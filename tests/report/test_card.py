@@ -92,6 +92,16 @@ def test_a_file_a_folder_and_values_make_the_same_page(card, page, tmp_path):
     assert "<title>My models · hardsight evaluation card</title>" in named.read_text()
 
 
+def test_shares_are_percentages_in_the_comparison_as_everywhere(card, page):
+    (comparison,) = card["comparisons"]
+    row = next(row for row in comparison["rows"] if row["key"] == "top1")
+    text = page.read_text("utf-8")
+    table = text[text.index('id="comparison"') :].split("</tr>")[1]
+    assert f"{100 * row['first']:.1f}%" in table
+    assert f"{100 * row['second']:.1f}%" in table
+    assert " points" in table
+
+
 def test_one_model_without_extras_has_notes_in_place_of_parts(card, tmp_path):
     bare = copy.deepcopy(card)
     bare["models"], bare["comparisons"] = bare["models"][:1], []

@@ -163,6 +163,15 @@ def test_a_column_without_a_direction_is_not_shown_as_a_score(make, tmp_path):
     assert "Mean AVH" not in text
 
 
+def test_a_score_that_is_a_mean_by_name_is_headed_by_one_mean(make, tmp_path):
+    columns = make.rows(20, 2)
+    columns["mean_avh"] = columns.pop("avh")
+    about = make.metadata(columns, 2)
+    about["scores"] = {"mean_avh": {"higher_is_harder": True}}
+    text = report_text(make.table(columns, about), tmp_path)
+    assert ">Mean AVH</button>" in text
+
+
 def test_one_row_gives_a_report(make, tmp_path):
     columns = make.rows(1, 4)
     assert "95% interval" in report_text(make.table(columns, make.metadata(columns, 4)), tmp_path)

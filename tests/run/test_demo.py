@@ -46,7 +46,7 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
         found = int(text.split(judge)[1].split()[0])
         assert found >= 38  # seven in ten of the 54, far above the 2 that chance gives
     words = " ".join(text.split())
-    command = words.split("your own model and data: ")[1].split(" hardsight report")[0].split()
+    command = words.split("in place of these: ")[1].split(" hardsight report")[0].split()
     out = folder.parent / "again"
     again = CliRunner().invoke(main, [*command[1:-1], str(out)])
     assert again.exit_code == 0, again.output

@@ -552,3 +552,12 @@ def test_models_by_name_with_their_weights(nets, files, tmp_path):
         run_evaluate(EvaluateConfig.load(None, (), model=f"{spec}@w.pt", weights="w.pt", **given))
     with pytest.raises((MissingDataError, DataError)):
         run_evaluate(EvaluateConfig.load(None, (), model=spec, **{**given, "data": "nowhere"}))
+
+
+def test_a_model_in_half_precision_is_evaluated():
+    net = trained(seed=0)
+    full, half = (
+        evaluate(model, "builtin:digits", split="test", **QUICK)["models"][0]["accuracy"]["top1"]
+        for model in (net, copy.deepcopy(net).bfloat16())
+    )
+    assert half["value"] == pytest.approx(full["value"], abs=0.02)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    HeadMismatchError,
     HeadNotFoundError,
     LabelError,
     ModelError,
@@ -144,6 +145,10 @@ def test_only_the_asked_for_scores_are_columns(embeddings_file):
     assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
 
 
+def test_one_score_may_be_named_without_a_list(embeddings_file):
+    assert hs.score(None, embeddings_file, scores="avh").scores == ["avh"]
+
+
 def test_the_class_normalized_norm_alone_brings_no_other_column(embeddings_file):
     table = hs.score(None, embeddings_file, scores=["class_normalized_feature_norm"])
     assert table.scores == ["class_normalized_feature_norm"]
@@ -165,6 +170,29 @@ def test_scores_that_need_no_head_work_without_one():
         hs.score(NoHead(), data)
 
 
+def test_probabilities_are_not_taken_for_logits():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 3)
+    for scores in (["entropy"], None):
+        with pytest.raises((ModelError, HeadMismatchError), match="remove the softmax"):
+            hs.score(net, data, scores=scores)
+
+
+def test_a_model_with_one_output_is_told_that_it_needs_two():
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 2)
+    with pytest.raises(LabelError, match=r"has 1 output.* two outputs: torch\.cat"):
+        hs.score(nn.Sequential(nn.Linear(4, 1)), data)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_is_scored_without_a_head_and_else_explained():
+    script = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 3)
+    assert len(hs.score(script, data, scores=["entropy"])) == 6
+    with pytest.raises(HeadNotFoundError, match=r"TorchScript .*Scores that need no head: model_c"):
+        hs.score(script, data)
+
+
 def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 3))
@@ -174,6 +202,16 @@ def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
     np.testing.assert_array_equal(first.column("avh"), second.column("avh"))
     assert model.training
     assert model[1].training
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_model_in_another_precision_takes_pictures_in_float32(photos, dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 3))
+    expected = hs.score(net, photos, size=(8, 8))
+    table = hs.score(net.to(dtype), photos, size=(8, 8))
+    np.testing.assert_allclose(table.column("avh"), expected.column("avh"), atol=0.01)
+    assert not net._forward_pre_hooks
 
 
 def test_nan_embeddings_are_kept_flagged_and_counted(embeddings_file, tmp_path):
@@ -313,6 +351,10 @@ def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
     [
         ({"scores": ["avhh"]}, UnknownNameError, "unknown score 'avhh'. Did you mean 'avh'?"),
         ({"scores": ["avc"]}, ModelError, "one value per class, not a column"),
+        ({"scores": "avhh"}, UnknownNameError, "unknown score 'avhh'. Did you mean 'avh'?"),
+        ({"batch_size": 0}, OptionError, "expected batch_size to be 1 or more, got 0"),
+        ({"shard_rows": 0}, OptionError, "expected shard_rows to be 1 or more, got 0"),
+        ({"thumbnails": -1}, OptionError, "expected thumbnails to be 0 or more, got -1"),
         ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used here"),
         ({"device": "gpu"}, OptionError, "device 'gpu' cannot be used here"),
         ({"sample": "maybe"}, OptionError, "expected sample to be one of unknown, in-sample"),
@@ -336,12 +378,12 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
 
 
 def test_images_without_a_model_ask_for_one(photos):
-    with pytest.raises(OptionError, match=r"images need a model, got NoneType.*--model"):
+    with pytest.raises(OptionError, match=r"images need a model, got none.*--model"):
         hs.score(None, photos)
 
 
 def test_data_with_more_classes_than_the_model_is_refused(photos):
-    with pytest.raises(LabelError, match="has 3 classes, the model 2"):
+    with pytest.raises(LabelError, match=r"has 3 classes, the model 2; .*: blue, green, red$"):
         hs.score(SmallCNN(num_classes=2, channels=3), photos)
 
 

@@ -144,7 +144,7 @@ def test_a_perfect_correlation_has_an_interval_of_no_width():
 
 def test_nan_raises_and_is_left_out_on_request():
     x, y = [1, 2, np.nan, 4, 5, 6], [1, 3, 2, np.nan, 5, 4]
-    with pytest.raises(NonFiniteError, match="x holds 1 NaN of 6 values, the first at position 2"):
+    with pytest.raises(NonFiniteError, match=r"x holds 1 NaN of 6 .*first at position 2; .* nan="):
         correlation(x, y)
     assert correlation(x, y, nan="omit") == correlation([1, 2, 5, 6], [1, 3, 5, 4])
     with pytest.raises(StatisticError, match="at least 4 values in x, y, got 3 without NaN"):

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
+import hardsight
 from hardsight.errors import DataError, OptionError
 from hardsight.tracking import IndexedDataset, with_index
 
@@ -79,3 +81,22 @@ def test_an_index_that_is_there_already_is_not_overwritten():
 def test_the_index_is_of_the_wrapper_or_of_the_root():
     with pytest.raises(OptionError, match="'wrapper' or 'root', got 'source'"):
         with_index(LETTERS, of="source")
+
+
+def test_a_dataset_with_an_index_is_scored_as_it_is_without():
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    data = TensorDataset(torch.randn(9, 4), torch.arange(9) % 3)
+    expected = hardsight.score(net, data).column("avh").tolist()
+    indexed = with_index(data)
+    assert hardsight.score(net, indexed).column("avh").tolist() == expected
+    loader = DataLoader(indexed, batch_size=4)
+    assert hardsight.score(net, loader).column("avh").tolist() == expected
+    whole = with_index(data, of="root")  # no Subset: positions are positions
+    assert hardsight.score(net, whole).column("avh").tolist() == expected
+
+
+def test_positions_in_another_dataset_are_not_taken_for_rows():
+    part = with_index(Subset(LETTERS, [2, 1]), of="root")
+    with pytest.raises(DataError, match="positions in the dataset that a Subset was taken from"):
+        hardsight.score(nn.Linear(4, 3), part)

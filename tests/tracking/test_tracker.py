@@ -1,7 +1,9 @@
+import copy
 import errno
 import gc
 import math
 import os
+import pickle
 import resource
 
 import numpy as np
@@ -506,6 +508,18 @@ def test_a_state_without_its_folder_is_refused(run, tmp_path):
     tracker = HardnessTracker(N, head=run.head, folder=tmp_path / "b")
     with pytest.raises(RunMismatchError, match=r"state has 2 epochs, but .* holds 0; give the"):
         tracker.load_state_dict(state)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_a_copy_has_epochs_of_its_own(run, copied):
+    tracker = tracked(run, HardnessTracker(N, head=run.head), epochs=1)
+    twin, first = copied(tracker), tracker.history("norm")
+    tracked(run, twin, epochs=1)
+    second = twin.history("norm")[1]
+    tracked(run, tracker, epochs=1)  # other weights by now
+    del tracker
+    gc.collect()  # its temporary folder goes with it
+    np.testing.assert_array_equal(twin.history("norm"), [first[0], second])
 
 
 def test_a_state_of_other_data_is_refused(tracker):

@@ -727,6 +727,21 @@ def test_a_split_of_other_classes_is_refused(photos, tmp_path):
         hs.train("small_cnn", photos, split="train", test_split="alien", out=tmp_path / "r", **FAST)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda net: net.double(), "in float32, got torch.float64; pass model.float()"),
+        (lambda net: net.bfloat16(), "in float32, got torch.bfloat16; pass model.float()"),
+        (lambda net: net.requires_grad_(False), "requires a gradient, so nothing can learn"),
+    ],
+)
+def test_a_model_that_cannot_learn_is_refused_before_it_is_trained(images, tmp_path, change, said):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    with pytest.raises(ModelError, match=said):
+        hs.train(change(net), images, out=tmp_path / "run", epochs=1, **FAST)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_with_fewer_outputs_than_classes_is_refused_before_it_is_trained(images, tmp_path):
     small = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     with pytest.raises(ModelError, match=r"3 outputs, one per class of .*images.npz, got 2"):
