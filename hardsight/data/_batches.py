@@ -333,14 +333,25 @@ def _loaded(
             batch = next(iterator)
         except StopIteration:
             return
-        except RuntimeError as err:
-            if not workers or "DataLoader worker" not in str(err):
+        except (RuntimeError, OSError, EOFError) as err:
+            if not workers or not _is_death(err):
                 raise
-            death = " ".join(str(err).split())[:200]
+            death = " ".join(str(err).split())[:200] or type(err).__name__
         if death:  # no longer handling: nothing refers to the iterator, so its workers end here
             del iterator
             raise _WorkerDiedError(death)
         yield batch
+
+
+def _is_death(err: Exception) -> bool:
+    """Whether the loader process died, not the code that it ran.
+
+    One that dies between announcing a batch and handing it over leaves a broken connection.
+    """
+    if isinstance(err, RuntimeError):
+        return "DataLoader worker" in str(err) or "Pin memory thread exited" in str(err)
+    is_theirs = "in DataLoader worker process" in str(err)  # torch says so of what it raises again
+    return isinstance(err, ConnectionError | EOFError | FileNotFoundError) and not is_theirs
 
 
 def _watch_quietly(iterator: Any) -> None:

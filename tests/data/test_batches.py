@@ -189,6 +189,41 @@ def test_an_example_that_kills_its_worker_is_an_error_row(quick_notice, how, wor
     assert all("loader process died" in errors[row][2] for row in (1, 2, 3))
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),
+        FileNotFoundError(2, "No such file or directory"),
+        EOFError(),
+        RuntimeError("Pin memory thread exited unexpectedly"),
+    ],
+    ids=lambda err: type(err).__name__,
+)
+def test_a_worker_that_dies_while_it_hands_over_a_batch_loses_no_example(monkeypatch, broken):
+    handed_over, taken = _MultiProcessingDataLoaderIter._try_get_data, []
+
+    def breaks_once(self, *args, **options):
+        taken.append(self)
+        if len(taken) == 3:
+            raise broken
+        return handed_over(self, *args, **options)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", breaks_once)
+    index, _, _, _, errors = joined(batches(open_source(Odd()), PLAIN, batch_size=2, workers=2))
+    assert index == [number for number in range(12) if number != 3]
+    assert [where for where, _, _ in errors] == [3]
+    assert len(taken) > 3
+
+
+def test_what_user_code_raises_in_a_worker_is_raised_again():
+    def collate(rows):
+        raise FileNotFoundError("no such table")
+
+    loader = DataLoader(Odd(), batch_size=2, collate_fn=collate, num_workers=1)
+    with pytest.raises(Exception, match="no such table"):
+        list(batches(open_source(loader), PLAIN, workers=1))
+
+
 def test_a_dying_worker_does_not_interrupt_the_code_that_uses_the_batches(quick_notice):
     # torch's own handler would raise in this loop, out of reach of `batches`
     for _ in batches(open_source(Odd(deadly=(8,))), PLAIN, batch_size=1, workers=1):
