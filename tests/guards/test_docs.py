@@ -55,3 +55,17 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if page not in navigation} == set()
+
+
+def test_committed_results_name_no_folder_of_the_machine_that_made_them():
+    folder = re.compile(r"/(home|Users|root|dev/shm|mnt|scratch|tmp|work)/\w")
+    texts = [".csv", ".html", ".json", ".md", ".svg"]
+    made = [
+        file
+        for place in ("results", "benchmarks/results", "docs/assets")
+        for file in sorted((ROOT / place).rglob("*"))
+        if file.suffix in texts
+    ]
+    assert len(made) > 40
+    found = [str(file) for file in made if folder.search(file.read_text(encoding="utf-8"))]
+    assert found == []
