@@ -39,7 +39,8 @@ def prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
 
     Raises:
         RunExistsError: something is there and ``resume`` was not asked for.
-        RunMismatchError: the run there has another recipe or other data.
+        RunMismatchError: the run there has another recipe or other data, or no checkpoint yet and
+            a module with other weights.
     """
     file = folder / _RECIPE
     if not resume:
@@ -88,6 +89,13 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
         differing.append("other training data")
     if old.get("tracked", {}) != new.get("tracked", {}):
         differing.append("other tracked examples")
+    began_anew = not (folder / "checkpoints").exists()
+    if began_anew and not differing and old.get("own_weights") != new.get("own_weights"):
+        raise RunMismatchError(
+            f"the run in {folder} ended before its first checkpoint, and the module no longer has "
+            "the weights it began with: it is trained in place; pass it with those, or choose "
+            "another out"
+        )
     if differing:
         raise RunMismatchError(
             f"the run in {folder} cannot be continued with this recipe: it has "

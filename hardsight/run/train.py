@@ -23,6 +23,7 @@ from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_
 from hardsight.preprocessing import Preprocessing
 from hardsight.run._device import borrowed, chosen_device, chosen_layout, chosen_workers
 from hardsight.run._files import AGAIN, write_json, writing
+from hardsight.run._provenance import state_digest
 from hardsight.run._random import random_states_kept, seeded
 from hardsight.run._seeds import seed_of
 from hardsight.run._train_adversary import Adversary
@@ -107,6 +108,7 @@ def train(
     Args:
         model: a name (see :func:`hardsight.models.load_model`), a module, whose weights are
             trained in place, or the recipe's table ``{"name": "resnet18", "weights": FILE}``.
+            With ``resume=True`` its weights come from the last checkpoint.
         data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
             ``{"name": "cifar10", "test_split": "test"}``.
         out: folder of the run.
@@ -172,6 +174,7 @@ def run_recipe(
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_parameters(loaded.model)
     _check_outputs(loaded.model, sources)
+    own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
     watched = _watched(config, sources, track_on)
@@ -183,6 +186,7 @@ def run_recipe(
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
+    recipe["own_weights"] = own_weights
     recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:

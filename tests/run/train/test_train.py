@@ -338,6 +338,35 @@ def test_another_recipe_cannot_continue_a_run(images, net, tmp_path):
         hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
 
 
+class Interrupts(nn.Module):
+    """A user's module that is interrupted in its third step of training."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.steps, self.is_patient = body, 0, False
+
+    def forward(self, inputs):
+        self.steps += self.training
+        if self.steps == 3 and not self.is_patient:
+            raise KeyboardInterrupt
+        return self.body(inputs)
+
+
+def test_a_module_that_was_trained_in_place_does_not_begin_again_unsaid(vectors, linear, tmp_path):
+    net = Interrupts(linear)
+    start = {name: value.clone() for name, value in net.state_dict().items()}
+    options = {**FAST, "out": tmp_path / "run", "epochs": 1, "batch_size": 10}
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        hs.train(net, vectors, **options)
+    net.is_patient = True
+    with pytest.raises(RunMismatchError, match=r"before its first checkpoint, .* trained in place"):
+        hs.train(net, vectors, resume=True, **options)
+    net.load_state_dict(start)
+    assert len(hs.train(net, vectors, resume=True, **options).history) == 1
+    # from a checkpoint on, the module's own weights do not matter
+    assert hs.train(net, vectors, resume=True, **options).best_epoch == 1
+
+
 class Breaks(nn.Module):
     """Gives NaN for inputs that are marked, from the given call on."""
 
