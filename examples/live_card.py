@@ -16,8 +16,6 @@ from typing import Any
 
 import hardsight as hs
 from hardsight.experiments import Lab
-from hardsight.report import write_card
-from hardsight.run.evaluate import evaluate
 
 
 def losses(epochs: int) -> dict[str, list[Any]]:
@@ -65,7 +63,7 @@ def main() -> None:
             resume=True,
         )
         print(f"{name}: validation accuracy {max(r['val_accuracy'] for r in done.history):.2%}")
-    card = evaluate(
+    card = hs.evaluation_card(
         [(name, str(args.runs / name), None) for name in losses(args.epochs)],
         lab.source("fashion-mnist", "test", limit=1000 if args.quick else None),
         train=train,
@@ -76,7 +74,7 @@ def main() -> None:
     )
     args.out.mkdir(parents=True, exist_ok=True)
     title = f"Three losses on Fashion-MNIST ({args.model}, {args.epochs} epochs)"
-    print(write_card(card, out=args.out / "card.html", title=title))
+    print(hs.write_card(card, out=args.out / "card.html", title=title))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from hardsight import stats as stats
     from hardsight import tracking as tracking
     from hardsight.heads import find_head as find_head
+    from hardsight.report import write_card as write_card
+    from hardsight.report import write_report as write_report
     from hardsight.run.adapt import adapt as adapt
+    from hardsight.run.evaluate import evaluation_card as evaluation_card
     from hardsight.run.score import score as score
     from hardsight.run.study import study_degradation as study_degradation
     from hardsight.run.study import study_dynamics as study_dynamics
@@ -50,6 +53,7 @@ _SUBPACKAGES = (
 )
 _VERBS = {
     "adapt": "hardsight.run.adapt",
+    "evaluation_card": "hardsight.run.evaluate",
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
@@ -57,6 +61,8 @@ _VERBS = {
     "study_dynamics": "hardsight.run.study",
     "study_human": "hardsight.run.study",
     "train": "hardsight.run.train",
+    "write_card": "hardsight.report",
+    "write_report": "hardsight.report",
 }
 
 __all__ = ["__version__", *_SUBPACKAGES, *_VERBS]

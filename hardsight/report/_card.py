@@ -38,7 +38,7 @@ def write_card(
     The page needs no network and no server; every number on it leads to its definition.
 
     Args:
-        card: from ``hardsight.run.evaluate``: the values, a ``card.json``, or its folder.
+        card: from ``hs.evaluation_card``: the values, a ``card.json``, or its folder.
         out: the file to write, or an existing folder; by default ``card.html`` beside the card.
         title: heading of the page; by default the names of the models.
 

@@ -126,7 +126,7 @@ def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
             raise OptionError(f"{first!r} names its weights already; leave --weights out")
         first = f"{first}@{weights}"
     models = [named_model(text) for text in (first, *options.pop("compare"))]
-    return evaluate(models, options.pop("data"), **options)
+    return evaluation_card(models, options.pop("data"), **options)
 
 
 def named_model(text: str) -> tuple[str | None, str, str | None]:
@@ -146,7 +146,7 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
-def evaluate(
+def evaluation_card(
     models: Any,
     data: Any,
     *,
@@ -228,7 +228,7 @@ def evaluate(
 
     Example:
         >>> from hardsight.models import SmallCNN
-        >>> card = evaluate(SmallCNN(), "builtin:digits", split="test", attack_examples=0,
+        >>> card = evaluation_card(SmallCNN(), "builtin:digits", split="test", attack_examples=0,
         ...                 explain_examples=0, map_examples=50, feature_examples=100)
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449

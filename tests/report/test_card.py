@@ -20,7 +20,7 @@ def card(tmp_path_factory):
     """Two untrained models on 60 digits and some noise; the page does not mind bad models."""
     from hardsight.data import open_source
     from hardsight.models import SmallCNN
-    from hardsight.run.evaluate import evaluate
+    from hardsight.run.evaluate import evaluation_card
 
     folder = tmp_path_factory.mktemp("card")
     source = open_source("builtin:digits", split="test")
@@ -30,7 +30,7 @@ def card(tmp_path_factory):
     noise = np.random.default_rng(0).integers(0, 256, (30, 8, 8), dtype=np.uint8)
     np.savez(folder / "noise.npz", images=noise, labels=np.arange(30) % 2)
     models = {"first": SmallCNN(seed=0), "second": SmallCNN(seed=1, embedding_width=3)}
-    return evaluate(
+    return evaluation_card(
         models, folder / "digits.npz", ood=[folder / "noise.npz"], mean=(0.0,), std=(1.0,),
         epsilons=(0.05,), epsilons_l2=(0.5,), attack_steps=2, attack_examples=12,
         explain_examples=4, map_examples=40, device="cpu",

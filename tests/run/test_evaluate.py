@@ -29,7 +29,7 @@ from hardsight.errors import (
 )
 from hardsight.models import SmallCNN, StoredModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.evaluate import EvaluateConfig, evaluate, named_model, run_evaluate
+from hardsight.run.evaluate import EvaluateConfig, evaluation_card, named_model, run_evaluate
 from hardsight.stats import mcnemar
 
 PLAIN = {"mean": (0.0,), "std": (1.0,)}
@@ -75,7 +75,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def card(nets, files, tmp_path_factory):
-    return evaluate(
+    return evaluation_card(
         nets, files / "digits.npz", ood=[files / "noise.npz"], train="builtin:digits",
         train_split="train", epsilons=(0.05, 0.15), epsilons_l2=(0.5,), attack_steps=4,
         attack_examples=90, explain_examples=12, map_examples=50, device="cpu",
@@ -187,7 +187,7 @@ def test_images_made_against_a_copy_do_what_images_made_against_the_model_do(net
     plain.preprocessing = Preprocessing(origin="plain pixels")
     options = {**QUICK, "attack_examples": 30, "epsilons": (0.1,), "epsilons_l2": (0,)}
     models = {"plain": plain, "scaled": Scaled(nets["first"])}
-    for model in evaluate(models, files / "digits.npz", **options)["models"]:
+    for model in evaluation_card(models, files / "digits.npz", **options)["models"]:
         masking = model["robustness"]["masking"]
         (transferred,) = [one for one in masking["checks"] if one["name"].startswith("images")]
         assert transferred["accuracy"]["value"] == pytest.approx(masking["base"]["value"], abs=0.04)
@@ -219,7 +219,7 @@ def test_two_runs_give_the_same_card_and_leave_nothing_behind(nets, files, tmp_p
     net = nets["first"].train()
     net.zero_grad(set_to_none=True)
     options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 2, **PLAIN}
-    one, two = (evaluate(net, files / "digits.npz", **options) for _ in range(2))
+    one, two = (evaluation_card(net, files / "digits.npz", **options) for _ in range(2))
     assert one == two
     assert list(tmp_path.iterdir()) == []
     assert net.training
@@ -240,7 +240,7 @@ def test_a_model_that_hides_its_gradients_is_caught(nets, files):
 
     options = {**QUICK, "attack_examples": 60, "epsilons": (0.15,), "epsilons_l2": (0,), **PLAIN}
     models = {"plain": nets["first"], "sure": Sure(nets["first"])}
-    plain, sure = evaluate(models, files / "digits.npz", **options)["models"]
+    plain, sure = evaluation_card(models, files / "digits.npz", **options)["models"]
     assert plain["accuracy"] == sure["accuracy"]
     pgd = [model["robustness"]["curves"]["pgd_linf"][-1]["accuracy"]["value"]
            for model in (plain, sure)]  # fmt: skip
@@ -253,12 +253,12 @@ def test_a_model_that_hides_its_gradients_is_caught(nets, files):
 
 def test_without_a_known_normalisation_attacks_are_left_out_and_never_guessed(nets, files):
     options = {**QUICK, "attack_examples": 5}
-    (model,) = evaluate(nets["first"], files / "digits.npz", **options)["models"]
+    (model,) = evaluation_card(nets["first"], files / "digits.npz", **options)["models"]
     assert "does not state how its inputs are made from pixels" in model["robustness"]["note"]
     with pytest.raises(OptionError, match=r"pass --mean and --std .* 0 and 1 for plain pixels"):
-        evaluate(nets["first"], files / "digits.npz", epsilons=(0.1,), **options)
+        evaluation_card(nets["first"], files / "digits.npz", epsilons=(0.1,), **options)
     stated = Preprocessing(origin="told")
-    found = evaluate(nets["first"], files / "digits.npz", preprocessing=stated, **options)
+    found = evaluation_card(nets["first"], files / "digits.npz", preprocessing=stated, **options)
     assert found["models"][0]["robustness"]["n"] == 5
 
 
@@ -266,7 +266,7 @@ def test_a_constant_model_gets_notes_instead_of_numbers(files):
     net = SmallCNN()
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
-    card = evaluate(net, files / "digits.npz", ood=[files / "noise.npz"], **QUICK)
+    card = evaluation_card(net, files / "digits.npz", ood=[files / "noise.npz"], **QUICK)
     (model,) = card["models"]
     assert "values of the indicator are equal" in model["ood"][0]["min_energy"]["note"]
     assert model["accuracy"]["top1"]["n"] == 90
@@ -285,10 +285,10 @@ class Flat(nn.Module):
 
 def test_a_model_without_convolutions_has_no_maps_but_a_reason(files):
     options = {**QUICK, "explain_examples": 3}
-    (model,) = evaluate(Flat(), files / "digits.npz", **options)["models"]
+    (model,) = evaluation_card(Flat(), files / "digits.npz", **options)["models"]
     assert "Flat has no 2-d convolution" in model["explanation"]["note"]
     with pytest.raises(ModelError, match="no layer 'body' of Flat"):
-        evaluate(Flat(), files / "digits.npz", cam_layer="body", **options)
+        evaluation_card(Flat(), files / "digits.npz", cam_layer="body", **options)
 
 
 def test_a_vision_transformer_of_hugging_face_has_every_part(files):
@@ -306,7 +306,7 @@ def test_a_vision_transformer_of_hugging_face_has_every_part(files):
         num_labels=10,
     )
     options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 4, **PLAIN}
-    (model,) = evaluate(ViTForImageClassification(config), files / "digits.npz", **options)[
+    (model,) = evaluation_card(ViTForImageClassification(config), files / "digits.npz", **options)[
         "models"
     ]
     assert model["explanation"]["grid"] == [4, 4]
@@ -322,7 +322,7 @@ def test_examples_with_nan_outputs_count_as_wrong_and_nowhere_else(files):
             logits = super().forward(images)
             return torch.where(dark[:, None] & (len(images) > 8), torch.nan, logits)
 
-    (model,) = evaluate(Broken(), files / "digits.npz", **QUICK)["models"]
+    (model,) = evaluation_card(Broken(), files / "digits.npz", **QUICK)["models"]
     bad = model["counts"]["non_finite"]
     assert 0 < bad < 90
     assert model["accuracy"]["top1"]["n"] == 90
@@ -340,7 +340,7 @@ def test_nan_outputs_of_the_first_examples_do_not_end_an_evaluation(files, first
             return super().forward(images) * torch.where(seen[:, None], torch.nan, 1.0)
 
     options = {**QUICK, "explain_examples": 6, "attack_examples": 6}
-    card = evaluate(Broken(), files / "digits.npz", **PLAIN, **options)
+    card = evaluation_card(Broken(), files / "digits.npz", **PLAIN, **options)
     (model,) = card["models"]
     assert model["counts"]["non_finite"] == first
     # of 6 each; the first has no output, so neither a class to attack nor one to explain
@@ -353,13 +353,13 @@ def test_a_model_without_any_finite_output_is_refused_before_its_head_is_looked_
             return super().forward(images) * torch.nan
 
     with pytest.raises(NonFiniteError, match=r"Broken has no finite output for any of the first"):
-        evaluate(Broken(), files / "digits.npz", **QUICK)
+        evaluation_card(Broken(), files / "digits.npz", **QUICK)
 
 
 def test_one_example_has_a_card_with_notes_for_what_needs_more(files):
     inputs, labels = digits("test")
     data = TensorDataset(inputs[:1], labels[:1])
-    (model,) = evaluate(Flat(), data, **QUICK)["models"]
+    (model,) = evaluation_card(Flat(), data, **QUICK)["models"]
     assert model["accuracy"]["top1"]["n"] == 1
     assert "too few" in model["representation"]["probe"]["note"]
     assert "too few" in model["calibration"]["note"]
@@ -391,7 +391,7 @@ def test_models_with_nan_for_different_examples_are_compared_on_those_both_have(
     b.fc.load_state_dict(a.fc.state_dict())
     options = {**QUICK, "attack_examples": 40, "epsilons": (0.1,), "epsilons_l2": (0.1,),
                "attack_steps": 1, **PLAIN}  # fmt: skip
-    card = evaluate({"a": a, "b": b}, tmp_path / "own.npz", ood=[tmp_path / "foreign.npz"],
+    card = evaluation_card({"a": a, "b": b}, tmp_path / "own.npz", ood=[tmp_path / "foreign.npz"],
                     **options)  # fmt: skip
     # the same weights: whatever both models answer, they answer alike
     rows = [row for row in card["comparisons"][0]["rows"] if row["key"] != "top1"]
@@ -408,27 +408,27 @@ def test_models_with_nan_for_different_examples_are_compared_on_those_both_have(
 def test_bad_input_says_what_was_expected(nets, files, tmp_path):
     data = files / "digits.npz"
     with pytest.raises(LabelError, match=r"digits.npz has 10 classes, the model 4"):
-        evaluate(Flat(4), data, **QUICK)
+        evaluation_card(Flat(4), data, **QUICK)
     with pytest.raises(OptionError, match="models with the same classes, got a 10, b 12 classes"):
-        evaluate({"a": Flat(), "b": Flat(12)}, data, **QUICK)
+        evaluation_card({"a": Flat(), "b": Flat(12)}, data, **QUICK)
     with pytest.raises(OptionError, match="two models are called 'Flat'; name them"):
-        evaluate([Flat(), Flat()], data, **QUICK)
+        evaluation_card([Flat(), Flat()], data, **QUICK)
     with pytest.raises(OptionError, match="at least one model, got none"):
-        evaluate([], data, **QUICK)
+        evaluation_card([], data, **QUICK)
     wide = np.zeros((4, 9, 9), np.uint8)
     np.savez(tmp_path / "wide.npz", images=wide, labels=[0, 1, 0, 1])
     with pytest.raises(ShapeError, match=r"inputs of shape \[1, 8, 8\], .* got \[1, 9, 9\] from"):
-        evaluate(Flat(), data, ood=[tmp_path / "wide.npz"], **QUICK)
+        evaluation_card(Flat(), data, ood=[tmp_path / "wide.npz"], **QUICK)
     options = {**QUICK, "attack_examples": 4, "epsilons": (0.1,)}
     normalised = TensorDataset(torch.linspace(-2, 2, 1280).view(20, 1, 8, 8), torch.arange(20) % 10)
     with pytest.raises(OptionError, match=r"gives pixels from .* instead of \[0, 1\]"):
-        evaluate(Flat(), normalised, **options, **PLAIN)
+        evaluation_card(Flat(), normalised, **options, **PLAIN)
     with pytest.raises(OptionError, match="every epsilon to be >= 0, got"):
-        evaluate(Flat(), data, **{**QUICK, "epsilons": (-0.1,)}, **PLAIN)
+        evaluation_card(Flat(), data, **{**QUICK, "epsilons": (-0.1,)}, **PLAIN)
     with pytest.raises(
         OptionError, match=r"in \[0, 1\], the pixel scale, got .*8 of 255 is 0.0314"
     ):
-        evaluate(Flat(), data, **{**QUICK, "epsilons": (8,)}, **PLAIN)
+        evaluation_card(Flat(), data, **{**QUICK, "epsilons": (8,)}, **PLAIN)
     for key, value, said in [
         ("attack_steps", 0, "attack_steps >= 1, got 0"),
         ("attack_examples", -1, "attack_examples >= 0, got -1"),
@@ -437,22 +437,22 @@ def test_bad_input_says_what_was_expected(nets, files, tmp_path):
         ("seed", -1, "seed >= 0, got -1"),
     ]:
         with pytest.raises(OptionError, match=said):
-            evaluate(Flat(), data, **{**QUICK, key: value})
+            evaluation_card(Flat(), data, **{**QUICK, key: value})
     with pytest.raises(OptionError, match=r"every std to be above 0, got \(0.0,\)"):
-        evaluate(Flat(), data, mean=(0.5,), std=(0.0,), **QUICK)
+        evaluation_card(Flat(), data, mean=(0.5,), std=(0.0,), **QUICK)
     for nothing in (None, 5):
         with pytest.raises(OptionError, match=r"expected a module or the name of one, .* got"):
-            evaluate(nothing, data, **QUICK)
+            evaluation_card(nothing, data, **QUICK)
     np.savez(tmp_path / "e.npz", embeddings=np.ones((4, 2), "f4"), labels=[0, 1, 0, 1])
     with pytest.raises(OptionError, match="holds embeddings; an evaluation needs examples"):
-        evaluate(Flat(), tmp_path / "e.npz", **QUICK)
+        evaluation_card(Flat(), tmp_path / "e.npz", **QUICK)
     with pytest.raises(OptionError, match=r"validation_share in \(0, 1\), got 1"):
-        evaluate(Flat(), data, validation_share=1, **QUICK)
+        evaluation_card(Flat(), data, validation_share=1, **QUICK)
     with pytest.raises(OptionError, match="map_examples >= 10, got 1"):
-        evaluate(Flat(), data, **{**QUICK, "map_examples": 1})
+        evaluation_card(Flat(), data, **{**QUICK, "map_examples": 1})
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="choose another --out"):
-        evaluate(Flat(), data, out=tmp_path / "file", **QUICK)
+        evaluation_card(Flat(), data, out=tmp_path / "file", **QUICK)
 
 
 def test_a_model_without_a_finite_output_is_refused_with_a_next_step(files):
@@ -462,7 +462,7 @@ def test_a_model_without_a_finite_output_is_refused_with_a_next_step(files):
             return super().forward(images) * (1.0 if few else torch.nan)
 
     with pytest.raises(NonFiniteError, match=r"no finite output for any of the 90 .* check its"):
-        evaluate(Silent(), files / "digits.npz", **QUICK)
+        evaluation_card(Silent(), files / "digits.npz", **QUICK)
 
 
 def test_foreign_data_without_a_finite_output_gets_a_note(files):
@@ -471,7 +471,7 @@ def test_foreign_data_without_a_finite_output_gets_a_note(files):
             bright = images.mean((1, 2, 3)) > 0.4
             return torch.where(bright[:, None], torch.nan, super().forward(images))
 
-    (model,) = evaluate(Bright(), files / "digits.npz", ood=[files / "noise.npz"], **QUICK)[
+    (model,) = evaluation_card(Bright(), files / "digits.npz", ood=[files / "noise.npz"], **QUICK)[
         "models"
     ]
     assert model["ood"][0]["avc"] == {"note": "no foreign example has a finite output"}
@@ -490,13 +490,15 @@ def test_an_example_that_only_one_model_could_read_stops_the_comparison(files):
             return super().__getitem__(index)
 
     with pytest.raises(DataError, match=r"read 89 of the examples of Flaky, .* \(90\), so"):
-        evaluate({"a": Flat(), "b": Flat()}, Flaky(inputs[:90], labels[:90]), workers=0, **QUICK)
+        evaluation_card(
+            {"a": Flat(), "b": Flat()}, Flaky(inputs[:90], labels[:90]), workers=0, **QUICK
+        )
 
 
 def test_pixels_that_do_not_fit_cost_an_unasked_card_its_attacks_only(files):
     normalised = TensorDataset(torch.linspace(-2, 2, 1280).view(20, 1, 8, 8), torch.arange(20) % 10)
     options = {**QUICK, "attack_examples": 4, **PLAIN}
-    (model,) = evaluate(Flat(), normalised, **options)["models"]
+    (model,) = evaluation_card(Flat(), normalised, **options)["models"]
     assert "pass the mean and std" in model["robustness"]["note"]
     assert model["accuracy"]["top1"]["n"] == 20
 
@@ -505,7 +507,7 @@ def test_one_foreign_dataset_and_a_folder_need_no_list(files, tmp_path):
     how = Preprocessing()
     (tmp_path / "net").mkdir()
     StoredModel("small_cnn", {}, how, ()).write(tmp_path / "net", SmallCNN().state_dict())
-    card = evaluate(tmp_path / "net", files / "digits.npz", ood=files / "noise.npz", **QUICK)
+    card = evaluation_card(tmp_path / "net", files / "digits.npz", ood=files / "noise.npz", **QUICK)
     assert len(card["ood"]) == 1
     assert card["models"][0]["name"] == str(tmp_path / "net")
 
@@ -517,12 +519,12 @@ def test_named_data_is_found_below_the_root_that_the_error_asks_for(tmp_path):
     for name, array in (("images-idx3", images), ("labels-idx1", labels[:40].byte().numpy())):
         head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
         (tmp_path / f"mnist/t10k-{name}-ubyte").write_bytes(head + array.tobytes())
-    card = evaluate(Flat(), "mnist", split="test", data_root=tmp_path, **QUICK)
+    card = evaluation_card(Flat(), "mnist", split="test", data_root=tmp_path, **QUICK)
     assert card["data"]["rows"] == 40
     with pytest.raises(
         OptionError, match=r"data_root is for named datasets \(.*mnist.*leave it out"
     ):
-        evaluate(Flat(), "builtin:digits", split="test", data_root=tmp_path, **QUICK)
+        evaluation_card(Flat(), "builtin:digits", split="test", data_root=tmp_path, **QUICK)
 
 
 def test_an_equals_sign_in_the_path_of_weights_is_no_name():
@@ -557,7 +559,9 @@ def test_models_by_name_with_their_weights(nets, files, tmp_path):
 def test_a_model_in_half_precision_is_evaluated():
     net = trained(seed=0)
     full, half = (
-        evaluate(model, "builtin:digits", split="test", **QUICK)["models"][0]["accuracy"]["top1"]
+        evaluation_card(model, "builtin:digits", split="test", **QUICK)["models"][0]["accuracy"][
+            "top1"
+        ]
         for model in (net, copy.deepcopy(net).bfloat16())
     )
     assert half["value"] == pytest.approx(full["value"], abs=0.02)

@@ -35,7 +35,7 @@ from hardsight.errors import (
 from hardsight.models import SmallCNN, load_model
 from hardsight.run import _train_records
 from hardsight.run._train_setup import split_rows
-from hardsight.run.evaluate import evaluate
+from hardsight.run.evaluate import evaluation_card
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -743,9 +743,11 @@ def test_a_split_that_lacks_a_class_keeps_the_labels_of_the_training_split(photo
     assert (table.column("label") == table.column("prediction")).all()
     quick = {"attack_examples": 0, "explain_examples": 0, "device": "cpu"}
     with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 1 in .*classes= \(--classes\)"):
-        evaluate(str(done.folder), photos, split="test", **quick)
+        evaluation_card(str(done.folder), photos, split="test", **quick)
     with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 2 in .* label 1 in"):
-        evaluate(done.model, photos, split="test", train=photos, train_split="train", **quick)
+        evaluation_card(
+            done.model, photos, split="test", train=photos, train_split="train", **quick
+        )
     with pytest.raises(hs.errors.LabelError, match=r"'fox' is label 1 in .* 'more'"):
         hs.train("small_cnn", photos, split="train", out=tmp_path / "other", epochs=1,
                  track_on={"more": photos / "test"}, **FAST)  # fmt: skip
