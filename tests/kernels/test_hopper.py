@@ -2,62 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-COMPILE = """
-import sys
-import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-
-
-class Hopper:
-    class utils:
-        get_device_properties = staticmethod(lambda device: {"max_shared_mem": 232448})
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=0):
-        return 0
-
-
-driver.set_active(Hopper())
-from hardsight.kernels import _hopper, _hopper_launch
-
-kind, mode, width = sys.argv[1], sys.argv[2].removesuffix("+class"), int(sys.argv[3])
-nearest = sys.argv[2].endswith("+class")
-x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
-values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
-flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
-if kind == "over_classes":
-    ring = _hopper_launch.over_classes_ring(mode, width, nearest=nearest)
-else:
-    ring = _hopper_launch.slopes_ring(width)
-common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
-common |= {"MODE": {"angles": 0, "head": 1, "angular": 2, "linear": 3}[mode], "HAS_BIAS": True}
-common |= {"grid": (1,), "num_warps": 4}
-x, w = _hopper_launch._rows_descriptor(x, ring), _hopper_launch._descriptor(w, (ring.classes, 64))
-rest = (values, values, values, labels, flags)
-if kind == "over_classes":
-    rest += (values, labels.int(), 256, 512, 2, 1, 2, 1.0)
-    common |= {"PARTS": ring.parts, "NEAREST": nearest}
-else:
-    rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
-compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
-assert compiled.metadata.shared <= 232448, compiled.metadata.shared
-assert "wgmma.mma_async" in compiled.asm["ptx"]
-assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
-print("compiled", kind)
-"""
-
-
+SCRIPT = Path(__file__).with_name("compile_hopper.py")
 KERNELS = [  # rows resident and streamed, a tile whole and in quarters
     ("over_classes", "angles", 512),
     ("over_classes", "angles+class", 512),
@@ -72,7 +22,8 @@ def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(
     kind, mode, width, monkeypatch
 ):
     monkeypatch.delenv("TRITON_INTERPRET")
-    command = [sys.executable, "-c", COMPILE, kind, mode, str(width)]
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
+    command = [sys.executable, str(SCRIPT), kind, mode, str(width)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
 

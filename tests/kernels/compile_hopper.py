@@ -1,0 +1,47 @@
+"""Compile one Hopper kernel without a GPU: ``compile_hopper.py KIND MODE[+class] WIDTH``."""
+
+import sys
+
+import torch
+
+SHARED_MEMORY = 232_448
+
+
+def main():
+    from gpu_target import compile_for
+
+    compile_for(90, shared_memory=SHARED_MEMORY)
+
+    from hardsight.kernels import _hopper, _hopper_launch
+
+    kind, mode, width = sys.argv[1], sys.argv[2].removesuffix("+class"), int(sys.argv[3])
+    nearest = sys.argv[2].endswith("+class")
+    x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
+    values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
+    flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
+    if kind == "over_classes":
+        ring = _hopper_launch.over_classes_ring(mode, width, nearest=nearest)
+    else:
+        ring = _hopper_launch.slopes_ring(width)
+    common = {"STEPS": width // 64, "STAGES": ring.stages, "ALTERNATE": ring.alternate}
+    common |= {"MODE": {"angles": 0, "head": 1, "angular": 2, "linear": 3}[mode], "HAS_BIAS": True}
+    common |= {"grid": (1,), "num_warps": 4}
+    x, w = (
+        _hopper_launch._rows_descriptor(x, ring),
+        _hopper_launch._descriptor(w, (ring.classes, 64)),
+    )
+    rest = (values, values, values, labels, flags)
+    if kind == "over_classes":
+        rest += (values, labels.int(), 256, 512, 2, 1, 2, 1.0)
+        common |= {"PARTS": ring.parts, "NEAREST": nearest}
+    else:
+        rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
+    compiled = getattr(_hopper, kind).warmup(x, w, *rest, **common)
+    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
+    assert "wgmma.mma_async" in compiled.asm["ptx"]
+    assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
+    print("compiled", kind)
+
+
+if __name__ == "__main__":
+    main()
