@@ -1,8 +1,12 @@
 """A short training run with the fused AVH loss against the plain one: same data, same seeds.
 
     python -m benchmarks.fused_training --data MNIST_FOLDER --out results.csv
+    TRITON_INTERPRET=1 python -m benchmarks.fused_training --data MNIST_FOLDER --limit 1000
 
-Needs a CUDA device. The test set is looked at once, after the last epoch.
+The network is in float32; ``--dtype`` is that of the embeddings and class weights the loss gets,
+and so decides which kernels run: bfloat16 those for Hopper, where there is one, float32 the
+portable ones. Without a CUDA device Triton has to interpret them. The test set is looked at once,
+after the last epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import Tensor
 
 from benchmarks._measure import arguments, publish
 from hardsight.data import EmbeddingSource, open_source
-from hardsight.losses import LinearAVHLoss, avh_logits
+from hardsight.losses import avh_logits, linear_avh_loss
 from hardsight.models import SmallCNN
 
 _SCALE, _BATCH = 8.0, 256
@@ -27,18 +31,24 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", required=True, help="folder with MNIST's idx files")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16", help="of the loss's inputs")
+    parser.add_argument("--limit", type=int, help="training images; all by default")
     options = parser.parse_args(args)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    train, test = (_tensors(options.data, split, device) for split in ("train", "test"))
+    dtype = getattr(torch, options.dtype)
+    train = _tensors(options.data, "train", device, options.limit)
+    test = _tensors(options.data, "test", device, None)
     rows = []
     for seed in range(options.seeds):
         for impl in ("torch", "triton"):
             start = time.perf_counter()
-            accuracy, loss = _trained(train, test, impl, seed, options.epochs)
+            accuracy, loss = _trained(train, test, impl, dtype, seed, options.epochs)
             seconds = round(time.perf_counter() - start, 2)
             rows.append(
                 {
                     "name": impl,
+                    "dtype": options.dtype,
+                    "images": len(train[1]),
                     "seed": seed,
                     "epochs": options.epochs,
                     "batch": _BATCH,
@@ -50,26 +60,31 @@ def main(args: Sequence[str] | None = None) -> None:
     publish("MNIST, SmallCNN, AVH loss: plain and fused", rows, file=options.out)
 
 
-def _tensors(folder: str, split: str, device: str) -> tuple[Tensor, Tensor]:
+def _tensors(folder: str, split: str, device: str, limit: int | None) -> tuple[Tensor, Tensor]:
     source = open_source(folder, split=split)
     assert not isinstance(source, EmbeddingSource)
-    examples = [source[index] for index in range(len(source))]
+    examples = [source[index] for index in range(len(source))][:limit]
     images = np.stack([np.asarray(example.content) for example in examples])
     labels = torch.tensor([example.label for example in examples], device=device)
     return torch.from_numpy(images).to(device)[:, None].float() / 255, labels
 
 
 def _trained(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], impl: str, seed: int, epochs: int
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    impl: str,
+    dtype: torch.dtype,
+    seed: int,
+    epochs: int,
 ) -> tuple[float, float]:
     images, labels = train
     model = SmallCNN(seed=seed).to(images.device)
-    criterion = LinearAVHLoss.from_head(model.head, scale=_SCALE, impl=impl)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         for rows in torch.randperm(len(labels), generator=order).to(images.device).split(_BATCH):
-            loss = criterion(model.features(images[rows]), labels[rows])
+            features, weights = model.features(images[rows]).to(dtype), model.head.weight.to(dtype)
+            loss = linear_avh_loss(features, labels[rows], weights, scale=_SCALE, impl=impl)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -126,8 +126,8 @@ class StreamSource:
             return len(self.dataset)
         except (TypeError, NotImplementedError) as err:
             raise DataError(
-                f"the length of the stream {self.spec} is not known before it was read; give the "
-                "dataset a __len__ or iterate with batches(...)"
+                f"the length of the stream {self.spec} is not known before it was read "
+                f"({reason(err)}); give the dataset a __len__ or iterate with batches(...)"
             ) from err
 
     def __getitem__(self, index: int) -> Example:

@@ -21,7 +21,7 @@ def chosen_device(name: str) -> torch.device:
     """The device ``name`` stands for; ``auto`` is cuda, else mps, else cpu.
 
     Raises:
-        OptionError: the device does not exist here.
+        OptionError: the device does not exist here, or holds no values.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -30,8 +30,10 @@ def chosen_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as err:
-        reason = str(err).splitlines()[0]
+        if device.type == "meta":
+            raise NotImplementedError("it has shapes and no values")
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
+        reason = (str(err) or type(err).__name__).splitlines()[0]
         raise OptionError(
             f"device {name!r} cannot be used here ({reason}); pass device='auto' or 'cpu'"
         ) from err

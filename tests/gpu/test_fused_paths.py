@@ -74,7 +74,7 @@ LOSSES = {
 
 @pytest.mark.filterwarnings("ignore")  # torch about itself, when it compiles
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_compiled_model_with_a_fused_loss_learns_like_the_plain_one(name):
+def test_a_compiled_model_with_a_fused_loss_has_the_plain_loss_and_gradients(name):
     torch.manual_seed(0)
     inputs, labels = torch.randn(300, 48, device="cuda"), torch.randint(5_000, (300,)).cuda()
     found = {}
