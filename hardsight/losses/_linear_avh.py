@@ -41,6 +41,8 @@ def linear_avh_loss(
         class_weights: rows of the classifier head, ``[C, D]``, any scale; no bias.
         scale: :math:`s > 0`.
         margin_rad: added to the angle of the own class, as ArcFace does; 0 is the paper's loss.
+            Logits are linear in angles here, so taking m off the own logit, as CosFace does, is
+            ``margin_rad=m / scale``.
         weight: one factor per class, ``[C]``.
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.

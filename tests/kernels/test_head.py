@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardsight.kernels import head_statistics
+from hardsight.scores import angular_visual_confidence
 
 # float32 sums of products of the same inputs: the fused error does not depend on the input dtype
 ANGLE = {"rtol": 2e-6, "atol": 2e-6}
@@ -87,6 +88,16 @@ def test_the_nearest_class_is_found_only_if_asked_for(make_head, logits):
     for name in set(without._fields) - {"nearest_other_class"}:
         first, second = getattr(without, name), getattr(asked, name)
         assert first is second is None or torch.equal(first, second), name
+
+
+def test_angular_confidence_of_the_own_class_follows_from_two_fields(make_head):
+    head = make_head(20, 24, 70, torch.float32)
+    inputs = head.embeddings, head.labels, head.class_weights
+    found = head_statistics(*inputs, logits=False)
+    angles = found.target_angle + found.other_angle_total
+    own = (math.pi - found.target_angle) / (70 * math.pi - angles)
+    every = angular_visual_confidence(head.embeddings, head.class_weights)
+    torch.testing.assert_close(own, every[head.own])
 
 
 def test_a_single_class_has_no_other(make_head):
