@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hardsight._checks import check_labels
+from hardsight.kernels._operator import Operator
 from hardsight.kernels._support import check_inputs
 
 _MASKED = -1e30
@@ -70,7 +71,7 @@ def head_statistics(
     """
     check_inputs(embeddings, labels, class_weights, bias)
     check_labels(labels, class_weights.shape[0])
-    fields = torch.ops.hardsight.head_statistics(
+    fields = _operator(
         embeddings.detach(),
         labels.to(torch.int64).contiguous(),
         class_weights.detach(),
@@ -100,7 +101,6 @@ def _with_masked(found: HeadStatistics) -> HeadStatistics:
     )
 
 
-@torch.library.custom_op("hardsight::head_statistics", mutates_args=())
 def _head_statistics(
     embeddings: Tensor,
     labels: Tensor,
@@ -120,15 +120,14 @@ def _head_statistics(
     )
     if logits:
         merged = _launch.merge_head(
-            partial, index, ready.target_logit, labels, classes, nearest=nearest
+            partial, index, ready.target_value, labels, classes, nearest=nearest
         )
     else:
         merged = _launch.merge_angles(partial, index, classes, nearest=nearest)
     return [ready.target_angle, *merged]
 
 
-@_head_statistics.register_fake
-def _(
+def _fake(
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
@@ -142,3 +141,6 @@ def _(
     if logits:
         made[7] = embeddings.new_empty(rows, dtype=torch.int64)
     return made
+
+
+_operator = Operator("head_statistics", _head_statistics, fake=_fake)

@@ -490,7 +490,7 @@ def _emit_item(
     """Write the slopes of one piece of work for this group's rows."""
     x_ring, w_ring = rings
     x_inverse, _, _, labels, flags, factors, reference, out = given[:8]
-    out_row, rows, classes, _ = given[8:]
+    out_row, rows, classes, scale = given[8:]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
     PART: gl.constexpr = BLOCK_C // 4
@@ -507,7 +507,7 @@ def _emit_item(
     x_scale = factor
     if MODE == ANGULAR:
         x_scale = gl.load(x_inverse + row, mask=row < rows, other=0.0)
-        factor *= x_scale
+        factor *= x_scale * (scale / LOG2E)
     of_rows = (label, factor, level, x_scale)
     flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +12,15 @@ import triton.experimental.gluon.language as gl
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from hardsight.kernels import _hopper, _portable
-from hardsight.kernels._run import run
-from hardsight.kernels._support import cdiv, processors
+from hardsight.kernels import _hopper
+from hardsight.kernels._run import Matrix, run
+from hardsight.kernels._support import GROUP as ROWS  # per program
+from hardsight.kernels._support import RESIDENT, cdiv, processors, tile_classes
 
-ROWS = 128  # per program
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
-RESIDENT = 512  # widest rows of which a block stays in shared memory
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(NamedTuple):
     """Tile of classes, places in the ring, how two warp groups share the work, parts of a tile."""
 
     classes: int
@@ -40,12 +37,14 @@ def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
     """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
     resident = width <= RESIDENT
     parts = 1 if (mode, resident) in _WHOLE and not nearest else 4
-    return Ring(128, 6, True, parts) if resident else Ring(256, 4, False, parts)
+    tile = tile_classes(width)
+    return Ring(tile, 6, True, parts) if resident else Ring(tile, 4, False, parts)
 
 
 def slopes_ring(width: int) -> Ring:
     """As above, less what the exchange of registers before storing needs."""
-    return Ring(128, 5, True, 4) if width <= RESIDENT else Ring(256, 4, False, 4)
+    tile = tile_classes(width)
+    return Ring(tile, 5, True, 4) if width <= RESIDENT else Ring(tile, 4, False, 4)
 
 
 def fits(*matrices: Tensor) -> bool:
@@ -88,9 +87,9 @@ def over_classes(
     index = torch.empty(places, slots, rows, dtype=torch.int32, device=device)
     run(
         _hopper.over_classes, plan.grid,
-        _rows_descriptor(embeddings, ring), _descriptor(class_weights, (ring.classes, DEPTH)),
-        x_inverse, w_inverse, x_inverse if bias is None else bias, labels, flags, partial, index,
-        rows, classes, plan.blocks, plan.shares, plan.per_share, scale * math.log2(math.e),
+        (x_inverse, w_inverse, x_inverse if bias is None else bias, labels, flags, partial, index),
+        (rows, classes, plan.blocks, plan.shares, plan.per_share, scale * math.log2(math.e)),
+        (_rows(embeddings, ring), _matrix(class_weights, (ring.classes, DEPTH))),
         MODE=number, HAS_BIAS=bias is not None, NEAREST=nearest, PARTS=ring.parts,
         STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
@@ -102,6 +101,7 @@ def slopes(
     labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
+    flags: Tensor,
     *,
     factors: Tensor,
     reference: Tensor,
@@ -113,9 +113,7 @@ def slopes(
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = slopes_ring(width)
-    flags = tile_flags(labels, classes, ring.classes)
-    x_desc = _rows_descriptor(embeddings, ring)
-    w_desc = _descriptor(class_weights, (ring.classes, DEPTH))
+    matrices = _rows(embeddings, ring), _matrix(class_weights, (ring.classes, DEPTH))
     x_inverse = factors if x_inverse is None else x_inverse
     w_inverse = factors if w_inverse is None else w_inverse
     count = processors(embeddings.device)
@@ -125,24 +123,16 @@ def slopes(
         plan = _plan(rows, last_tile - first_tile, ring, count)
         run(
             _hopper.slopes, plan.grid,
-            x_desc, w_desc, x_inverse, w_inverse, factors if bias is None else bias, labels, flags,
-            factors, reference, out, out.stride(0), rows, classes,
-            plan.blocks, plan.shares, plan.per_share, first_tile, last_tile,
-            (scale or 0.0) * math.log2(math.e),
+            (x_inverse, w_inverse, factors if bias is None else bias, labels, flags,
+             factors, reference, out),
+            (out.stride(0), rows, classes, plan.blocks, plan.shares, plan.per_share,
+             first_tile, last_tile, (scale or 0.0) * math.log2(math.e)),
+            matrices,
             MODE=3 if scale is None else 2, HAS_BIAS=bias is not None,
             STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
         )  # fmt: skip
 
     return fill
-
-
-def tile_flags(labels: Tensor, classes: int, tile: int) -> Tensor:
-    """``[N / 128, tiles]``: which tiles hold a label of which rows, or run over the last class."""
-    rows = labels.shape[0]
-    blocks, tiles = cdiv(rows, ROWS), cdiv(classes, tile)
-    flags = torch.empty(blocks, tiles, dtype=torch.uint8, device=labels.device)
-    run(_portable.mark_tiles, (blocks,), labels, flags, rows, tiles, classes, GROUP=ROWS, TILE=tile)
-    return flags
 
 
 class Plan(NamedTuple):
@@ -176,13 +166,19 @@ def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
     )
 
 
-def _rows_descriptor(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
-    return _descriptor(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
+def _rows(embeddings: Tensor, ring: Ring) -> Matrix:
+    return _matrix(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
 
 
-def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    layout = _layout(block, matrix.dtype)
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), list(block), layout)
+def _matrix(matrix: Tensor, block: tuple[int, int]) -> Matrix:
+    return Matrix(matrix, list(matrix.shape), list(matrix.stride()), block, _descriptor)
+
+
+def _descriptor(matrix: Matrix) -> TensorDescriptor:
+    layout = _layout(matrix.block_shape, matrix.base.dtype)
+    return TensorDescriptor(
+        matrix.base, matrix.shape, matrix.strides, list(matrix.block_shape), layout
+    )
 
 
 @functools.cache

@@ -15,10 +15,13 @@ from torch import Tensor
 from hardsight.kernels import _portable
 from hardsight.kernels._run import NATIVE, run
 from hardsight.kernels._support import (
+    GROUP,
     cdiv,
+    marked_shape,
     precision_of,
     row_blocks,
     shares_for,
+    tile_classes,
     tiles_for,
     whole_tiles,
 )
@@ -40,6 +43,8 @@ _MODES = {
 # Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
 _WIDEST_FIXED_SCALE = 45.0
 _RUN = 64  # examples of one class that a program sums, where classes have many
+_MOST_RANKED = 8_192  # labels put in order by comparing every pair; more are sorted
+_ONE_PROGRAM = {"BLOCK": 2048, "num_warps": 8}  # that reduces a whole batch
 
 
 class Prepared(NamedTuple):
@@ -47,9 +52,9 @@ class Prepared(NamedTuple):
 
     x_inverse: Tensor  # 1 / norm, 0 for a zero row
     target_angle: Tensor  # exact
-    target_logit: Tensor
+    target_value: Tensor  # the logit; in mode "angular" the sine of the angle
     w_inverse: Tensor  # with zeros to the end of the last tile
-    flags: Tensor | None  # for the Hopper kernels
+    flags: Tensor  # which tiles hold a label, where the device has Hopper kernels
 
 
 def prepare(
@@ -59,41 +64,35 @@ def prepare(
     bias: Tensor | None,
     *,
     mode: str,
-    scale: float = 0.0,
 ) -> Prepared:
     """Norms, and angle and logit of every example with its own class, in one launch.
 
-    NaN where a label is no class; in mode ``"linear"`` one under 0 is none on purpose.
+    NaN where a label is no class.
     """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     linear = mode == "linear"
-    hopper = _hopper_for(embeddings, class_weights, mode, scale)
-    tile = 0 if hopper is None else hopper.over_classes_ring(mode, width).classes
-    group = 1 if hopper is None else hopper.ROWS
-    tiles = 0 if hopper is None else cdiv(classes, tile)
     device = embeddings.device
     # tensors, not rows of one: an operator's outputs may not share memory
-    inverse, angle, logit = (_row_values(embeddings) for _ in range(3))
-    w_inverse = logit  # unread: logits need no norms
+    inverse, angle, value = (_row_values(embeddings) for _ in range(3))
+    w_inverse = value  # unread: logits need no norms
     if not linear:
         w_inverse = torch.empty(whole_tiles(classes), dtype=torch.float32, device=device)
-    flags = None
-    if hopper is not None:
-        flags = torch.empty(cdiv(rows, group), tiles, dtype=torch.uint8, device=device)
+    groups, tiles = marked_shape(rows, classes, width)
+    flags = torch.empty(groups, tiles, dtype=torch.uint8, device=device)
+    marks = _hopper_module(device) is not None
     blocks = row_blocks(width)
     row_programs = cdiv(rows, blocks["BLOCK_R"])
     weight_programs = 0 if linear else w_inverse.shape[0] // blocks["BLOCK_R"]
-    flag_programs = 0 if flags is None else flags.shape[0]
     run(
-        _portable.prepare, (row_programs + weight_programs + flag_programs,),
-        embeddings, class_weights, bias, labels, inverse, angle, logit, w_inverse, flags,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(),
-        row_programs, weight_programs, tiles,
-        HAS_BIAS=bias is not None, LOGITS=mode in ("head", "linear"), IGNORE=linear,
-        FLAGS=flags is not None, GROUP=group, TILE=tile, **blocks,
+        _portable.prepare, (row_programs + weight_programs + groups * marks,),
+        (embeddings, class_weights, bias, labels, inverse, angle, value, w_inverse, flags),
+        (rows, classes, width, *embeddings.stride(), *class_weights.stride(),
+         row_programs, weight_programs, tiles),
+        HAS_BIAS=bias is not None, MODE=_MODES[mode].number,
+        FLAGS=marks, GROUP=GROUP, TILE=tile_classes(width), **blocks,
     )  # fmt: skip
-    return Prepared(inverse, angle, logit, w_inverse, flags)
+    return Prepared(inverse, angle, value, w_inverse, flags)
 
 
 def over_classes(
@@ -113,9 +112,9 @@ def over_classes(
     ``"head"`` those of the largest logits.
     """
     number, sums = _MODES[mode]
-    if prepared.flags is not None:
-        hopper = _hopper_module(embeddings.device)
-        assert hopper is not None
+    online = mode == "angular" and is_online(scale)
+    hopper = None if online else _hopper_for(embeddings, class_weights)
+    if hopper is not None:
         partial, index = hopper.over_classes(
             embeddings, labels, class_weights, bias, prepared.flags,
             mode=mode, number=number, sums=sums, nearest=nearest, scale=scale,
@@ -132,11 +131,11 @@ def over_classes(
     index = torch.empty(places, shares, rows, dtype=torch.int32, device=device)
     run(
         _portable.over_classes, (cdiv(rows, tiles.rows), shares),
-        embeddings, class_weights, bias, labels, prepared.x_inverse, prepared.w_inverse, partial,
-        index, rows, classes, width, *embeddings.stride(), *class_weights.stride(),
-        scale, per_share,
+        (embeddings, class_weights, bias, labels, prepared.x_inverse, prepared.w_inverse,
+         partial, index),
+        (rows, classes, width, *embeddings.stride(), *class_weights.stride(), scale, per_share),
         MODE=number, HAS_BIAS=bias is not None, NEAREST=nearest,
-        ONLINE=mode != "angular" or is_online(scale), PRECISION=precision_of(embeddings),
+        ONLINE=mode != "angular" or online, PRECISION=precision_of(embeddings),
         **tiles.options,
     )  # fmt: skip
     return partial, index
@@ -151,7 +150,7 @@ def merge_angles(partial: Tensor, index: Tensor, classes: int, *, nearest: bool)
     made = [partial.new_empty(rows), partial.new_empty(rows), _classes(partial, rows * nearest)]
     run(
         _portable.merge_angles, (cdiv(rows, 128),),
-        partial, index, *made, rows, classes, shares, NEAREST=nearest, BLOCK_R=128,
+        (partial, index, *made), (rows, classes, shares), NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
     return made
 
@@ -169,7 +168,7 @@ def merge_log_odds(
     start = 0.0 if angular_scale is None else angular_scale * (math.pi / 2)
     run(
         _portable.merge_log_odds, (cdiv(rows, 128),),
-        partial, target, log_odds, others, rows, shares, slope, start, BLOCK_R=128,
+        (partial, target, log_odds, others), (rows, shares, slope, start), BLOCK_R=128,
     )  # fmt: skip
     return log_odds, others
 
@@ -183,7 +182,8 @@ def merge_head(
     made[2], made[5] = _classes(partial, rows * nearest), _classes(partial, rows)
     run(
         _portable.merge_head, (cdiv(rows, 128),),
-        partial, index, target, labels, *made, rows, classes, shares, NEAREST=nearest, BLOCK_R=128,
+        (partial, index, target, labels, *made), (rows, classes, shares),
+        NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
     made.insert(4, target)
     return made
@@ -194,6 +194,7 @@ def slopes(
     labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
+    flags: Tensor,
     *,
     factors: Tensor,
     reference: Tensor,
@@ -203,12 +204,13 @@ def slopes(
 ) -> Callable[[Tensor, int, int], None]:
     """A function that fills ``out [N, last - first]`` with the slopes of classes first to last.
 
-    Ranges begin at multiples of 256 classes, and ``out`` has room for whole ones.
+    Ranges begin at multiples of 256 classes, and ``out`` has room for whole ones. ``factors`` are
+    the gradients of the log-odds.
     """
-    hopper = _hopper_for(embeddings, class_weights, "linear" if scale is None else "angular", 0.0)
+    hopper = _hopper_for(embeddings, class_weights)
     if hopper is not None:
         fill: Callable[[Tensor, int, int], None] = hopper.slopes(
-            embeddings, labels, class_weights, bias, factors=factors, reference=reference,
+            embeddings, labels, class_weights, bias, flags, factors=factors, reference=reference,
             scale=scale, x_inverse=x_inverse, w_inverse=w_inverse,
         )  # fmt: skip
         return fill
@@ -219,10 +221,10 @@ def slopes(
         part = class_weights[first:last]
         run(
             _portable.slopes, (cdiv(rows, tiles.rows), cdiv(last - first, tiles.classes)),
-            embeddings, part, None if bias is None else bias[first:last], labels, x_inverse,
-            None if w_inverse is None else w_inverse[first:last], factors, reference, out,
-            rows, first, last - first, width, *embeddings.stride(), *part.stride(),
-            out.stride(0), scale or 0.0,
+            (embeddings, part, None if bias is None else bias[first:last], labels, x_inverse,
+             None if w_inverse is None else w_inverse[first:last], factors, reference, out),
+            (rows, first, last - first, width, *embeddings.stride(), *part.stride(),
+             out.stride(0), scale or 0.0),
             ANGLE=scale is not None, HAS_BIAS=bias is not None,
             COARSE=embeddings.dtype != torch.float32, PRECISION=precision_of(embeddings),
             **tiles.options,
@@ -231,12 +233,8 @@ def slopes(
     return fill_portable
 
 
-def _hopper_for(
-    embeddings: Tensor, class_weights: Tensor, mode: str, scale: float
-) -> ModuleType | None:
+def _hopper_for(embeddings: Tensor, class_weights: Tensor) -> ModuleType | None:
     """The Hopper kernels, where the device has what they need and they can read the tensors."""
-    if mode == "angular" and is_online(scale):
-        return None
     module = _hopper_module(embeddings.device)
     return module if module is not None and module.fits(embeddings, class_weights) else None
 
@@ -256,56 +254,70 @@ def is_online(scale: float) -> bool:
     return scale > _WIDEST_FIXED_SCALE
 
 
-def finish_embeddings(
-    gathered: Tensor, embeddings: Tensor, labels: Tensor, class_weights: Tensor, factors: Tensor
-) -> Tensor:
-    """Gradient of the embeddings of an angular loss, in their dtype."""
-    rows, width = embeddings.shape
-    out = torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
-    blocks = row_blocks(width)
-    run(
-        _portable.finish_embeddings, (cdiv(rows, blocks["BLOCK_R"]),),
-        gathered, embeddings, class_weights, labels, factors, out,
-        rows, class_weights.shape[0], width, *embeddings.stride(), *class_weights.stride(),
-        **blocks,
-    )  # fmt: skip
-    return out
-
-
-def finish_weights(
-    gathered: Tensor,
+def finish(
+    d_w: Tensor | None,
+    gathered: Tensor | None,
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
+    *,
+    x_inverse: Tensor,
     w_inverse: Tensor,
+    sines: Tensor,
     factors: Tensor,
-) -> None:
-    """Gradient of the class weights of an angular loss, in the place of ``gathered [C, D]``.
+    scale: float,
+) -> Tensor | None:
+    """Gradients of an angular loss from the sums over other classes.
 
-    What other classes' examples give is made tangent; then each class's own are added, without
-    atomics.
+    ``d_w [C, D]`` becomes the class weights' in its place: what other classes' examples give is
+    made tangent, then each class's own are added, without atomics. Returned is the embeddings', in
+    their dtype, from ``gathered [N, D]`` float32.
     """
-    make_tangent(gathered, class_weights, w_inverse)
-    rows = embeddings.shape[0]
-    classes, width = class_weights.shape
-    ordered, order = torch.sort(labels, stable=True)
+    rows, width = embeddings.shape
+    classes = class_weights.shape[0]
     blocks = row_blocks(width)
-    blocks.pop("BLOCK_R")
+    strides = (*embeddings.stride(), *class_weights.stride())
+    d_x, ordered, order = None, labels, labels
+    row_programs = weight_programs = rank_programs = 0
+    if gathered is not None:
+        d_x = torch.empty(rows, width, dtype=embeddings.dtype, device=embeddings.device)
+        row_programs = cdiv(rows, blocks["BLOCK_R"])
+    if d_w is not None:
+        weight_programs = cdiv(classes, blocks["BLOCK_R"])
+        if rows > _MOST_RANKED:
+            ordered, order = torch.sort(labels, stable=True)
+        else:
+            rank_programs = cdiv(rows, 4)
+            ordered = torch.empty_like(labels)
+            order = torch.empty(rows, dtype=torch.int32, device=labels.device)
+    unread = embeddings  # in the place of what has no programs
+    run(
+        _portable.finish, (weight_programs + row_programs + rank_programs,),
+        (unread if d_w is None else d_w, class_weights, w_inverse,
+         factors if gathered is None else gathered, embeddings, labels, factors,
+         unread if d_x is None else d_x, ordered, order),
+        (rows, classes, width, *strides, scale, rank_programs, weight_programs), **blocks,
+    )  # fmt: skip
+    if d_w is None:
+        return d_x
+    del blocks["BLOCK_R"]
     # few classes have many examples each: several programs sum one
     split = rows > _RUN and rows > 8 * classes
     runs = cdiv(rows, _RUN) if split else 0
-    partial = torch.empty(2 * runs, width, dtype=torch.float32, device=gathered.device)
+    partial = torch.empty(2 * runs, width, dtype=torch.float32, device=d_w.device)
     run(
         _portable.add_targets, (rows,),
-        embeddings, class_weights, ordered, order, factors, gathered, partial,
-        rows, classes, width, *embeddings.stride(), *class_weights.stride(), _RUN, runs,
-        RUNS=split, **blocks,
+        (embeddings, class_weights, x_inverse, w_inverse, sines, ordered, order, factors, d_w,
+         partial),
+        (rows, classes, width, *strides, scale, _RUN, runs),
+        RUNS=split, EXAMPLES=max(1, min(2048 // blocks["BLOCK_D"], 16)), **blocks,
     )  # fmt: skip
     if split:
         run(
             _portable.join_runs, (runs,),
-            ordered, partial, gathered, classes, width, _RUN, runs, **blocks,
+            (ordered, partial, d_w), (classes, width, _RUN, runs), **blocks,
         )  # fmt: skip
+    return d_x
 
 
 def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> None:
@@ -313,9 +325,53 @@ def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> 
     classes, width = class_weights.shape
     blocks = row_blocks(width)
     run(
-        _portable.finish_weights, (cdiv(classes, blocks["BLOCK_R"]),),
-        gathered, class_weights, w_inverse, classes, width, *class_weights.stride(), **blocks,
+        _portable.make_tangent, (cdiv(classes, blocks["BLOCK_R"]),),
+        (gathered, class_weights, w_inverse), (classes, width, *class_weights.stride()), **blocks,
     )  # fmt: skip
+
+
+def reduce_curve(
+    log_odds: Tensor,
+    labels: Tensor,
+    ignore_index: float,
+    shift: float,
+    log_end: float,
+    mean: float,
+) -> tuple[Tensor, Tensor]:
+    """Loss over log-odds, and what the sum was divided by, ``[]`` each."""
+    loss, divisor = (log_odds.new_empty(()) for _ in range(2))
+    run(
+        _portable.reduce_curve, (1,),
+        (log_odds, labels, loss, divisor),
+        (log_odds.shape[0], int(ignore_index), *_curve(shift, log_end)),
+        BONUS=log_end >= 0, MEAN=bool(mean), **_ONE_PROGRAM,
+    )  # fmt: skip
+    return loss, divisor
+
+
+def curve_slopes(
+    grad: Tensor,
+    log_odds: Tensor,
+    labels: Tensor,
+    divisor: Tensor,
+    ignore_index: float,
+    shift: float,
+    log_end: float,
+) -> Tensor:
+    """Gradient of the above for the log-odds, ``[N]``."""
+    out = torch.empty_like(log_odds)
+    rows = log_odds.shape[0]
+    run(
+        _portable.curve_slopes, (cdiv(rows, 256),),
+        (grad, log_odds, labels, divisor, out),
+        (rows, int(ignore_index), *_curve(shift, log_end)[:2]), BONUS=log_end >= 0, BLOCK=256,
+    )  # fmt: skip
+    return out
+
+
+def _curve(shift: float, log_end: float) -> tuple[float, float, float]:
+    rest = 1.0 - log_end
+    return float(shift), rest, math.log(rest) - 1.0 if 0 < rest <= 1 else 0.0
 
 
 def _classes(partial: Tensor, count: int) -> Tensor:

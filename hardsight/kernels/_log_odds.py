@@ -13,13 +13,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
-from hardsight.kernels._support import CHUNK_BYTES, check_inputs, check_reverse_mode, whole_tiles
+from hardsight.kernels._operator import Operator
+from hardsight.kernels._support import (
+    CHUNK_BYTES,
+    check_inputs,
+    check_reverse_mode,
+    marked_shape,
+    whole_tiles,
+)
 
 _STEEPEST = 2896.4  # 1 / sine where the kernels hold it, at 1 - |cosine| of float32's eps
 _ROOM = 32_768.0  # half of what float16 can hold
@@ -59,14 +68,10 @@ def linear_log_odds(
     check_inputs(embeddings, labels, class_weights, bias)
     check_reverse_mode(embeddings, class_weights, bias)
     check_indices(labels)
-    labels = labels.to(torch.int64)  # as uint8, an ignore_index of -100 would be class 156
+    labels = labels.to(torch.int64).contiguous()  # as uint8, -100 would be class 156
     ignored = labels == ignore_index
     check_labels(torch.where(ignored, 0, labels), class_weights.shape[0])
-    # to the kernels one under 0 is ignored: what is no class either goes beyond the last one
-    labels = torch.where(labels < 0, class_weights.shape[0], labels)
-    labels = labels.masked_fill(ignored, -1).contiguous()
-    bias = None if bias is None else bias.contiguous()
-    log_odds, _ = torch.ops.hardsight.linear_log_odds(embeddings, labels, class_weights, bias)
+    log_odds = linear_operator(embeddings, labels, class_weights, dense(bias), [])[0]
     return torch.where(ignored, 0.0, log_odds)
 
 
@@ -100,47 +105,65 @@ def angular_log_odds(
     check_reverse_mode(embeddings, class_weights)
     check_labels(labels, class_weights.shape[0])
     labels = labels.to(torch.int64).contiguous()
-    log_odds: Tensor = torch.ops.hardsight.angular_log_odds(
-        embeddings, labels, class_weights, float(scale)
-    )[0]
+    log_odds: Tensor = angular_operator(embeddings, labels, class_weights, float(scale), [])[0]
     return log_odds
 
 
-@torch.library.custom_op("hardsight::linear_log_odds", mutates_args=())
+class Reduction(NamedTuple):
+    """How the log-odds of a batch become one loss; operators take it as a list, empty for none."""
+
+    ignore_index: int  # label of examples that take no part
+    shift: float  # added to all log-odds
+    log_end: float  # where the encouraging loss's bonus turns into its tangent; under 0: no bonus
+    mean: bool  # whether the sum is divided by the number of examples that take part
+
+
 def _linear(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    reduction: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from hardsight.kernels import _launch
 
     ready = _launch.prepare(embeddings, labels, class_weights, bias, mode="linear")
     partial, _ = _launch.over_classes(embeddings, labels, class_weights, bias, ready, mode="linear")
-    return _launch.merge_log_odds(partial, ready.target_logit, angular_scale=None)
+    log_odds, others = _launch.merge_log_odds(partial, ready.target_value, angular_scale=None)
+    return *_reduced(log_odds, labels, reduction), others, ready.flags
 
 
-@_linear.register_fake
-def _(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    row = embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
-    return row, torch.empty_like(row)
+def _linear_fake(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    bias: Tensor | None,
+    reduction: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    result, log_odds, divisor = _reduced_fake(embeddings, reduction)
+    flags = _flags_fake(embeddings, class_weights)
+    return result, log_odds, divisor, _row_fake(embeddings), flags
 
 
-@torch.library.custom_op("hardsight::linear_log_odds_backward", mutates_args=())
 def _linear_backward(
     grad: Tensor,
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
+    log_odds: Tensor,
+    divisor: Tensor,
     others: Tensor,
+    flags: Tensor,
+    reduction: list[float],
     needs: list[bool],
 ) -> list[Tensor]:
     from hardsight.kernels import _launch
 
-    grad = torch.where(labels < 0, 0.0, grad.float())
+    grad = _factors(grad, labels, log_odds, divisor, reduction)
     unit = _unit_of(grad, embeddings.dtype)
     fill = _launch.slopes(
-        embeddings, labels, class_weights, bias,
+        embeddings, labels, class_weights, bias, flags,
         factors=grad if unit is None else grad / unit, reference=others, scale=None,
         x_inverse=None, w_inverse=None,
     )  # fmt: skip
@@ -160,14 +183,17 @@ def _linear_backward(
     ]
 
 
-@_linear_backward.register_fake
-def _(
+def _linear_backward_fake(
     grad: Tensor,
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
+    log_odds: Tensor,
+    divisor: Tensor,
     others: Tensor,
+    flags: Tensor,
+    reduction: list[float],
     needs: list[bool],
 ) -> list[Tensor]:
     inputs = (embeddings, class_weights, bias)
@@ -177,66 +203,99 @@ def _(
     ]
 
 
+_linear_backward_operator = Operator(
+    "linear_log_odds_backward", _linear_backward, fake=_linear_backward_fake
+)
+
+
 def _linear_setup(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs, output[1])
+    *tensors, ctx.reduction = inputs
+    ctx.save_for_backward(*tensors, *output[1:])
 
 
-def _linear_gradients(ctx, grad, _unused):
-    embeddings, labels, class_weights, bias, others = ctx.saved_tensors
-    needs = [ctx.needs_input_grad[place] for place in (0, 2, 3)]
-    grads = torch.ops.hardsight.linear_log_odds_backward(
-        grad, embeddings, labels, class_weights, bias, others, needs
+def _linear_gradients(ctx, grad, *_unused):
+    needs_x, _, needs_w, needs_b, _ = ctx.needs_input_grad
+    d_x, d_w, d_b = _linear_backward_operator(
+        grad, *ctx.saved_tensors, ctx.reduction, [needs_x, needs_w, needs_b]
     )
-    d_x, d_w, d_b = (one if need else None for one, need in zip(grads, needs, strict=True))
-    return d_x, None, d_w, d_b
+    return (
+        d_x if needs_x else None,
+        None,
+        d_w if needs_w else None,
+        d_b if needs_b else None,
+        None,
+    )
 
 
-_linear.register_autograd(_linear_gradients, setup_context=_linear_setup)
+linear_operator = Operator(
+    "linear_log_odds", _linear, fake=_linear_fake, setup=_linear_setup, gradients=_linear_gradients
+)
 
 
-@torch.library.custom_op("hardsight::angular_log_odds", mutates_args=())
 def _angular(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    scale: float,
+    reduction: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     from hardsight.kernels import _launch
 
-    ready = _launch.prepare(embeddings, labels, class_weights, None, mode="angular", scale=scale)
+    ready = _launch.prepare(embeddings, labels, class_weights, None, mode="angular")
     partial, _ = _launch.over_classes(
         embeddings, labels, class_weights, None, ready, mode="angular", scale=scale
     )
     log_odds, others = _launch.merge_log_odds(partial, ready.target_angle, angular_scale=scale)
-    return log_odds, others, ready.x_inverse, ready.w_inverse
+    return (
+        *_reduced(log_odds, labels, reduction),
+        others,
+        ready.target_value,
+        ready.x_inverse,
+        ready.w_inverse,
+        ready.flags,
+    )
 
 
-@_angular.register_fake
-def _(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    row = embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
+def _angular_fake(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    scale: float,
+    reduction: list[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    result, log_odds, divisor = _reduced_fake(embeddings, reduction)
     column = class_weights.new_empty(whole_tiles(class_weights.shape[0]), dtype=torch.float32)
-    return row, torch.empty_like(row), torch.empty_like(row), column
+    flags = _flags_fake(embeddings, class_weights)
+    others, sines, x_inverse = _row_fake(embeddings), _row_fake(embeddings), _row_fake(embeddings)
+    return result, log_odds, divisor, others, sines, x_inverse, column, flags
 
 
-@torch.library.custom_op("hardsight::angular_log_odds_backward", mutates_args=())
 def _angular_backward(
     grad: Tensor,
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
+    log_odds: Tensor,
+    divisor: Tensor,
     others: Tensor,
+    sines: Tensor,
     x_inverse: Tensor,
     w_inverse: Tensor,
+    flags: Tensor,
     scale: float,
+    reduction: list[float],
     needs: list[bool],
 ) -> list[Tensor]:
     from hardsight.kernels import _launch
 
     needs_x, needs_w = needs
-    pull = scale * grad.float()  # slope of the log-odds in -angle of the own class
-    unit = _unit_of(pull * x_inverse, embeddings.dtype, w_inverse)
+    grad = _factors(grad, labels, log_odds, divisor, reduction)
+    unit = None
+    if embeddings.dtype == torch.float16:
+        unit = _unit_of(scale * grad * x_inverse, embeddings.dtype, w_inverse)
     fill = _launch.slopes(
-        embeddings, labels, class_weights, None,
-        factors=pull if unit is None else pull / unit, reference=others, scale=scale,
+        embeddings, labels, class_weights, None, flags,
+        factors=grad if unit is None else grad / unit, reference=others, scale=scale,
         x_inverse=x_inverse, w_inverse=w_inverse,
     )  # fmt: skip
 
@@ -247,23 +306,28 @@ def _angular_backward(
         fill, embeddings, class_weights, None,
         needs_x=needs_x, needs_w=needs_w, unit=unit, tangent=tangent,
     )  # fmt: skip
-    if d_w is not None:
-        _launch.finish_weights(d_w, embeddings, labels, class_weights, w_inverse, pull)
-    if d_x is not None:
-        d_x = _launch.finish_embeddings(_scaled(d_x, unit), embeddings, labels, class_weights, pull)
+    gathered = None if d_x is None else _scaled(d_x, unit)
+    d_x = _launch.finish(
+        d_w, gathered, embeddings, labels, class_weights,
+        x_inverse=x_inverse, w_inverse=w_inverse, sines=sines, factors=grad, scale=scale,
+    )  # fmt: skip
     return [grad.new_empty(0) if one is None else one for one in (d_x, d_w)]
 
 
-@_angular_backward.register_fake
-def _(
+def _angular_backward_fake(
     grad: Tensor,
     embeddings: Tensor,
     labels: Tensor,
     class_weights: Tensor,
+    log_odds: Tensor,
+    divisor: Tensor,
     others: Tensor,
+    sines: Tensor,
     x_inverse: Tensor,
     w_inverse: Tensor,
+    flags: Tensor,
     scale: float,
+    reduction: list[float],
     needs: list[bool],
 ) -> list[Tensor]:
     return [
@@ -272,22 +336,75 @@ def _(
     ]
 
 
+_angular_backward_operator = Operator(
+    "angular_log_odds_backward", _angular_backward, fake=_angular_backward_fake
+)
+
+
 def _angular_setup(ctx, inputs, output) -> None:
-    embeddings, labels, class_weights, scale = inputs
-    ctx.save_for_backward(embeddings, labels, class_weights, *output[1:])
-    ctx.scale = scale
+    *tensors, ctx.scale, ctx.reduction = inputs
+    ctx.save_for_backward(*tensors, *output[1:])
 
 
 def _angular_gradients(ctx, grad, *_unused):
-    needs = [ctx.needs_input_grad[place] for place in (0, 2)]
-    grads = torch.ops.hardsight.angular_log_odds_backward(
-        grad, *ctx.saved_tensors, ctx.scale, needs
+    needs_x, _, needs_w = ctx.needs_input_grad[:3]
+    d_x, d_w = _angular_backward_operator(
+        grad, *ctx.saved_tensors, ctx.scale, ctx.reduction, [needs_x, needs_w]
     )
-    d_x, d_w = (one if need else None for one, need in zip(grads, needs, strict=True))
-    return d_x, None, d_w, None
+    return d_x if needs_x else None, None, d_w if needs_w else None, None, None
 
 
-_angular.register_autograd(_angular_gradients, setup_context=_angular_setup)
+angular_operator = Operator(
+    "angular_log_odds",
+    _angular,
+    fake=_angular_fake,
+    setup=_angular_setup,
+    gradients=_angular_gradients,
+)
+
+
+def _reduced(
+    log_odds: Tensor, labels: Tensor, reduction: list[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and what its gradient needs: log-odds and divisor, both empty without a loss."""
+    if not reduction:
+        return log_odds, log_odds.new_empty(0), log_odds.new_empty(0)
+    from hardsight.kernels import _launch
+
+    loss, divisor = _launch.reduce_curve(log_odds, labels, *reduction)
+    return loss, log_odds, divisor
+
+
+def _reduced_fake(embeddings: Tensor, reduction: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    row = _row_fake(embeddings)
+    if not reduction:
+        return row, row.new_empty(0), row.new_empty(0)
+    return row.new_empty(()), row, row.new_empty(())
+
+
+def _factors(
+    grad: Tensor, labels: Tensor, log_odds: Tensor, divisor: Tensor, reduction: list[float]
+) -> Tensor:
+    """Gradient for the log-odds, ``[N]``, from that of the result."""
+    if not reduction:
+        return grad.float().contiguous()
+    from hardsight.kernels import _launch
+
+    return _launch.curve_slopes(grad, log_odds, labels, divisor, *reduction[:3])
+
+
+def _row_fake(embeddings: Tensor) -> Tensor:
+    return embeddings.new_empty(embeddings.shape[0], dtype=torch.float32)
+
+
+def _flags_fake(embeddings: Tensor, class_weights: Tensor) -> Tensor:
+    rows, width = embeddings.shape
+    shape = marked_shape(rows, class_weights.shape[0], width)
+    return embeddings.new_empty(shape, dtype=torch.uint8)
+
+
+def dense(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.contiguous()
 
 
 def _unit_of(factors: Tensor, dtype: torch.dtype, w_inverse: Tensor | None = None) -> Tensor | None:
@@ -333,23 +450,36 @@ def _products(
         d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
     step = _chunk_classes(embeddings, classes, wide=unit is not None)
     buffer = torch.empty(rows, step, dtype=embeddings.dtype, device=embeddings.device)
-    with torch.autocast(embeddings.device.type, enabled=False):  # which would round the products
+    with _without_autocast(embeddings):
         for first in range(0, classes, step):
             last = min(first + step, classes)
-            chunk = buffer[:, : last - first]
+            chunk, w, d_w_part = buffer, class_weights, d_w
+            if last - first < step:
+                chunk = buffer[:, : last - first]
+            if last - first < classes:
+                w = class_weights[first:last]
+                d_w_part = None if d_w is None else d_w[first:last]
             fill(chunk, first, last)
             if needs_x:
-                d_x = _add_product(d_x, chunk, class_weights[first:last])
-            if d_w is not None and unit is None:
-                torch.mm(chunk.T, embeddings, out=d_w[first:last])
-            elif d_w is not None and unit is not None:
+                d_x = _add_product(d_x, chunk, w)
+            if d_w_part is not None and unit is None:
+                torch.mm(chunk.T, embeddings, out=d_w_part)
+            elif d_w_part is not None and unit is not None:
                 product = _wide_product(chunk.T, embeddings)
                 if tangent is not None:
                     tangent(product, first, last)
-                d_w[first:last] = product.mul_(unit)
+                d_w_part.copy_(product.mul_(unit))
             if d_b is not None:
                 torch.sum(chunk, dim=0, dtype=torch.float32, out=d_b[first:last])
     return d_x, d_w
+
+
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """It would round the products; looking whether it is on is cheaper than switching it off."""
+    device = tensor.device.type
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:

@@ -21,9 +21,9 @@ NONE = tl.constexpr(float("-inf"))
 @triton.jit
 def prepare(
     embeddings, class_weights, bias, labels,
-    inverse_out, angle_out, logit_out, w_inverse_out, flags,
+    inverse_out, angle_out, value_out, w_inverse_out, flags,
     rows, classes, width, x_row, x_col, w_row, w_col, row_programs, weight_programs, tiles,
-    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr, FLAGS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, MODE: tl.constexpr, FLAGS: tl.constexpr,
     GROUP: tl.constexpr, TILE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """What a pass over the classes needs beforehand, three kinds of programs in one launch.
@@ -33,9 +33,9 @@ def prepare(
     program = tl.program_id(0)
     if program < row_programs:
         _target_pairs(
-            program, embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
+            program, embeddings, class_weights, bias, labels, inverse_out, angle_out, value_out,
             rows, classes, width, x_row, x_col, w_row, w_col,
-            HAS_BIAS, LOGITS, IGNORE, BLOCK_R, BLOCK_D,
+            HAS_BIAS, MODE, BLOCK_R, BLOCK_D,
         )  # fmt: skip
     elif program < row_programs + weight_programs:
         _inverse_norms(
@@ -75,36 +75,36 @@ def _unit(values):
 
 @triton.jit
 def _target_pairs(
-    program, embeddings, class_weights, bias, labels, inverse_out, angle_out, logit_out,
+    program, embeddings, class_weights, bias, labels, inverse_out, angle_out, value_out,
     rows, classes, width, x_row, x_col, w_row, w_col,
-    HAS_BIAS: tl.constexpr, LOGITS: tl.constexpr, IGNORE: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_BIAS: tl.constexpr, MODE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Every row against the weight of its own class: 1 / norm, exact angle, logit.
+    """Every row against the weight of its own class: 1 / norm, exact angle, and one more value.
 
-    A label that is no class gives NaN, since nothing checks labels on a device; with ``IGNORE`` a
-    label under 0 gives the angle pi / 2 and the logit 0 instead.
+    That is the logit in HEAD and LINEAR, the sine of the angle in ANGULAR. A label that is no
+    class gives NaN, since nothing checks labels on a device.
     """
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=0)
-    wrong = label >= classes
-    if not IGNORE:
-        wrong = wrong | (label < 0)
-    label = tl.where(label < classes, label, -1)
+    wrong = (label < 0) | (label >= classes)
+    label = tl.where(wrong, -1, label)
     x, w = _pair_rows(
         embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
     )
     x_unit, inverse = _unit(x)
     w_unit, _ = _unit(w)
-    angle = tl.where(wrong, float("nan"), _chord_angle(x_unit, w_unit))
+    angle, sine = _chord_angle(x_unit, w_unit)
+    angle = tl.where(wrong, float("nan"), angle)
     tl.store(inverse_out + row, inverse, mask=row < rows)
     tl.store(angle_out + row, angle, mask=row < rows)
-    if LOGITS:
+    if MODE == ANGULAR:
+        tl.store(value_out + row, sine, mask=row < rows)
+    if MODE == HEAD or MODE == LINEAR:
         logit = tl.sum(x * w, axis=1)
         if HAS_BIAS:
             logit += tl.load(bias + label, mask=label >= 0, other=0.0).to(tl.float32)
-        tl.store(logit_out + row, tl.where(wrong, float("nan"), logit), mask=row < rows)
+        tl.store(value_out + row, tl.where(wrong, float("nan"), logit), mask=row < rows)
 
 
 @triton.jit
@@ -122,15 +122,14 @@ def _pair_rows(
 
 @triton.jit
 def _chord_angle(first, second):
-    """``2 atan2(|u - v|, |u + v|)`` of unit rows, without an arc tangent of its own.
+    """``2 atan2(|u - v|, |u + v|)`` of unit rows, without an arc tangent of its own; its sine.
 
     The shorter chord over 2 is the sine of at most pi / 4, where arcsine is a short polynomial.
     """
     apart = tl.sum((first - second) * (first - second), axis=1)  # 4 sin^2(angle / 2)
     together = tl.sum((first + second) * (first + second), axis=1)  # 4 cos^2(angle / 2)
-    square = tl.minimum(apart, together) / (
-        apart + together + tl.where(apart + together > 0, 0.0, 1.0)
-    )
+    both = apart + together + tl.where(apart + together > 0, 0.0, 1.0)
+    square = tl.minimum(apart, together) / both
     poly = 0.1120595633983612 * square - 0.09391636401414871
     poly = poly * square + 0.07785825431346893
     poly = poly * square + 0.016091343015432358
@@ -139,7 +138,8 @@ def _chord_angle(first, second):
     poly = poly * square + 0.16666916012763977
     half = tl.sqrt_rn(square) * (1.0 + square * poly)
     angle = tl.where(apart <= together, 2.0 * half, PI - 2.0 * half)
-    return tl.where(apart == together, PI / 2, angle)
+    sine = 2.0 * tl.sqrt_rn(square * (tl.maximum(apart, together) / both))
+    return tl.where(apart == together, PI / 2, angle), sine
 
 
 @triton.jit
@@ -278,7 +278,8 @@ def slopes(
     """Slope of the weighted log-odds in every product ``x . w``, for a chunk of classes.
 
     Linear: ``-factor * exp(logit - reference)``, and ``+factor`` at the row's own class.
-    Angular: ``-factor * exp(-scale * angle - reference) / sin(angle) / |x| / |w|``, 0 at its own.
+    Angular: ``-factor * scale * exp(-scale * angle - reference) / sin(angle) / |x| / |w|``, 0 at
+    its own.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -296,7 +297,7 @@ def slopes(
         w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
         rise, slope = arc_slope(products * x_scale[:, None] * w_scale[None, :], COARSE)
         power = tl.exp2((rise * scale - level[:, None]) * LOG2E)
-        result = -power * slope * w_scale[None, :] * (factor * x_scale)[:, None]
+        result = -power * slope * w_scale[None, :] * (factor * scale * x_scale)[:, None]
         result = tl.where(own, 0.0, result)
     else:
         if HAS_BIAS:
@@ -308,12 +309,6 @@ def slopes(
     tl.store(
         at, result.to(out.dtype.element_ty), mask=inside[:, None] & (column < classes)[None, :]
     )
-
-
-@triton.jit
-def mark_tiles(labels, flags, rows, tiles, classes, GROUP: tl.constexpr, TILE: tl.constexpr):
-    """Fill ``flags [rows / GROUP, tiles]``; see below."""
-    _mark_tiles(tl.program_id(0), labels, flags, rows, tiles, classes, GROUP, TILE)
 
 
 @triton.jit
@@ -337,16 +332,72 @@ def _mark_tiles(
 
 
 @triton.jit
-def finish_embeddings(
-    gathered, embeddings, class_weights, labels, factors, out,
-    rows, classes, width, x_row, x_col, w_row, w_col,
+def finish(
+    d_w, class_weights, w_inverse, gathered, embeddings, labels, factors, d_x, ordered, order,
+    rows, classes, width, x_row, x_col, w_row, w_col, scale, rank_programs, weight_programs,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """What comes after the products of an angular loss, three kinds of programs in one launch.
+
+    The labels in order, for the launch that adds each class's own examples; class weights' sums
+    over other classes' examples, made tangent; gradients of the embeddings.
+    """
+    program = tl.program_id(0)
+    if program < rank_programs:
+        _rank_labels(program, labels, ordered, order, rows, classes)
+    elif program < rank_programs + weight_programs:
+        _make_tangent(
+            program - rank_programs, d_w, class_weights, w_inverse, classes, width, w_row, w_col,
+            BLOCK_R, BLOCK_D,
+        )  # fmt: skip
+    else:
+        _finish_embeddings(
+            program - rank_programs - weight_programs, gathered, embeddings, class_weights, labels,
+            factors, d_x, rows, classes, width, x_row, x_col, w_row, w_col, scale, BLOCK_R, BLOCK_D,
+        )  # fmt: skip
+
+
+@triton.jit
+def make_tangent(
+    sums, class_weights, w_inverse, rows, width, w_row, w_col,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """See below."""
+    _make_tangent(
+        tl.program_id(0), sums, class_weights, w_inverse, rows, width, w_row, w_col,
+        BLOCK_R, BLOCK_D,
+    )  # fmt: skip
+
+
+@triton.jit
+def _make_tangent(
+    program, sums, class_weights, w_inverse, rows, width, w_row, w_col,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Take from every row of ``sums`` what it has along its class weight."""
+    row = program * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.arange(0, BLOCK_D)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    total = tl.load(sums + at, mask=inside, other=0.0).to(tl.float32)
+    w_at = row.to(tl.int64)[:, None] * w_row + column.to(tl.int64)[None, :] * w_col
+    w = tl.load(class_weights + w_at, mask=inside, other=0.0).to(tl.float32)
+    w *= tl.load(w_inverse + row, mask=row < rows, other=0.0)[:, None]
+    total -= tl.sum(total * w, axis=1)[:, None] * w
+    tl.store(sums + at, total.to(sums.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _finish_embeddings(
+    program, gathered, embeddings, class_weights, labels, factors, out,
+    rows, classes, width, x_row, x_col, w_row, w_col, scale,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the embeddings: the sum over other classes made tangent, plus the own class.
 
-    ``gathered`` is ``[N, D]`` float32, contiguous; ``factors`` is ``scale * grad``.
+    ``gathered`` is ``[N, D]`` float32, contiguous.
     """
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=-1)
     label = tl.where(label < classes, label, -1)
@@ -358,7 +409,7 @@ def finish_embeddings(
     sums = tl.load(gathered + at, mask=inside, other=0.0)
     x_unit, x_inverse = _unit(x)
     w_unit, _ = _unit(w)
-    factor = tl.load(factors + row, mask=row < rows, other=0.0)
+    factor = scale * tl.load(factors + row, mask=row < rows, other=0.0)
     sums -= tl.sum(sums * x_unit, axis=1)[:, None] * x_unit
     sums += (factor * x_inverse)[:, None] * _tangent(x_unit, w_unit)
     tl.store(out + at, sums.to(out.dtype.element_ty), mask=inside)
@@ -377,74 +428,116 @@ def _tangent(first, second):
 
 
 @triton.jit
-def finish_weights(
-    sums, class_weights, w_inverse, rows, width, w_row, w_col,
-    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Gradient of class weights from the examples of other classes: the sum, made tangent."""
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    column = tl.arange(0, BLOCK_D)
-    inside = (row < rows)[:, None] & (column < width)[None, :]
-    at = row.to(tl.int64)[:, None] * width + column[None, :]
-    total = tl.load(sums + at, mask=inside, other=0.0).to(tl.float32)
-    w_at = row.to(tl.int64)[:, None] * w_row + column.to(tl.int64)[None, :] * w_col
-    w = tl.load(class_weights + w_at, mask=inside, other=0.0).to(tl.float32)
-    w *= tl.load(w_inverse + row, mask=row < rows, other=0.0)[:, None]
-    total -= tl.sum(total * w, axis=1)[:, None] * w
-    tl.store(sums + at, total.to(sums.dtype.element_ty), mask=inside)
+def _rank_labels(program, labels, ordered, order, rows, classes):
+    """A stable sort of few labels, four by a program: a label's place is how many come before it.
+
+    What is no class comes first, as -1.
+    """
+    row = program * 4
+    step = tl.arange(0, 512)
+    first = _class_of(labels, row, rows, classes)
+    second = _class_of(labels, row + 1, rows, classes)
+    third = _class_of(labels, row + 2, rows, classes)
+    fourth = _class_of(labels, row + 3, rows, classes)
+    before_first = tl.zeros([512], tl.int32)
+    before_second = tl.zeros([512], tl.int32)
+    before_third = tl.zeros([512], tl.int32)
+    before_fourth = tl.zeros([512], tl.int32)
+    for start in range(0, rows, 512):
+        other = start + step
+        theirs = _class_of(labels, other, rows, classes)
+        theirs = tl.where(other < rows, theirs, 2147483647)
+        # of equal ones the earlier row comes first: less than one more than mine
+        before_first += (theirs < first + (other < row)).to(tl.int32)
+        before_second += (theirs < second + (other < row + 1)).to(tl.int32)
+        before_third += (theirs < third + (other < row + 2)).to(tl.int32)
+        before_fourth += (theirs < fourth + (other < row + 3)).to(tl.int32)
+    _store_ranked(ordered, order, row, rows, first, before_first)
+    _store_ranked(ordered, order, row + 1, rows, second, before_second)
+    _store_ranked(ordered, order, row + 2, rows, third, before_third)
+    _store_ranked(ordered, order, row + 3, rows, fourth, before_fourth)
+
+
+@triton.jit
+def _class_of(labels, row, rows, classes):
+    label = tl.load(labels + row, mask=row < rows, other=-1)
+    return tl.where((label >= 0) & (label < classes), label, -1).to(tl.int32)
+
+
+@triton.jit
+def _store_ranked(ordered, order, row, rows, label, before):
+    place = tl.sum(before)
+    tl.store(ordered + place, label.to(ordered.dtype.element_ty), mask=row < rows)
+    tl.store(order + place, row.to(order.dtype.element_ty), mask=row < rows)
 
 
 @triton.jit
 def add_targets(
-    embeddings, class_weights, ordered, order, factors, out, partial,
-    rows, classes, width, x_row, x_col, w_row, w_col, run, runs,
-    RUNS: tl.constexpr, BLOCK_D: tl.constexpr,
+    embeddings, class_weights, x_inverse, w_inverse, sines, ordered, order, factors, out, partial,
+    rows, classes, width, x_row, x_col, w_row, w_col, scale, run, runs,
+    RUNS: tl.constexpr, EXAMPLES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add to every class weight's gradient what its own examples give, in a fixed order.
 
     ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
-    example of a class sums that class; the others end at once. With ``RUNS`` it ends at the next
-    multiple of ``run``, where another one goes on; what is not a whole class then goes to
-    ``partial [2 * runs, D]``, float32: the sums from a multiple on, and behind them those to one.
+    example of a class sums that class, ``EXAMPLES`` at a time; the others end at once. With
+    ``RUNS`` it ends at the next multiple of ``run``, where another one goes on; what is not a
+    whole class then goes to ``partial [2 * runs, D]``, float32: the sums from a multiple on, and
+    behind them those to one.
     """
-    place = tl.program_id(0)
-    label = tl.load(ordered + place)
-    before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
+    begin = tl.program_id(0)
+    label = tl.load(ordered + begin)
+    before = tl.load(ordered + begin - 1, mask=begin > 0, other=-1)
     is_first = before != label
     begins = is_first
     end = rows
     if RUNS:
-        begins = is_first | (place % run == 0)
-        end = tl.minimum(rows, (place // run + 1) * run)
+        begins = is_first | (begin % run == 0)
+        end = tl.minimum(rows, (begin // run + 1) * run)
     if begins & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
+        # asked for here, needed after the examples
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
-        w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)[None, :]
-        w_unit, w_inverse = _unit(w)
-        sums = tl.zeros([1, BLOCK_D], tl.float32)
-        begin = place
-        current = label
-        while current == label:
-            example = tl.load(order + place)
-            x_at = embeddings + example.to(tl.int64) * x_row + column.to(tl.int64) * x_col
-            x_unit, _ = _unit(tl.load(x_at, mask=inside, other=0.0).to(tl.float32)[None, :])
-            factor = tl.load(factors + example)
-            sums += (factor * w_inverse)[:, None] * _tangent(w_unit, x_unit)
-            place += 1
-            current = tl.load(ordered + place, mask=place < end, other=-1)
+        w = tl.load(w_at, mask=inside, other=0.0)
+        inverse_norm = tl.load(w_inverse + label)
+        sums = tl.zeros([BLOCK_D], tl.float32)
+        pulled = 0.0
+        place = begin
+        counted = EXAMPLES
+        while counted == EXAMPLES:
+            at = place + tl.arange(0, EXAMPLES)
+            mine = tl.load(ordered + at, mask=at < end, other=-1) == label  # the first of them
+            example = tl.load(order + at, mask=at < end, other=0).to(tl.int64)
+            x_at = embeddings + example[:, None] * x_row + column.to(tl.int64)[None, :] * x_col
+            x = tl.load(x_at, mask=mine[:, None] & inside[None, :], other=0.0).to(tl.float32)
+            inverse = tl.load(x_inverse + example, mask=mine, other=0.0)
+            sine = tl.load(sines + example, mask=mine, other=0.0)
+            factor = tl.load(factors + example, mask=mine, other=0.0)
+            exists = (sine > 0) & (inverse > 0)
+            # where the sine is rounding alone, so is the direction: it counts for less
+            pull = tl.where(exists, factor / tl.maximum(sine, 2.4e-7), 0.0)
+            sums += tl.sum((pull * inverse)[:, None] * x, axis=0)
+            pulled += tl.sum(pull)
+            counted = tl.sum(mine.to(tl.int32))
+            place += counted
+        # along the chords, less what they have along the class weight
+        w_unit = w.to(tl.float32) * inverse_norm
+        sums -= pulled * w_unit
+        sums -= tl.sum(sums * w_unit) * w_unit
+        sums *= scale * inverse_norm
         is_whole = is_first
         if RUNS:
             after = tl.load(ordered + place, mask=place < rows, other=-1)
             is_whole = is_first & (after != label)
         if is_whole:
-            at = out + label.to(tl.int64) * width + column
-            sums += tl.load(at, mask=inside, other=0.0).to(tl.float32)[None, :]
-            tl.store(at[None, :], sums.to(out.dtype.element_ty), mask=inside[None, :])
+            whole = out + label.to(tl.int64) * width + column
+            sums += tl.load(whole, mask=inside, other=0.0).to(tl.float32)
+            tl.store(whole, sums.to(out.dtype.element_ty), mask=inside)
         elif RUNS:
             slot = begin // run + tl.where(is_first, runs, 0)
             kept = partial + slot.to(tl.int64) * width + column
-            tl.store(kept[None, :], sums, mask=inside[None, :])
+            tl.store(kept, sums, mask=inside)
 
 
 @triton.jit
@@ -534,6 +627,64 @@ def merge_log_odds(
     own = start + slope * tl.load(target + row, mask=inside, other=0.0)
     tl.store(others_out + row, others, mask=inside)
     tl.store(log_odds_out + row, own - others, mask=inside)
+
+
+@triton.jit
+def reduce_curve(
+    log_odds, labels, loss_out, divisor_out, rows, ignore_index, shift, rest_end, at_end,
+    BONUS: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sum or mean of the loss over log-odds, by one program in a fixed order."""
+    total = tl.zeros([BLOCK], tl.float32)
+    count = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, rows, BLOCK):
+        row = first + tl.arange(0, BLOCK)
+        label = tl.load(labels + row, mask=row < rows, other=ignore_index)
+        kept = label != ignore_index
+        value, _ = _curve(
+            tl.load(log_odds + row, mask=row < rows, other=0.0) + shift, rest_end, at_end, BONUS
+        )
+        total += tl.where(kept, value, 0.0)
+        count += kept.to(tl.int32)
+    divisor = 1.0
+    if MEAN:
+        divisor = tl.sum(count).to(tl.float32)
+    tl.store(loss_out, tl.sum(total) / divisor)
+    tl.store(divisor_out, divisor)
+
+
+@triton.jit
+def curve_slopes(
+    grad, log_odds, labels, divisor, out, rows, ignore_index, shift, rest_end,
+    BONUS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of :func:`reduce_curve` for every log-odds; 0 for an example that takes no part."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    label = tl.load(labels + row, mask=row < rows, other=ignore_index)
+    _, slope = _curve(
+        tl.load(log_odds + row, mask=row < rows, other=0.0) + shift, rest_end, 0.0, BONUS
+    )
+    share = tl.load(grad).to(tl.float32) / tl.load(divisor)
+    tl.store(out + row, tl.where(label != ignore_index, share * slope, 0.0), mask=row < rows)
+
+
+@triton.jit
+def _curve(log_odds, rest_end, at_end, BONUS: tl.constexpr):
+    """Loss of an example and its slope: ``-log p``, with ``BONUS`` the encouraging loss.
+
+    That is ``log(1 - p) - log p``, exactly ``-log_odds``, while ``1 - p`` is at least
+    ``rest_end``; after it the tangent of the bonus, which is ``at_end + (1 - p) / rest_end``.
+    """
+    power = tl.exp(-tl.abs(log_odds))
+    rest = tl.where(log_odds > 0, power, 1.0) / (1.0 + power)  # 1 - p
+    value = tl.maximum(-log_odds, 0.0) + _log_of_one_and(power)
+    slope = -rest
+    if BONUS:
+        logs = rest >= rest_end  # not for NaN, which goes on
+        end = tl.where(logs, 1.0, rest_end)
+        value = tl.where(logs, -log_odds, value + at_end + rest / end)
+        slope = tl.where(logs, -1.0, -rest - rest * (1.0 - rest) / end)
+    return value, slope
 
 
 @triton.jit

@@ -1,15 +1,17 @@
 """Launching a kernel a second time without asking Triton which one it is.
 
 Triton's own look-up costs tens of microseconds, more than a small launch takes. What a compiled
-kernel depends on is little: the types of its arguments, whether sizes are 1 or multiples of 16,
-whether pointers are aligned to 16 bytes, and its constants. That is so, and a compiled kernel is
-called in the same way, in the releases tried; elsewhere every launch goes through Triton.
+kernel depends on is little: the types of its arguments, its numbers, whether pointers are aligned
+to 16 bytes, and its constants. That is so, and a compiled kernel is called in the same way, in the
+releases tried; elsewhere every launch goes through Triton.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+import functools
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,40 +27,89 @@ def is_native() -> bool:
 
 
 NATIVE = is_native()
-_compiled: dict[Hashable, Any] = {}
+_MOST = 4096  # launches remembered: every shape seen has its own
+_compiled: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
-def run(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch ``kernel`` on the current stream of its first argument's device.
+class Matrix(NamedTuple):
+    """A matrix that the bulk copy engine reads in blocks: what a launch needs of a descriptor.
 
-    Constants and compiler options come by name.
+    Triton's own checks its arguments every time it is made; ``describe`` makes one, for the first
+    launch.
     """
-    device = (args[0] if isinstance(args[0], Tensor) else args[0].base).device
+
+    base: Tensor
+    shape: list[int]
+    strides: list[int]
+    block_shape: tuple[int, int]
+    describe: Callable[[Matrix], Any]
+    padding: str = "zero"
+
+
+def run(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[Tensor | None],
+    numbers: tuple[float, ...],
+    matrices: tuple[Matrix, ...] = (),
+    /,
+    **constants: Any,
+) -> None:
+    """Launch ``kernel`` on the current stream of the device of the first of ``tensors``.
+
+    Its arguments are matrices, tensors, numbers; constants and compiler options come by name.
+    """
+    first = tensors[0]
+    assert first is not None
+    device = first.device
     if device.type != "cuda":  # the interpreter
-        kernel[grid](*args, **constants)
+        kernel[grid](*tensors, *numbers, **constants)
         return
     current = torch.cuda.current_device()
     if device.index != current:
         with torch.cuda.device(device):
-            run(kernel, grid, *args, **constants)
+            run(kernel, grid, tensors, numbers, matrices, **constants)
         return
-    if not NATIVE:
-        kernel[grid](*args, **constants)
+    if not NATIVE or _is_watched():
+        _launch_by_name(kernel, grid, tensors, numbers, matrices, constants)
         return
-    key = (kernel, current, *constants.values(), *map(_trait, args))
+    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    unaligned = functools.reduce(operator.or_, pointers) % 16 and [p % 16 for p in pointers]
+    types = [None if tensor is None else tensor.dtype for tensor in tensors]
+    blocks = [(matrix.base.dtype, matrix.block_shape) for matrix in matrices]
+    key = (
+        id(kernel), current, numbers, tuple(types), tuple(blocks), str(unaligned),
+        *constants.values(),
+    )  # fmt: skip
     found = _compiled.get(key)
     if found is None:
-        _compiled[key] = kernel[grid](*args, **constants), kernel.arg_names[len(args) :]
+        compiled = _launch_by_name(kernel, grid, tensors, numbers, matrices, constants)
+        names = kernel.arg_names[len(matrices) + len(tensors) + len(numbers) :]
+        if len(_compiled) >= _MOST:
+            _compiled.clear()
+        _compiled[key] = compiled, [constants[name] for name in names]
         return
-    compiled, names = found
-    compiled[(*grid, 1, 1)[:3]](*args, *[constants[name] for name in names])
+    compiled, rest = found
+    compiled.run(
+        *grid, *(1, 1)[len(grid) - 1 :], torch._C._cuda_getCurrentRawStream(current),
+        compiled.function, compiled.packed_metadata, None, None, None,
+        *matrices, *pointers, *numbers, *rest,
+    )  # fmt: skip
 
 
-def _trait(value: Any) -> Hashable:
-    if type(value) is int:
-        return value == 1, value % 16 == 0, value >= 2**31
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if value is None or type(value) is float:
-        return str(type(value))
-    return tuple(value.block_shape), value.base.dtype  # a tensor descriptor
+def _launch_by_name(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[Tensor | None],
+    numbers: tuple[float, ...],
+    matrices: tuple[Matrix, ...],
+    constants: dict[str, Any],
+) -> Any:
+    described = [matrix.describe(matrix) for matrix in matrices]
+    return kernel[grid](*described, *tensors, *numbers, **constants)
+
+
+def _is_watched() -> bool:
+    """Whether a profiler of Triton's asks to see every launch."""
+    hooks = triton.knobs.runtime
+    return bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)

@@ -22,6 +22,8 @@ _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cann
 _COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
+GROUP = 128  # rows whose labels are marked together
+RESIDENT = 512  # widest rows of which the Hopper kernels keep a block in shared memory
 
 
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
@@ -148,6 +150,16 @@ def tiles_for(tensor: Tensor) -> Tiles:
     if tensor.dtype == torch.float32:
         return Tiles(64, 64, 32, 4, 3)
     return Tiles(128, 128, 64, 8, 3)
+
+
+def tile_classes(width: int) -> int:
+    """Classes in a tile of the Hopper kernels."""
+    return 128 if width <= RESIDENT else 256
+
+
+def marked_shape(rows: int, classes: int, width: int) -> tuple[int, int]:
+    """Shape of the marks of tiles that hold a label: groups of rows, tiles."""
+    return cdiv(rows, GROUP), cdiv(classes, tile_classes(width))
 
 
 def whole_tiles(classes: int) -> int:

@@ -18,30 +18,24 @@ from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
 ChunkLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-# Log-odds of the own class, [N], of a whole batch.
-LogOdds = Callable[..., Tensor]
-
 ROWS_AT_ONCE = 1024
 CLASSES_AT_ONCE = 1024
 
 
-def pick_impl(
-    impl: str, twins: dict[str, LogOdds], embeddings: Tensor, class_weights: Tensor
-) -> LogOdds:
+def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
     """The implementation to run: the one named, or for ``"auto"`` the fastest that can.
 
     Args:
-        impl: ``"auto"`` or a key of ``twins``.
-        twins: ``"torch"``, the plain version, and ``"triton"``, its fused twin.
+        impl: ``"torch"``, the plain version, ``"triton"``, its fused twin, or ``"auto"``.
         embeddings: ``[N, D]``; on a GPU the fused twin is the faster one.
         class_weights: ``[C, D]``.
 
     Raises:
-        OptionError: ``impl`` names none of ``twins``.
+        OptionError: ``impl`` is none of them.
     """
-    check_choice("impl", impl, ("auto", *twins))
+    check_choice("impl", impl, ("auto", "torch", "triton"))
     if impl != "auto":
-        return twins[impl]
+        return impl
     # torch.func cannot see into a fused operator; torch.compile can
     transformed = any(is_transformed(tensor) for tensor in (embeddings, class_weights))
     fused = (
@@ -49,7 +43,7 @@ def pick_impl(
         and not transformed
         and is_supported(*fused_inputs(embeddings[:1], class_weights[:1]))  # no copy to ask
     )
-    return twins["triton" if fused else "torch"]
+    return "triton" if fused else "torch"
 
 
 def other_logsumexp(

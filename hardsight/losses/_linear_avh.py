@@ -8,11 +8,11 @@ from torch import Tensor
 from hardsight._checks import is_traced
 from hardsight.errors import OptionError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
-from hardsight.kernels import angular_log_odds, fused_inputs
+from hardsight.kernels import angular_log_odds, angular_loss, fused_inputs
 from hardsight.losses._avh import avh_logits
 from hardsight.losses._linear import other_logsumexp, pick_impl
-from hardsight.losses._linear_encouraging import linear_labels, log_odds_loss
-from hardsight.losses._logits import cross_entropy_curve, target_log_odds
+from hardsight.losses._linear_encouraging import check_linear, is_plain_reduction, log_odds_loss
+from hardsight.losses._logits import cross_entropy_curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.registry import loss
 
@@ -68,9 +68,16 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
-    twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
-    kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
-    twin = pick_impl(impl, twins, embeddings, class_weights)
+    check_linear(embeddings, labels, class_weights)
+    fused = pick_impl(impl, embeddings, class_weights) == "triton"
+    if fused and is_plain_reduction(reduction, weight, check_finite):
+        x, w = fused_inputs(embeddings, class_weights)
+        return angular_loss(
+            x, labels, w, scale=scale, margin_rad=margin_rad,
+            ignore_index=ignore_index, mean=reduction == "mean",
+        )  # fmt: skip
+    kept, own = kept_labels(labels, class_weights.shape[0], ignore_index)
+    twin = _log_odds_fused if fused else _log_odds_torch
     log_odds = twin(embeddings, own, class_weights, scale)
     if margin_rad != 0:
         log_odds = log_odds - scale * margin_rad

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hardsight._checks import check_rows, check_tensors, check_width, is_traced
 from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen, widen_together
-from hardsight.kernels import fused_inputs, linear_log_odds
+from hardsight.kernels import fused_inputs, linear_log_odds, linear_loss
 from hardsight.losses._encouraging import encouraging_curve
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
@@ -79,10 +79,18 @@ def linear_encouraging_loss(
     curve = encouraging_curve(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
     )
-    twins = {"torch": _log_odds_torch, "triton": _log_odds_fused}
-    kept, own = linear_labels(embeddings, labels, class_weights, ignore_index)
-    twin = pick_impl(impl, twins, embeddings, class_weights)
+    check_linear(embeddings, labels, class_weights)
     _check_bias(bias, class_weights.shape[0])
+    fused = pick_impl(impl, embeddings, class_weights) == "triton"
+    is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
+    if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
+        x, w = fused_inputs(embeddings, class_weights)
+        return linear_loss(
+            x, labels, w, bias, log_end=log_end,
+            ignore_index=ignore_index, mean=reduction == "mean",
+        )  # fmt: skip
+    kept, own = kept_labels(labels, class_weights.shape[0], ignore_index)
+    twin = _log_odds_fused if fused else _log_odds_torch
     log_odds = twin(embeddings, own, class_weights, bias)
     return log_odds_loss(curve, log_odds, kept, own, weight, class_weights, reduction, check_finite)
 
@@ -150,10 +158,8 @@ class LinearEncouragingLoss(HeadLossModule):
         )
 
 
-def linear_labels(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Check the tensors of a linear loss; which examples take part, and labels in range."""
+def check_linear(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> None:
+    """Raise unless these are the tensors of a linear loss."""
     check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
     if labels.ndim != 1 or labels.is_floating_point():
@@ -163,7 +169,11 @@ def linear_labels(
         )
     if class_weights.shape[0] < 2:
         raise ShapeError(f"expected at least 2 classes, got {list(class_weights.shape)}")
-    return kept_labels(labels, class_weights.shape[0], ignore_index)
+
+
+def is_plain_reduction(reduction: str, weight: Tensor | None, check_finite: bool) -> bool:
+    """Whether the kernels reduce the loss themselves: one number, nobody asks for more."""
+    return reduction in ("mean", "sum") and weight is None and not check_finite
 
 
 def log_odds_loss(

@@ -162,6 +162,49 @@ def test_angular_log_odds_and_gradients_match_float64(rows, width, classes, dtyp
     assert relative_error(w_grad, w64_grad) < GRADIENT[dtype]
 
 
+@dtypes
+@pytest.mark.parametrize(("rows", "width", "classes"), [SIZES[0], SIZES[3], (9_000, 64, 10)])
+def test_losses_fused_to_the_last_sum_match_float64(rows, width, classes, dtype):
+    from hardsight.kernels import angular_loss, linear_loss
+    from hardsight.losses import encouraging_loss, linear_avh_loss
+
+    x, labels, w, _ = head(rows, width, classes, dtype)
+    labels[::7] = -100
+    w *= width**-0.5
+    x64, w64 = (tensor.double().requires_grad_() for tensor in (x, w))
+    x.requires_grad_()
+    w.requires_grad_()
+    logits = x64 @ w64.T
+    options = {"scale": 8.0, "margin_rad": 0.1}
+    for found, expected in (  # sums: the gradients of a mean are below what float16 can hold
+        (
+            angular_loss(x, labels, w, **options, mean=False),
+            linear_avh_loss(x64, labels, w64, **options, reduction="sum", impl="torch"),
+        ),
+        (
+            linear_loss(x, labels, w, log_end=0.75, mean=False),
+            encouraging_loss(logits, labels, log_end=0.75, reduction="sum"),
+        ),
+    ):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+        grads = torch.autograd.grad(found, (x, w))
+        for one, other in zip(grads, torch.autograd.grad(expected, (x64, w64)), strict=True):
+            assert relative_error(one, other) < GRADIENT[dtype]
+        assert not grads[0][::7].any()
+
+
+def test_an_unseen_label_that_is_no_class_gives_nan_and_reads_nothing():
+    from hardsight.kernels import angular_loss, linear_loss
+
+    x, labels, w, _ = head(*SIZES[0], torch.bfloat16)
+    labels[5] = SIZES[0][2]
+    x.requires_grad_()
+    for loss in (angular_loss(x, labels, w, scale=8.0), linear_loss(x, labels, w, log_end=0.75)):
+        assert loss.isnan()
+        (d_x,) = torch.autograd.grad(loss, x)
+        assert torch.equal(d_x.isnan().any(dim=1).nonzero()[:, 0], torch.tensor([5], device="cuda"))
+
+
 def test_repeated_passes_are_equal_bit_for_bit():
     from hardsight.kernels import angular_log_odds
 

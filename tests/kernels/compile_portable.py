@@ -14,8 +14,8 @@ def main():
 
     seen = set()
 
-    def compiled(kernel, grid, *args, **constants):
-        kernel.warmup(*args, grid=grid, **constants)
+    def compiled(kernel, grid, tensors, numbers, **constants):
+        kernel.warmup(*tensors, *numbers, grid=grid, **constants)
         seen.add(kernel.__name__)
 
     _launch.run = compiled
@@ -38,13 +38,19 @@ def main():
                 _launch.merge_log_odds(partial, rows, angular_scale=50.0)
     for scale in (None, 16.0):
         fill = _launch.slopes(
-            x, labels, w, bias if scale is None else None, factors=rows, reference=rows,
-            scale=scale, x_inverse=rows, w_inverse=ready.w_inverse,
+            x, labels, w, bias if scale is None else None, ready.flags, factors=rows,
+            reference=rows, scale=scale, x_inverse=rows, w_inverse=ready.w_inverse,
         )  # fmt: skip
         fill(torch.zeros(200, 256, dtype=dtype), 0, 20)
-    _launch.finish_embeddings(torch.zeros(200, 40), x, labels, w, rows)
-    _launch.finish_weights(torch.zeros_like(w), x, labels, w, rows, rows)  # many examples a class
-    _launch.finish_weights(torch.zeros(100, 40), x, labels, torch.zeros(100, 40), rows, rows)
+    gathered, wide = torch.zeros(200, 40), torch.zeros(100, 40, dtype=dtype)
+    rest = dict.fromkeys(("x_inverse", "w_inverse", "sines", "factors"), rows)
+    _launch.finish(torch.zeros_like(w), gathered, x, labels, w, **rest, scale=16.0)  # many a class
+    _launch.finish(torch.zeros_like(wide), None, x, labels, wide, **rest, scale=16.0)
+    _launch.finish(None, gathered, x, labels, w, **rest, scale=16.0)
+    _launch.make_tangent(torch.zeros(20, 40), w, rows)
+    for end in (-1.0, 0.75):
+        _launch.reduce_curve(rows, labels, -100, 0.0, end, mean=end > 0)
+        _launch.curve_slopes(rows[0], rows, labels, rows[0], -100, 0.0, end)
     print(*sorted(seen))
 
 

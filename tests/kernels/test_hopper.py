@@ -45,11 +45,13 @@ def test_a_plan_covers_every_tile_of_every_block_of_rows_once(examples, tiles, a
 
 
 @pytest.mark.parametrize("classes", [700, 768])
-def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(classes):
-    from hardsight.kernels._hopper_launch import tile_flags
+def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(classes, monkeypatch):
+    from hardsight.kernels import _launch
 
+    monkeypatch.setattr(_launch, "_hopper_module", lambda device: _launch)  # marks, as there
     labels = torch.tensor([0, 5, 130, -1, classes, *[300] * 123, 699])  # 129 rows, two blocks
-    found = tile_flags(labels, classes, 128)
+    x, w = torch.randn(129, 8), torch.randn(classes, 8)
+    found = _launch.prepare(x, labels, w, None, mode="angular").flags
     expected = torch.zeros(2, 6, dtype=torch.uint8)
     expected[0, [0, 1, 2]] = 1
     expected[1, 5] = 1

@@ -153,7 +153,10 @@ def test_classes_with_many_examples_are_summed_in_runs(angles64, shares, first):
 
     w_inverse = 1 / w.norm(dim=1)
     tangent = gathered - (gathered * w).sum(dim=1, keepdim=True) * w * w_inverse[:, None] ** 2
-    _launch.finish_weights(gathered, x, labels, w, w_inverse, pull)
+    _launch.finish(
+        gathered, None, x, labels, w, x_inverse=1 / x.norm(dim=1), w_inverse=w_inverse,
+        sines=angles.detach().sin().float(), factors=pull / 4, scale=4.0,
+    )  # fmt: skip
     torch.testing.assert_close(gathered, tangent + own.float(), rtol=1e-5, atol=2e-5)
 
 
@@ -171,6 +174,21 @@ def test_a_nearly_aligned_example_is_pulled_at_full_strength():
     x = torch.tensor([[1.0, 1e-5, 0.0]], requires_grad=True)
     angular_log_odds(x, torch.tensor([0]), w, scale=4).sum().backward()
     torch.testing.assert_close(x.grad[0, 1].item(), -4.0, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("angle", [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 1.0, 3.1, 3.14159])
+def test_a_class_weight_is_pulled_towards_its_example_at_full_strength_and_never_more(angle):
+    generator = torch.Generator().manual_seed(0)
+    along, aside = torch.linalg.qr(torch.randn(64, 2, generator=generator).double())[0].T
+    x = (3 * (math.cos(angle) * along + math.sin(angle) * aside)).float()[None]
+    w = torch.stack([2 * along, torch.zeros(64)]).float().requires_grad_()
+    angular_log_odds(x, torch.tensor([0]), w, scale=4).sum().backward()
+    # 4 per radian at distance 2; below, x and its class weight differ by their rounding alone
+    strength = w.grad[0].norm().item() / 2
+    assert strength < 1.5
+    if angle >= 1e-4:
+        assert strength == pytest.approx(1, abs=1e-6 / math.sin(angle) + 1e-6)
+        assert w.grad[0].double() @ aside == pytest.approx(2 * strength, rel=1e-2)
 
 
 def test_zero_vectors_receive_no_gradient():
@@ -250,10 +268,14 @@ def test_the_operators_pass_the_checks_of_torch(make_head):
     w = head.class_weights.requires_grad_()
     ops = torch.ops.hardsight
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(ops.angular_log_odds.default, (x, head.labels, w, 4.0), test_utils=checks)
-    torch.library.opcheck(
-        ops.linear_log_odds.default, (x, head.labels, w, head.bias), test_utils=checks
-    )
+    for reduction in ([], [-100.0, 0.5, 0.75, 1.0]):
+        given = (x, head.labels, w)
+        torch.library.opcheck(
+            ops.angular_log_odds.default, (*given, 4.0, reduction), test_utils=checks
+        )
+        torch.library.opcheck(
+            ops.linear_log_odds.default, (*given, head.bias, reduction), test_utils=checks
+        )
     torch.library.opcheck(
         ops.head_statistics.default,
         (x.detach(), head.labels, w.detach(), head.bias, True, True),
@@ -283,7 +305,7 @@ def test_a_label_that_is_no_class_gives_nan_where_nothing_checks_it(make_head, w
     labels[3] = wrong
     x = head.embeddings.clone().requires_grad_()
     w = head.class_weights.clone().requires_grad_()
-    found = torch.ops.hardsight.angular_log_odds(x, labels, w, 4.0)[0]
+    found = torch.ops.hardsight.angular_log_odds(x, labels, w, 4.0, [])[0]
     assert torch.equal(found.isnan(), torch.arange(10) == 3)
     found.sum().backward()
     assert x.grad[:3].isfinite().all()

@@ -16,6 +16,6 @@ def test_the_portable_kernels_compile_for_a_gpu(kind, monkeypatch):
     command = [sys.executable, str(SCRIPT), kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == [
-        "add_targets", "finish_embeddings", "finish_weights", "join_runs", "merge_angles",
-        "merge_head", "merge_log_odds", "over_classes", "prepare", "slopes",
+        "add_targets", "curve_slopes", "finish", "join_runs", "make_tangent", "merge_angles",
+        "merge_head", "merge_log_odds", "over_classes", "prepare", "reduce_curve", "slopes",
     ], done.stderr[-2000:]  # fmt: skip

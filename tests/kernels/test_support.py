@@ -72,34 +72,67 @@ def test_a_missing_triton_names_its_extra(monkeypatch):
 class Kernel:
     """Stands for a kernel of Triton and, once launched, for the compiled one."""
 
-    arg_names = ("matrix", "rows", "BLOCK")
+    arg_names = ("matrix", "values", "bias", "rows", "BLOCK")
+    function, packed_metadata = "function", "metadata"
 
-    def __init__(self, launches, compiled=None):
-        self.launches, self.compiled = launches, compiled
+    def __init__(self, launches):
+        self.launches = launches
 
     def __getitem__(self, grid):
         def launch(*args, **constants):
-            self.launches.append(("again" if self.compiled is None else "by name", args, constants))
-            return self.compiled
+            self.launches.append((grid, args, constants))
+            return self
 
         return launch
 
+    def run(self, *args):
+        self.launches.append(args)
 
-@pytest.mark.parametrize("native", [True, False])
-def test_only_a_tried_release_of_triton_is_launched_without_its_look_up(monkeypatch, native):
-    # an older compiled kernel takes no constants; the interpreter has no compiled kernel at all
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Launch the same thing twice on a GPU that is not there; what Triton got each time."""
     from hardsight.kernels import _run
 
-    monkeypatch.setattr(_run, "NATIVE", native)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    base = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)
-    matrix = SimpleNamespace(base=base, block_shape=[64, 64])
-    launches = []
-    kernel = Kernel(launches, Kernel(launches))
-    for _ in range(2):
-        _run.run(kernel, (1,), matrix, 5, BLOCK=64, num_warps=4)
-    by_name = ("by name", (matrix, 5), {"BLOCK": 64, "num_warps": 4})
-    assert launches == [by_name, ("again", (matrix, 5, 64), {}) if native else by_name]
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    monkeypatch.setattr(_run, "_compiled", {})
+    device = torch.device("cuda", 0)
+    tensor = SimpleNamespace(device=device, dtype=torch.bfloat16, data_ptr=lambda: 4096)
+    matrix = _run.Matrix(tensor, [128, 64], [64, 1], (64, 64), lambda matrix: "descriptor")
+
+    def launch():
+        launches = []
+        kernel = Kernel(launches)
+        for _ in range(2):
+            _run.run(kernel, (3,), (tensor, None), (5,), (matrix,), BLOCK=64, num_warps=4)
+        by_name = ((3,), ("descriptor", tensor, None, 5), {"BLOCK": 64, "num_warps": 4})
+        again = (3, 1, 1, 7, "function", "metadata", None, None, None, matrix, 4096, 0, 5, 64)
+        names = {"by name": by_name, "again": again}
+        return [
+            next((name for name, one in names.items() if one == seen), seen) for seen in launches
+        ]
+
+    return launch
+
+
+def test_a_tried_release_of_triton_is_launched_without_its_look_up(launched, monkeypatch):
+    monkeypatch.setattr("hardsight.kernels._run.NATIVE", True)
+    assert launched() == ["by name", "again"]
+
+
+def test_another_release_is_asked_every_time(launched, monkeypatch):
+    # an older compiled kernel takes no constants; the interpreter has no compiled kernel at all
+    monkeypatch.setattr("hardsight.kernels._run.NATIVE", False)
+    assert launched() == ["by name", "by name"]
+
+
+def test_a_profiler_of_triton_sees_every_launch(launched, monkeypatch):
+    import triton
+
+    monkeypatch.setattr("hardsight.kernels._run.NATIVE", True)
+    monkeypatch.setattr(triton.knobs.runtime.launch_enter_hook, "calls", [print])
+    assert launched() == ["by name", "by name"]
 
 
 @pytest.mark.parametrize(

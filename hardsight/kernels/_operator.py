@@ -1,0 +1,90 @@
+"""Functions of tensors as operators of torch, called directly where nobody looks at operators.
+
+``torch.compile``, and whatever else follows the operators of a program, needs one with a fake and
+an autograd implementation. Going through it costs more than a launch; so a call on plain tensors
+with nobody looking runs the function itself, under an autograd node of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.errors import GradientError
+
+Context = Any  # of an autograd node
+
+
+class Operator:
+    """``function`` as ``torch.ops.hardsight.<name>``, and as what to call from Python.
+
+    Args:
+        name: of the operator.
+        function: of tensors and plain values, typed: torch reads its signature. Only the first
+            output has a gradient.
+        fake: the shapes of its outputs.
+        setup: ``(context, inputs, outputs)``, keeps what ``gradients`` needs.
+        gradients: ``(context, grad of the first output, *unused)`` to one gradient an input.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        fake: Callable[..., Any],
+        setup: Callable[[Context, tuple[Any, ...], Any], None] | None = None,
+        gradients: Callable[..., Any] | None = None,
+    ) -> None:
+        made = torch.library.custom_op(f"hardsight::{name}", function, mutates_args=())
+        made.register_fake(fake)
+        self.function = function
+        self._node: Any = None
+        if setup is not None and gradients is not None:
+            made.register_autograd(gradients, setup_context=setup)
+            self._node = _node(name, function, setup, gradients)
+        self._operator = getattr(torch.ops.hardsight, name).default
+
+    def __call__(self, *args: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+            return self._operator(*args)
+        needs_gradient = False
+        for value in args:
+            kind = type(value)
+            if kind is Tensor or kind is nn.Parameter:
+                if torch._C._functorch.is_functorch_wrapped_tensor(value):
+                    return self._operator(*args)
+                needs_gradient = needs_gradient or value.requires_grad
+            elif isinstance(value, Tensor):  # a subclass, which may follow its operators
+                return self._operator(*args)
+        if needs_gradient and self._node is not None and torch.is_grad_enabled():
+            return self._node.apply(*args)
+        return self.function(*args)
+
+
+def _node(
+    name: str,
+    function: Callable[..., Any],
+    setup: Callable[[Context, tuple[Any, ...], Any], None],
+    gradients: Callable[..., Any],
+) -> Any:
+    def forward(ctx: Context, *args: Any) -> Any:
+        outputs = function(*args)
+        setup(ctx, args, outputs)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outputs[1:])
+        return outputs
+
+    def backward(ctx: Context, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise GradientError(
+                "the fused kernels are differentiable once, got create_graph=True; "
+                "pass impl='torch', or use the loss of logits"
+            )
+        return gradients(ctx, *grads)
+
+    parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), parts)
