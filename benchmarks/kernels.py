@@ -9,8 +9,8 @@ kernels avoid. ``TFLOP/s`` is what the work needs (its matrix products once) ove
 ``of floor`` the time over the larger of needed arithmetic at the rate of a large product and least
 traffic at the rate of a large copy, both measured at the start.
 
-Rows are written after every method. A peer that fails or takes too long says so in its row; one
-that breaks the device is noted, and the run goes on in a new process with the row after it.
+Rows are written after every method. A peer that fails or takes too long says so in its row; after
+one that breaks the device, or runs out of memory, the run goes on in a new process.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ Shape = tuple[int, int, int]
 Call = Callable[[], object]
 Method = tuple[str, Callable[[], Call]]  # made when its turn comes: a compiler costs time
 LONGEST = 60  # seconds for one method, compilation included
+_COMMAND = "HARDSIGHT_BENCHMARK_COMMAND"  # for the process that goes on
 
 
 @dataclass
@@ -161,9 +162,11 @@ def run_shape(
         finish(run, row)
         print(line(row), flush=True)
         write(run)
-        if not is_alive():  # a broken device stays broken in this process
+        # a broken device stays broken in this process, and what ran out of memory may hold some
+        if not is_alive() or (row.note.startswith("OutOfMemory") and run.out is not None):
             if run.out is None:
                 raise SystemExit(f"{method} broke the device; with --out the run would go on")
+            os.environ.setdefault(_COMMAND, command())
             again = [] if "--resume" in sys.argv else ["--resume"]
             os.execv(sys.executable, [*sys.orig_argv, *again])
 
@@ -500,7 +503,7 @@ def write(run: Run) -> None:
         writer.writeheader()
         writer.writerows(rows)
     record = {
-        "command": " ".join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]),
+        "command": command(),
         "environment": environment(),
         "seed": SEED,
         "scale": SCALE,
@@ -514,6 +517,11 @@ def write(run: Run) -> None:
 
 def rounded(value: object) -> object:
     return round(value, 4) if isinstance(value, float) else value
+
+
+def command() -> str:
+    """As it was given, also after the run went on in a new process."""
+    return os.environ.get(_COMMAND, " ".join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]))
 
 
 def read(folder: Path) -> list[Row]:
