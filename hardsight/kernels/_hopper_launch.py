@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +13,12 @@ from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from hardsight.kernels import _hopper
-from hardsight.kernels._run import Matrix, run
+from hardsight.kernels._run import run
 from hardsight.kernels._support import GROUP as ROWS  # per program
 from hardsight.kernels._support import RESIDENT, cdiv, processors, tile_classes
 
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
+_MOST_SEEN = 1024  # shapes of matrices remembered
 
 
 class Ring(NamedTuple):
@@ -89,7 +90,7 @@ def over_classes(
         _hopper.over_classes, plan.grid,
         (x_inverse, w_inverse, x_inverse if bias is None else bias, labels, flags, partial, index),
         (rows, classes, plan.blocks, plan.shares, plan.per_share, scale * math.log2(math.e)),
-        (_rows(embeddings, ring), _matrix(class_weights, (ring.classes, DEPTH))),
+        (_rows(embeddings, ring), _described(class_weights, (ring.classes, DEPTH))),
         MODE=number, HAS_BIAS=bias is not None, NEAREST=nearest, PARTS=ring.parts,
         STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
     )  # fmt: skip
@@ -113,7 +114,7 @@ def slopes(
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     ring = slopes_ring(width)
-    matrices = _rows(embeddings, ring), _matrix(class_weights, (ring.classes, DEPTH))
+    matrices = _rows(embeddings, ring), _described(class_weights, (ring.classes, DEPTH))
     x_inverse = factors if x_inverse is None else x_inverse
     w_inverse = factors if w_inverse is None else w_inverse
     count = processors(embeddings.device)
@@ -166,19 +167,33 @@ def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
     )
 
 
-def _rows(embeddings: Tensor, ring: Ring) -> Matrix:
-    return _matrix(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
+def _rows(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
+    return _described(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
 
 
-def _matrix(matrix: Tensor, block: tuple[int, int]) -> Matrix:
-    return Matrix(matrix, list(matrix.shape), list(matrix.stride()), block, _descriptor)
+_seen: dict[Hashable, dict[str, Any]] = {}
 
 
-def _descriptor(matrix: Matrix) -> TensorDescriptor:
-    layout = _layout(matrix.block_shape, matrix.base.dtype)
-    return TensorDescriptor(
-        matrix.base, matrix.shape, matrix.strides, list(matrix.block_shape), layout
-    )
+def _described(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    """What the bulk copy engine reads ``matrix`` by, in blocks.
+
+    Making one checks its arguments, for longer than a launch takes; so one for a matrix like
+    another before it is a copy, which holds none of that one's memory.
+    """
+    key = (matrix.shape, matrix.stride(), matrix.dtype, block)
+    fields = _seen.get(key)
+    if fields is None:
+        layout = _layout(block, matrix.dtype)
+        made = TensorDescriptor(
+            matrix, list(matrix.shape), list(matrix.stride()), list(block), layout
+        )
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[key] = {**vars(made), "base": None}
+        return made
+    copy = object.__new__(TensorDescriptor)
+    vars(copy).update(fields, base=matrix)
+    return copy
 
 
 @functools.cache

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -31,33 +31,19 @@ _MOST = 4096  # launches remembered: every shape seen has its own
 _compiled: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
-class Matrix(NamedTuple):
-    """A matrix that the bulk copy engine reads in blocks: what a launch needs of a descriptor.
-
-    Triton's own checks its arguments every time it is made; ``describe`` makes one, for the first
-    launch.
-    """
-
-    base: Tensor
-    shape: list[int]
-    strides: list[int]
-    block_shape: tuple[int, int]
-    describe: Callable[[Matrix], Any]
-    padding: str = "zero"
-
-
 def run(
     kernel: Any,
     grid: tuple[int, ...],
     tensors: Sequence[Tensor | None],
     numbers: tuple[float, ...],
-    matrices: tuple[Matrix, ...] = (),
+    descriptors: tuple[Any, ...] = (),
     /,
     **constants: Any,
 ) -> None:
     """Launch ``kernel`` on the current stream of the device of the first of ``tensors``.
 
-    Its arguments are matrices, tensors, numbers; constants and compiler options come by name.
+    Its arguments are descriptors of matrices, tensors, numbers; constants and compiler options
+    come by name.
     """
     first = tensors[0]
     assert first is not None
@@ -68,23 +54,23 @@ def run(
     current = torch.cuda.current_device()
     if device.index != current:
         with torch.cuda.device(device):
-            run(kernel, grid, tensors, numbers, matrices, **constants)
+            run(kernel, grid, tensors, numbers, descriptors, **constants)
         return
     if not NATIVE or _is_watched():
-        _launch_by_name(kernel, grid, tensors, numbers, matrices, constants)
+        kernel[grid](*descriptors, *tensors, *numbers, **constants)
         return
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     unaligned = functools.reduce(operator.or_, pointers) % 16 and [p % 16 for p in pointers]
     types = [None if tensor is None else tensor.dtype for tensor in tensors]
-    blocks = [(matrix.base.dtype, matrix.block_shape) for matrix in matrices]
+    blocks = [(one.base.dtype, *one.block_shape) for one in descriptors]
     key = (
         id(kernel), current, numbers, tuple(types), tuple(blocks), str(unaligned),
         *constants.values(),
     )  # fmt: skip
     found = _compiled.get(key)
     if found is None:
-        compiled = _launch_by_name(kernel, grid, tensors, numbers, matrices, constants)
-        names = kernel.arg_names[len(matrices) + len(tensors) + len(numbers) :]
+        compiled = kernel[grid](*descriptors, *tensors, *numbers, **constants)
+        names = kernel.arg_names[len(descriptors) + len(tensors) + len(numbers) :]
         if len(_compiled) >= _MOST:
             _compiled.clear()
         _compiled[key] = compiled, [constants[name] for name in names]
@@ -93,20 +79,8 @@ def run(
     compiled.run(
         *grid, *(1, 1)[len(grid) - 1 :], torch._C._cuda_getCurrentRawStream(current),
         compiled.function, compiled.packed_metadata, None, None, None,
-        *matrices, *pointers, *numbers, *rest,
+        *descriptors, *pointers, *numbers, *rest,
     )  # fmt: skip
-
-
-def _launch_by_name(
-    kernel: Any,
-    grid: tuple[int, ...],
-    tensors: Sequence[Tensor | None],
-    numbers: tuple[float, ...],
-    matrices: tuple[Matrix, ...],
-    constants: dict[str, Any],
-) -> Any:
-    described = [matrix.describe(matrix) for matrix in matrices]
-    return kernel[grid](*described, *tensors, *numbers, **constants)
 
 
 def _is_watched() -> bool:

@@ -27,8 +27,8 @@ def main():
     common |= {"MODE": {"angles": 0, "head": 1, "angular": 2, "linear": 3}[mode], "HAS_BIAS": True}
     common |= {"grid": (1,), "num_warps": 4}
     x, w = (
-        _hopper_launch._descriptor(_hopper_launch._rows(x, ring)),
-        _hopper_launch._descriptor(_hopper_launch._matrix(w, (ring.classes, 64))),
+        _hopper_launch._rows(x, ring),
+        _hopper_launch._described(w, (ring.classes, 64)),
     )
     rest = (values, values, values, labels, flags)
     if kind == "over_classes":

@@ -69,3 +69,16 @@ def test_rows_that_share_memory_are_left_to_the_portable_kernels():
     assert not fits(rows[:1].expand(40, 512))
     assert not fits(rows.view(-1).as_strided((40, 64), (8, 1)))
     assert not fits(rows[:, 1:65])  # not aligned
+
+
+def test_a_descriptor_of_a_matrix_like_another_is_a_copy_with_its_own_memory():
+    from hardsight.kernels._hopper_launch import _described, _seen
+
+    _seen.clear()
+    first, second = (torch.zeros(256, 64, dtype=torch.bfloat16) for _ in range(2))
+    made, copied = _described(first, (128, 64)), _described(second, (128, 64))
+    assert copied.base is second
+    assert type(copied) is type(made)
+    assert vars(copied) == {**vars(made), "base": second}
+    assert [fields["base"] for fields in _seen.values()] == [None]
+    assert _described(first[:, :32], (128, 64)).shape == [256, 32]

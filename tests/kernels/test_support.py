@@ -99,14 +99,14 @@ def launched(monkeypatch):
     monkeypatch.setattr(_run, "_compiled", {})
     device = torch.device("cuda", 0)
     tensor = SimpleNamespace(device=device, dtype=torch.bfloat16, data_ptr=lambda: 4096)
-    matrix = _run.Matrix(tensor, [128, 64], [64, 1], (64, 64), lambda matrix: "descriptor")
+    matrix = SimpleNamespace(base=tensor, block_shape=[64, 64])
 
     def launch():
         launches = []
         kernel = Kernel(launches)
         for _ in range(2):
             _run.run(kernel, (3,), (tensor, None), (5,), (matrix,), BLOCK=64, num_warps=4)
-        by_name = ((3,), ("descriptor", tensor, None, 5), {"BLOCK": 64, "num_warps": 4})
+        by_name = ((3,), (matrix, tensor, None, 5), {"BLOCK": 64, "num_warps": 4})
         again = (3, 1, 1, 7, "function", "metadata", None, None, None, matrix, 4096, 0, 5, 64)
         names = {"by name": by_name, "again": again}
         return [
