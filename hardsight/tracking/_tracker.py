@@ -67,7 +67,7 @@ class HardnessTracker:
             where a model leaves no doubt.
         folder: where epochs are written; ``None`` for a temporary folder, whose content then
             travels in :meth:`state_dict`.
-        resume: go on after the last epoch in ``folder``.
+        resume: go on after the last epoch in ``folder``, that of rank 0 in distributed training.
         stage: which pass is recorded, ``"train"`` or ``"evaluation"``; the callbacks follow it.
         repeats: ``"error"`` if an example comes twice in an epoch, or keep only the ``"first"``.
 
@@ -113,6 +113,7 @@ class HardnessTracker:
         self._head = head_layer(head) if isinstance(head, nn.Module) else head
         self._store = EpochStore(folder, {"num_examples": num_examples, "stage": stage})
         self._goes_on = resume
+        self._is_agreed = False  # whether all ranks go on from the same epoch
         self._epochs = self._store.count() if resume else 0
         self._stash = Stash()
         self._pending = no_rows()  # of the unfinished epoch, on the CPU already
@@ -316,7 +317,7 @@ class HardnessTracker:
         _ranks.on_every_rank(lambda: self._check_state(state))
         _ranks.on_first_rank(lambda: self._load_epochs(state))
         self.discard_epoch()
-        self._goes_on, self._labels = True, None
+        self._goes_on, self._is_agreed, self._labels = True, True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
         self._largest_batch = state["largest_batch"]
         self._first_turn = math.ceil(state["next_order"] / _ranks.world_size())
@@ -407,14 +408,16 @@ class HardnessTracker:
         """Raise, on every rank, before another run's epochs would be overwritten.
 
         Each rank comes here once before anything else it shares with the others: with its first
-        rows or, where it has none, in the first call that all ranks make.
+        rows or, where it has none, in the first call that all ranks make. They go on after the
+        epochs of rank 0, which writes them; another rank may not see its folder.
         """
-        if not self._goes_on:
+        if not self._is_agreed:
             _ranks.on_first_rank(self._refuse_epochs)
-            self._goes_on = True
+            self._epochs = _ranks.of_all(self._epochs)[0]
+            self._goes_on = self._is_agreed = True
 
     def _refuse_epochs(self) -> None:
-        if self._store.count():
+        if not self._goes_on and self._store.count():
             raise RunExistsError(
                 f"{self._store.folder} holds {self._store.count()} epochs already; pass "
                 "resume=True or load a state to go on with them, or choose another folder"

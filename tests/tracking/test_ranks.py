@@ -80,11 +80,23 @@ def test_a_state_that_one_rank_cannot_load_is_refused_on_both(tmp_path, case, ex
         assert (tmp_path / f"error-{rank}").read_text().startswith(expected)
 
 
-@pytest.mark.parametrize("case", ["both record", "rank 1 idle"])
-def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(tmp_path, case):
-    earlier = HardnessTracker(N, folder=tmp_path / "dynamics")
+def record_an_epoch(folder):
+    earlier = HardnessTracker(N, folder=folder)
     earlier.update([0], torch.ones(1, 4), torch.ones(1, 3), [0], class_weights=torch.ones(3, 4))
     earlier.end_epoch()
+
+
+def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(tmp_path):
+    record_an_epoch(tmp_path / "dynamics-0")
+    two_ranks(tmp_path, "own folders")
+    assert not list(tmp_path.glob("error-*"))
+    assert [(tmp_path / f"epochs-{rank}").read_text() for rank in range(2)] == ["3", "3"]
+    assert not (tmp_path / "dynamics-1").exists()
+
+
+@pytest.mark.parametrize("case", ["both record", "rank 1 idle"])
+def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(tmp_path, case):
+    record_an_epoch(tmp_path / "dynamics")
     two_ranks(tmp_path, case)
     said = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
     assert said[0] == said[1]

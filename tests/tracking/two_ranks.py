@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hardsight.errors import HardsightError
-from hardsight.tracking import HardnessTracker, with_index
+from hardsight.tracking import HardnessTracker, _ranks, with_index
 
 N, CLASSES, WIDTH = 11, 3, 4  # odd, so that the sampler repeats one example
 
@@ -28,6 +28,10 @@ def record(tracker, loader, weights, epoch, start=0) -> None:
         # the scale tells epoch, step and rank apart, so that "the first" can be checked
         scaled = inputs * (1 + epoch + 0.1 * step + 0.01 * dist.get_rank())
         tracker.update(index, scaled, scaled @ weights.T, labels)
+
+
+def never(_: object) -> None:
+    raise AssertionError("a step waits for other ranks, which agreed when they loaded the state")
 
 
 # states that cannot be loaded: rank 0 misses the epochs of one, and one is of another run on rank 1
@@ -53,6 +57,9 @@ def main(rank: int, folder: Path, case: str) -> None:
     sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=True, seed=3)
     loader = DataLoader(data, batch_size=2, sampler=sampler)
     tracker = HardnessTracker(N, head=weights, folder=folder / "dynamics")
+    if case == "own folders":  # of which only rank 0's has an epoch
+        own = folder / f"dynamics-{rank}"
+        tracker = HardnessTracker(N, head=weights, folder=own, resume=True)
     if case == "unwritable":
         (folder / "dynamics").write_text("a file where the folder should be")
     try:
@@ -69,10 +76,13 @@ def main(rank: int, folder: Path, case: str) -> None:
                 tracker = HardnessTracker(N, head=weights, folder=folder / "dynamics")
                 tracker.load_state_dict(shared[0])
                 rest = [batch for place, batch in enumerate(loader) if place >= 1]
+                of_all, _ranks.of_all = _ranks.of_all, never
                 record(tracker, rest, weights, epoch, start=1)
+                _ranks.of_all = of_all
             elif case != "rank 1 idle" or rank == 0:
                 record(tracker, loader, weights, epoch)
             tracker.end_epoch()
+        (folder / f"epochs-{rank}").write_text(str(tracker.epochs))
         if rank == 0:
             table = tracker.summaries()
             torch.save(
