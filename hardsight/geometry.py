@@ -46,8 +46,18 @@ def widen_together(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         >>> [t.dtype for t in widen_together(torch.ones(1).half(), torch.ones(1).double())]
         [torch.float64, torch.float64]
     """
-    dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
+    dtype = common_dtype(first, second)
     return first.to(dtype), second.to(dtype)
+
+
+def common_dtype(first: Tensor, second: Tensor) -> torch.dtype:
+    """The wider of their dtypes, float32 at least.
+
+    Example:
+        >>> common_dtype(torch.ones(1).half(), torch.ones(1).bfloat16())
+        torch.float32
+    """
+    return torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
 
 
 def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:

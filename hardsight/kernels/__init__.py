@@ -11,4 +11,5 @@ from hardsight.kernels._log_odds import linear_log_odds as linear_log_odds
 from hardsight.kernels._loss import angular_loss as angular_loss
 from hardsight.kernels._loss import linear_loss as linear_loss
 from hardsight.kernels._support import fused_inputs as fused_inputs
+from hardsight.kernels._support import is_fusible as is_fusible
 from hardsight.kernels._support import is_supported as is_supported

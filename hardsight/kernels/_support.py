@@ -15,7 +15,7 @@ from torch.autograd.forward_ad import unpack_dual
 from hardsight._checks import check_rows, check_width
 from hardsight._optional import require
 from hardsight.errors import GradientError, OptionError, ShapeError
-from hardsight.geometry import widen_together
+from hardsight.geometry import common_dtype, widen_together
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
 # Triton builds a launcher for its first kernel, with the compiler it looks for in the same way
@@ -40,9 +40,25 @@ def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
         >>> is_supported(torch.ones(2, 3).double(), torch.ones(4, 3).double())
         False
     """
+    return embeddings.dtype == class_weights.dtype and is_fusible(embeddings, class_weights)
+
+
+def is_fusible(embeddings: Tensor, class_weights: Tensor) -> bool:
+    """Whether the kernels can take these tensors once :func:`fused_inputs` made them one dtype.
+
+    Args:
+        embeddings: ``[N, D]``.
+        class_weights: ``[C, D]``; nothing is copied to answer.
+
+    Example:
+        >>> is_fusible(torch.ones(2, 3).double(), torch.ones(4, 3))
+        False
+    """
+    dtype = embeddings.dtype
+    if dtype != class_weights.dtype:
+        dtype = common_dtype(embeddings, class_weights)
     return (
-        embeddings.dtype == class_weights.dtype
-        and embeddings.dtype in DTYPES
+        dtype in DTYPES
         and embeddings.device == class_weights.device
         and (is_interpreted() or (embeddings.is_cuda and _COMPILER_FOUND))
         and embeddings.numel() > 0

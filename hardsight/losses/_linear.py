@@ -13,7 +13,7 @@ from torch import Tensor
 from hardsight._checks import is_transformed
 from hardsight.errors import GradientError
 from hardsight.geometry import widen_together
-from hardsight.kernels import fused_inputs, is_supported
+from hardsight.kernels import is_fusible
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
@@ -38,11 +38,7 @@ def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
         return impl
     # torch.func cannot see into a fused operator; torch.compile can
     transformed = any(is_transformed(tensor) for tensor in (embeddings, class_weights))
-    fused = (
-        embeddings.is_cuda
-        and not transformed
-        and is_supported(*fused_inputs(embeddings[:1], class_weights[:1]))  # no copy to ask
-    )
+    fused = embeddings.is_cuda and not transformed and is_fusible(embeddings, class_weights)
     return "triton" if fused else "torch"
 
 

@@ -7,16 +7,14 @@ from torch import Tensor
 
 from hardsight._checks import is_traced
 from hardsight.geometry import row_norms
-from hardsight.kernels import HeadStatistics, fused_inputs, head_statistics, is_supported
+from hardsight.kernels import HeadStatistics, fused_inputs, head_statistics, is_fusible
 from hardsight.scores._tiles import AngleSummary, LogitSummary, Summaries, TargetSummary
 
 
 def can_fuse(embeddings: Tensor, class_weights: Tensor, bias: Tensor | None) -> bool:
     """Whether the fused kernels can take these tensors here."""
     tensors = [embeddings, class_weights] + ([] if bias is None else [bias])
-    return not any(map(is_traced, tensors)) and is_supported(
-        *fused_inputs(embeddings[:1], class_weights[:1])  # all of them would be copied to be asked
-    )
+    return not any(map(is_traced, tensors)) and is_fusible(embeddings, class_weights)
 
 
 def fused_summaries(
