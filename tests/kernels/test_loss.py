@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from hardsight.errors import GradientError, LabelError, OptionError
 from hardsight.kernels import angular_log_odds, angular_loss, linear_log_odds, linear_loss
@@ -233,3 +234,24 @@ def test_without_gradients_no_graph_is_kept(head):
     with torch.no_grad():
         assert angular_loss(x, head.labels, w, scale=4.0).grad_fn is None
     assert math.isclose(loss, angular_loss(x, head.labels, w, scale=4.0).item())
+
+
+def test_the_node_of_a_loss_keeps_the_promises_of_autograd(head):
+    x, w, _ = with_gradients(head)
+
+    def loss(x, w):
+        return angular_loss(x, head.labels, w, scale=4.0)
+
+    once = loss(x, w)
+    expected = torch.autograd.grad(once, (x, w), retain_graph=True)
+    with torch.autograd.graph.save_on_cpu():
+        moved = loss(x, w)
+    again = checkpoint(loss, x, w, use_reentrant=False)
+    for found in (once, moved, again):
+        for one, other in zip(torch.autograd.grad(found, (x, w)), expected, strict=True):
+            assert torch.equal(one, other)
+    changed = loss(x, w)
+    with torch.no_grad():
+        w += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed.backward()
