@@ -82,3 +82,49 @@ def test_a_descriptor_of_a_matrix_like_another_is_a_copy_with_its_own_memory():
     assert vars(copied) == {**vars(made), "base": second}
     assert [fields["base"] for fields in _seen.values()] == [None]
     assert _described(first[:, :32], (128, 64)).shape == [256, 32]
+
+
+@pytest.mark.parametrize("width", [512, 1_024])
+def test_every_launch_of_a_loss_on_a_hopper_gpu_gives_its_kernel_what_it_asks_for(
+    make_head, monkeypatch, width
+):
+    from hardsight.kernels import (
+        _hopper_launch,
+        _launch,
+        angular_loss,
+        head_statistics,
+        linear_loss,
+    )
+
+    launched = []
+
+    def launch(kernel, grid, tensors, numbers, descriptors=(), /, **constants):
+        given = len(descriptors) + len(tensors) + len(numbers)
+        names = [name for name in constants if name not in ("num_warps", "num_stages")]
+        assert sorted(kernel.arg_names[given:]) == sorted(names), kernel.__name__
+        assert all(name.islower() for name in kernel.arg_names[:given])
+        assert all(name.isupper() for name in names)
+        assert all(isinstance(number, int | float) for number in numbers)
+        assert all(isinstance(tensor, torch.Tensor | None) for tensor in tensors)
+        assert all(isinstance(size, int) and size > 0 for size in grid)
+        launched.append(kernel.__name__)
+
+    for module in (_launch, _hopper_launch):
+        monkeypatch.setattr(module, "run", launch)
+        monkeypatch.setattr(module, "processors", lambda device: 132, raising=False)
+    monkeypatch.setattr(_launch, "_hopper_module", lambda device: _hopper_launch)
+    head = make_head(300, width, 700, torch.bfloat16)
+    x, w = head.embeddings.requires_grad_(), head.class_weights.requires_grad_()
+    head_statistics(x, head.labels, w, head.bias, nearest_class=True)
+    for loss in (
+        angular_loss(x, head.labels, w, scale=8.0),
+        linear_loss(x, head.labels, w, head.bias, log_end=0.75),
+    ):
+        loss.backward()
+    assert launched == [
+        "prepare", "over_classes", "merge_head",
+        "prepare", "over_classes", "merge_log_odds", "reduce_curve",
+        "prepare", "over_classes", "merge_log_odds", "reduce_curve",
+        "curve_slopes", "slopes", "finish", "add_targets",
+        "curve_slopes", "slopes",
+    ]  # fmt: skip
