@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -134,13 +134,9 @@ def _linear(
 
 
 def _linear_fake(
-    embeddings: Tensor,
-    labels: Tensor,
-    class_weights: Tensor,
-    bias: Tensor | None,
-    reduction: list[float],
+    embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    result, log_odds, divisor = _reduced_fake(embeddings, reduction)
+    result, log_odds, divisor = _reduced_fake(embeddings, reduction=rest[-1])
     flags = _flags_fake(embeddings, class_weights)
     return result, log_odds, divisor, _row_fake(embeddings), flags
 
@@ -186,20 +182,15 @@ def _linear_backward(
 def _linear_backward_fake(
     grad: Tensor,
     embeddings: Tensor,
-    labels: Tensor,
+    _labels: Tensor,
     class_weights: Tensor,
     bias: Tensor | None,
-    log_odds: Tensor,
-    divisor: Tensor,
-    others: Tensor,
-    flags: Tensor,
-    reduction: list[float],
-    needs: list[bool],
+    *rest: Any,
 ) -> list[Tensor]:
     inputs = (embeddings, class_weights, bias)
     return [
         tensor.new_empty(tensor.shape) if tensor is not None and need else grad.new_empty(0)
-        for tensor, need in zip(inputs, needs, strict=True)
+        for tensor, need in zip(inputs, rest[-1], strict=True)
     ]
 
 
@@ -257,13 +248,9 @@ def _angular(
 
 
 def _angular_fake(
-    embeddings: Tensor,
-    labels: Tensor,
-    class_weights: Tensor,
-    scale: float,
-    reduction: list[float],
+    embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    result, log_odds, divisor = _reduced_fake(embeddings, reduction)
+    result, log_odds, divisor = _reduced_fake(embeddings, reduction=rest[-1])
     column = class_weights.new_empty(whole_tiles(class_weights.shape[0]), dtype=torch.float32)
     flags = _flags_fake(embeddings, class_weights)
     others, sines, x_inverse = _row_fake(embeddings), _row_fake(embeddings), _row_fake(embeddings)
@@ -315,24 +302,11 @@ def _angular_backward(
 
 
 def _angular_backward_fake(
-    grad: Tensor,
-    embeddings: Tensor,
-    labels: Tensor,
-    class_weights: Tensor,
-    log_odds: Tensor,
-    divisor: Tensor,
-    others: Tensor,
-    sines: Tensor,
-    x_inverse: Tensor,
-    w_inverse: Tensor,
-    flags: Tensor,
-    scale: float,
-    reduction: list[float],
-    needs: list[bool],
+    grad: Tensor, embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> list[Tensor]:
     return [
         tensor.new_empty(tensor.shape) if need else grad.new_empty(0)
-        for tensor, need in zip((embeddings, class_weights), needs, strict=True)
+        for tensor, need in zip((embeddings, class_weights), rest[-1], strict=True)
     ]
 
 
