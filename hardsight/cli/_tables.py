@@ -17,22 +17,43 @@ def print_table(
     """Print a table of plain text; markup in it is printed as it is.
 
     No lines between columns, and no column narrower than its words: broken words are harder to
-    read than cells of several lines.
+    read than cells of several lines. Columns that do not fit follow below, each part with the
+    first column before it.
     """
+    from rich.markup import escape
+
+    cells = [list(row) for row in rows]
+    texts = [[heading, *(row[at] for row in cells)] for at, heading in enumerate(columns)]
+    console.print(escape(title), style="bold")  # a table would fold it to its own width
+    for place, part in enumerate(_parts(texts, console.width)):
+        if place:
+            console.print()
+        _print_part(console, [texts[at] for at in part])
+
+
+def _print_part(console: Console, texts: Sequence[Sequence[str]]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    cells = [list(row) for row in rows]
-    texts = [[heading, *(row[at] for row in cells)] for at, heading in enumerate(columns)]
     padding = (0, _GAP - 1, 0, 0)
     table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
-    for heading, width in zip(columns, _widths(texts, console.width), strict=True):
+    for (heading, *_), width in zip(texts, _widths(texts, console.width), strict=True):
         table.add_column(escape(heading), overflow="fold", width=width)
-    for row in cells:
+    for row in list(zip(*texts, strict=True))[1:]:
         table.add_row(*map(escape, row))
-    console.print(escape(title), style="bold")  # a table would fold it to its own width
     console.print(table)
+
+
+def _parts(texts: Sequence[Sequence[str]], room: int) -> list[list[int]]:
+    """Columns to print together, as many as fit by their words; the first is in every part."""
+    needed = [_GAP + _longest_word(column) for column in texts]
+    parts = [[0]] if texts else []
+    for at in range(1, len(texts)):
+        if len(parts[-1]) > 1 and sum(needed[one] for one in parts[-1]) + needed[at] > room:
+            parts.append([0])
+        parts[-1].append(at)
+    return parts
 
 
 def _widths(texts: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -42,12 +63,14 @@ def _widths(texts: Sequence[Sequence[str]], room: int) -> list[int]:
     """
     room -= _GAP * len(texts)
     whole = [max(map(len, column)) for column in texts]
-    widths = [
-        max(len(word) for text in column for word in [*text.split(), " "]) for column in texts
-    ]
+    widths = [_longest_word(column) for column in texts]
     while sum(widths) > room and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     while sum(widths) < min(room, sum(whole)):
         lines = [wanted / width for wanted, width in zip(whole, widths, strict=True)]
         widths[lines.index(max(lines))] += 1
     return widths
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    return max(len(word) for text in column for word in [*text.split(), " "])

@@ -33,12 +33,29 @@ def test_brackets_are_printed_as_they_are():
     assert "[-0.3, -0.1]" in said
 
 
-def test_nothing_is_cut_off_where_the_words_do_not_fit():
-    columns = [f"a_long_name_of_column_{number}" for number in range(6)]
-    said = printed("Wide", columns, [["0.123 [0.100, 0.200]"] * 6])
+def test_columns_that_do_not_fit_follow_below_with_the_first_before_them():
+    columns = ["example", *(f"a_long_name_of_column_{number}" for number in range(6))]
+    said = printed("Wide", columns, [["cat", *(f"0.{number} [0, 1]" for number in range(6))]])
     assert max(map(len, said.splitlines())) <= 80
-    letters = said.replace(" ", "").replace("\n", "").replace("─", "")
-    assert len(letters) == len("Wide" + "".join(columns) + "0.123[0.100,0.200]" * 6)
+    parts = said.split("example")[1:]
+    assert len(parts) == 3
+    for place, part in enumerate(parts):
+        assert "cat" in part.split()
+        for number in range(6):
+            assert (f"a_long_name_of_column_{number}" in part.split()) == (number // 2 == place)
+            assert (f"0.{number}" in part.split()) == (number // 2 == place)
+
+
+def test_nothing_is_cut_off_where_two_words_do_not_fit():
+    columns = ["a" * 60, "b" * 60]
+    said = printed("Wide", columns, [["c" * 60, "d" * 60]])
+    assert max(map(len, said.splitlines())) <= 80
+    for letter in "abcd":
+        assert said.count(letter) == 60 + "Wide".count(letter)
+
+
+def test_a_table_without_rows_has_its_heading():
+    assert printed("None", ["a", "b"], []).split()[:3] == ["None", "a", "b"]
 
 
 def test_columns_with_room_to_wrap_leave_it_to_the_others():
