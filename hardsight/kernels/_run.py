@@ -1,8 +1,8 @@
 """Launching a kernel a second time without asking Triton which one it is.
 
 Triton's own look-up costs tens of microseconds, more than a small launch takes. What a compiled
-kernel depends on is little: the types of its arguments, its numbers, whether pointers are aligned
-to 16 bytes, and its constants. That is so, and a compiled kernel is called in the same way, in the
+kernel depends on is little: the types of its arguments, its sizes, whether pointers are aligned to
+16 bytes, and its constants. That is so, and a compiled kernel is called in the same way, in the
 releases tried; elsewhere every launch goes through Triton.
 """
 
@@ -61,10 +61,11 @@ def run(
         return
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     unaligned = functools.reduce(operator.or_, pointers) % 16 and [p % 16 for p in pointers]
+    sizes = [number for number in numbers if type(number) is int]  # others are not looked at
     types = [None if tensor is None else tensor.dtype for tensor in tensors]
     blocks = [(one.base.dtype, *one.block_shape) for one in descriptors]
     key = (
-        id(kernel), current, numbers, tuple(types), tuple(blocks), str(unaligned),
+        id(kernel), current, tuple(sizes), tuple(types), tuple(blocks), str(unaligned),
         *constants.values(),
     )  # fmt: skip
     found = _compiled.get(key)

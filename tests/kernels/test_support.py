@@ -72,7 +72,7 @@ def test_a_missing_triton_names_its_extra(monkeypatch):
 class Kernel:
     """Stands for a kernel of Triton and, once launched, for the compiled one."""
 
-    arg_names = ("matrix", "values", "bias", "rows", "BLOCK")
+    arg_names = ("matrix", "values", "bias", "rows", "scale", "BLOCK")
     function, packed_metadata = "function", "metadata"
 
     def __init__(self, launches):
@@ -105,9 +105,9 @@ def launched(monkeypatch):
         launches = []
         kernel = Kernel(launches)
         for _ in range(2):
-            _run.run(kernel, (3,), (tensor, None), (5,), (matrix,), BLOCK=64, num_warps=4)
-        by_name = ((3,), (matrix, tensor, None, 5), {"BLOCK": 64, "num_warps": 4})
-        again = (3, 1, 1, 7, "function", "metadata", None, None, None, matrix, 4096, 0, 5, 64)
+            _run.run(kernel, (3,), (tensor, None), (5, 0.5), (matrix,), BLOCK=64, num_warps=4)
+        by_name = ((3,), (matrix, tensor, None, 5, 0.5), {"BLOCK": 64, "num_warps": 4})
+        again = (3, 1, 1, 7, "function", "metadata", None, None, None, matrix, 4096, 0, 5, 0.5, 64)
         names = {"by name": by_name, "again": again}
         return [
             next((name for name, one in names.items() if one == seen), seen) for seen in launches
@@ -119,6 +119,22 @@ def launched(monkeypatch):
 def test_a_tried_release_of_triton_is_launched_without_its_look_up(launched, monkeypatch):
     monkeypatch.setattr("hardsight.kernels._run.NATIVE", True)
     assert launched() == ["by name", "again"]
+
+
+@pytest.mark.parametrize(("numbers", "asked"), [((5, 0.7), 1), ((7, 0.5), 2)])
+def test_another_size_is_asked_for_and_another_scale_is_not(launched, monkeypatch, numbers, asked):
+    from hardsight.kernels import _run
+
+    monkeypatch.setattr(_run, "NATIVE", True)
+    launched()
+    launches = []
+    kernel, tensor = (
+        Kernel(launches),
+        SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.float32, data_ptr=lambda: 4096),
+    )
+    for given in ((5, 0.5), numbers):
+        _run.run(kernel, (3,), (tensor, tensor, None), given, BLOCK=64)
+    assert sum(isinstance(one[0], tuple) for one in launches) == asked
 
 
 def test_another_release_is_asked_every_time(launched, monkeypatch):
