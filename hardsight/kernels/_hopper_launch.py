@@ -19,6 +19,7 @@ from hardsight.kernels._support import RESIDENT, cdiv, processors, tile_classes
 
 DEPTH = 64  # 128 bytes, one swizzled row of shared memory
 _MOST_SEEN = 1024  # shapes of matrices remembered
+_seen: dict[Hashable, dict[str, Any]] = {}  # a descriptor's fields without its matrix
 
 
 class Ring(NamedTuple):
@@ -169,9 +170,6 @@ def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
 
 def _rows(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
     return _described(embeddings, (ROWS if ring.alternate else ROWS // 2, DEPTH))
-
-
-_seen: dict[Hashable, dict[str, Any]] = {}
 
 
 def _described(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:

@@ -157,7 +157,7 @@ def _linear_backward(
     from hardsight.kernels import _launch
 
     grad = _factors(grad, labels, log_odds, divisor, reduction)
-    unit = _unit_of(grad, embeddings.dtype)
+    unit = _unit_of(grad) if embeddings.dtype == torch.float16 else None
     fill = _launch.slopes(
         embeddings, labels, class_weights, bias, flags,
         factors=grad if unit is None else grad / unit, reference=others, scale=None,
@@ -279,7 +279,7 @@ def _angular_backward(
     grad = _factors(grad, labels, log_odds, divisor, reduction)
     unit = None
     if embeddings.dtype == torch.float16:
-        unit = _unit_of(scale * grad * x_inverse, embeddings.dtype, w_inverse)
+        unit = _unit_of(scale * grad * x_inverse, w_inverse)
     fill = _launch.slopes(
         embeddings, labels, class_weights, None, flags,
         factors=grad if unit is None else grad / unit, reference=others, scale=scale,
@@ -381,14 +381,12 @@ def dense(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.contiguous()
 
 
-def _unit_of(factors: Tensor, dtype: torch.dtype, w_inverse: Tensor | None = None) -> Tensor | None:
-    """Size of the largest factor, for float16 only: slopes relative to it stay in its range.
+def _unit_of(factors: Tensor, w_inverse: Tensor | None = None) -> Tensor:
+    """Size of the largest factor: slopes relative to it stay in the range of float16.
 
     The slope of an angle is up to ``_STEEPEST`` over the norm of a class weight, ``w_inverse``;
     where that could leave the range, the unit is so much larger.
     """
-    if dtype != torch.float16:
-        return None
     unit = factors.abs().amax()
     if w_inverse is not None:
         unit = unit * (w_inverse.amax() * (_STEEPEST / _ROOM)).clamp_min(1.0)

@@ -29,9 +29,7 @@ def chosen_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-        if device.type == "meta":
-            raise NotImplementedError("it has shapes and no values")
+        torch.empty(1, device=device).item()  # which meta, of shapes without values, does not have
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as err:
         reason = (str(err) or type(err).__name__).splitlines()[0]
         raise OptionError(
