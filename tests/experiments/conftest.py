@@ -6,7 +6,7 @@ import pytest
 
 from hardsight._plots import panels
 from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
-from hardsight.experiments._registry import EXPERIMENTS
+from hardsight.experiments.lab import EXPERIMENTS
 
 
 @dataclass(frozen=True)
