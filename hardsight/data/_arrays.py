@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._example import Example, id_at
+from hardsight.data._example import Example, ExampleSource, id_at
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import picture
 from hardsight.data._labels import class_indices
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hardsight.data._mapped import StoredArray
 
 
-class ArraySource:
+class ArraySource(ExampleSource):
     """Examples in one array, first dimension = example.
 
     Images are ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``: uint8 becomes pictures; uint16
@@ -61,10 +61,10 @@ class ArraySource:
         # models compute in float32
         wide = examples.dtype.kind == "f"
         self._content_dtype = np.dtype(np.float32) if wide else examples.dtype
-        self._labels, self.classes = class_indices(
+        self.labels, self.classes = class_indices(
             labels, classes=classes, where=f"the labels of {spec}"
         )
-        for name, values in (("labels", self._labels), ("ids", ids)):
+        for name, values in (("labels", self.labels), ("ids", ids)):
             if values is not None and len(values) != len(self):
                 raise ShapeError(
                     f"expected one row per example, got images {list(examples.shape)}, {name} "
@@ -86,15 +86,11 @@ class ArraySource:
         """Name of the example."""
         return id_at(self._ids, index)
 
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over shape, labels and evenly spaced examples."""
         mark = Fingerprint("arrays")
         self._examples.add_to(mark)
-        return mark.add_array(self._labels).add_names(self.classes).hexdigest()
+        return mark.add_array(self.labels).add_names(self.classes).hexdigest()
 
 
 def _channels_first(shape: tuple[int, ...], spec: str) -> bool:

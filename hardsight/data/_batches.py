@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from hardsight.data._datasets import DatasetSource, Loading, StreamSource, reason, split_sample
+from hardsight.data._datasets import StreamSource, reason, split_sample
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import single_class_index
 from hardsight.data._pixels import model_input
@@ -21,7 +21,7 @@ from hardsight.errors import BadExampleError, DataError, HardsightError, OptionE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hardsight.data._example import Example, ExampleSource
+    from hardsight.data._example import Example, ExampleSource, Loading
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2
@@ -95,7 +95,7 @@ def batches(
         DataError: examples of a batch do not stack.
         LabelError: a label is outside ``[0, C)``.
     """
-    loading = getattr(source, "loading", None) or Loading()
+    loading = source.loading
     size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
     count = (loading.workers or 0) if workers is None else workers
     if size < 1 or start < 0 or count < 0:
@@ -147,7 +147,7 @@ class _Rows:
         """The row at ``index``; ``example`` reads it where no collate function wants it raw."""
         source, name = self.source, self.source.id_of(index)
         try:
-            if self._raw and isinstance(source, DatasetSource):
+            if self._raw:
                 return _Row(index, name, source.sample(index))
             return _Row(index, name, self._prepared(example()))
         except HardsightError as err:
@@ -168,11 +168,8 @@ class _Rows:
 
     def _is_our_image(self, content: Any) -> bool:
         """Arrays of a file's images are preprocessed; those of a user's dataset are hers."""
-        return (
-            isinstance(content, np.ndarray)
-            and content.ndim > 1
-            and not isinstance(self.source, DatasetSource | StreamSource)
-        )
+        is_picture = isinstance(content, np.ndarray) and content.ndim > 1
+        return is_picture and not self.source.is_model_ready
 
 
 class _Collate:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hardsight.data._example import Example
+from hardsight.data._example import Example, ExampleSource, Loading
 from hardsight.data._files import Fingerprint
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import class_indices, class_names, single_class_index
@@ -19,18 +18,7 @@ INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a user's DataLoader loads; ``None`` leaves the choice to the caller."""
-
-    batch_size: int | None = None
-    workers: int | None = None
-    collate: Callable[[list[Any]], Any] | None = None
-    worker_init: Callable[[int], None] | None = None
-    context: Any = None
-
-
-class DatasetSource:
+class DatasetSource(ExampleSource):
     """A map-style dataset: items are ``(input, label, ...)`` or mappings with such keys.
 
     Order is the dataset's own. An ordinary exception of the dataset's ``__getitem__`` is a bad
@@ -48,6 +36,8 @@ class DatasetSource:
         loading: as given.
     """
 
+    is_model_ready = True
+
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
@@ -57,11 +47,11 @@ class DatasetSource:
             raise DataError(f"no examples in {self.spec}: its length is 0")
         known = class_names(classes) if classes is not None else stored_classes(dataset)
         labels = stored_labels(dataset)
-        self._labels = None
+        self._lists_labels = labels is not None
         self.classes = known or ()
         if labels is not None:
             where = f"the labels of {self.spec}"
-            self._labels, self.classes = class_indices(labels, classes=known, where=where)
+            self.labels, self.classes = class_indices(labels, classes=known, where=where)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -80,19 +70,15 @@ class DatasetSource:
         except Exception as err:
             raise BadExampleError(reason(err)) from err
 
-    def id_of(self, index: int) -> str:
-        """Position."""
-        return str(index)
-
     def label_of(self, index: int) -> int:
         """Label of the example; reads it where the dataset does not list its labels."""
-        return self[index].label if self._labels is None else int(self._labels[index])
+        return int(self.labels[index]) if self._lists_labels else self[index].label
 
     def fingerprint(self) -> str:
         """SHA-256 over type, length, labels and stored arrays; random transforms play no part."""
         mark = Fingerprint("dataset").add(self.spec, len(self)).add_names(self.classes)
-        if self._labels is not None:
-            mark.add_array(self._labels)
+        if self._lists_labels:
+            mark.add_array(self.labels)
         _add_content(mark, self.dataset)
         return mark.hexdigest()
 
@@ -100,7 +86,7 @@ class DatasetSource:
         return f"example {index} of {self.spec}"
 
 
-class StreamSource:
+class StreamSource(ExampleSource):
     """An iterable dataset, in its own order; the position in the stream is the index.
 
     It is read in this process: several workers would each see the whole stream. Reading at a
@@ -113,6 +99,7 @@ class StreamSource:
     """
 
     is_stream = True  # going back means reading from the start
+    is_model_ready = True
 
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
@@ -161,10 +148,6 @@ class StreamSource:
         return Example(
             str(index), single_class_index(in_memory(value), self.classes, where=place), content
         )
-
-    def id_of(self, index: int) -> str:
-        """Position."""
-        return str(index)
 
     def label_of(self, index: int) -> int:
         """Label of the example; reads the stream up to it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from hardsight.data._example import Example
+from hardsight.data._example import Example, ExampleSource
 from hardsight.data._files import Fingerprint, evenly_spaced
 from hardsight.data._images import EXTENSIONS, decode_file
 from hardsight.data._labels import class_names
@@ -20,7 +20,7 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "tes
 _SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
 
 
-class FolderSource:
+class FolderSource(ExampleSource):
     """Images in a folder of class folders, ordered by class name, then path.
 
     Every visible folder is a class, with or without images, so that labels agree with a model
@@ -58,10 +58,10 @@ class FolderSource:
             )
         # arrow and numpy instead of lists: loader workers share them without copying
         self._names = pa.array(names, type=pa.large_binary())
-        self._labels = np.array(labels, dtype=np.int64)
+        self.labels = np.array(labels, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
         content = decode_file(self._path(index))
@@ -71,20 +71,16 @@ class FolderSource:
         """Path relative to the folder, with forward slashes."""
         return printable(self._names[index].as_py()).replace(os.sep, "/")
 
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
-        mark = Fingerprint("folder").add_names(self.classes).add_array(self._labels)
+        mark = Fingerprint("folder").add_names(self.classes).add_array(self.labels)
         return _with_images(mark, self).hexdigest()
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self._root, bytes(self._names[index].as_py()))
 
 
-class UnlabelledFolder:
+class UnlabelledFolder(ExampleSource):
     """Images below a folder, in or out of class folders, whose label nobody knows.
 
     Args:
@@ -110,6 +106,7 @@ class UnlabelledFolder:
         self._names = pa.array(sorted(_images_below(self._root, b"", ())), type=pa.large_binary())
         if not len(self._names):
             raise DataError(f"no images below {self.spec} (.jpg, .png, .webp, ...)")
+        self.labels = np.full(len(self._names), -1)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -120,10 +117,6 @@ class UnlabelledFolder:
     def id_of(self, index: int) -> str:
         """Path relative to the folder, with forward slashes."""
         return printable(self._names[index].as_py()).replace(os.sep, "/")
-
-    def label_of(self, index: int) -> int:
-        """-1."""
-        return -1
 
     def fingerprint(self) -> str:
         """SHA-256 over names, sizes and evenly spaced images."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
-from hardsight.data._wrapped import stored_column
 from hardsight.errors import DataError, MissingDataError, ShapeError
 from hardsight.table import ScoreTable
 
@@ -66,7 +65,7 @@ def human_frequency(
         if path.suffix.lower() == ".csv":
             return _from_csv(rows, path)
         return _shares(rows, _stored_counts(path), str(path))
-    counts = stored_column(source, COUNTS_COLUMN) if rows.may_hold_counts else None
+    counts = None if isinstance(source, ScoreTable) else source.column(COUNTS_COLUMN)
     if counts is None:
         raise MissingDataError(
             f"{rows.spec} holds no column {COUNTS_COLUMN!r}; pass file=, with counts [N, C] "
@@ -86,7 +85,6 @@ class _Rows:
         positions: where they stand in the source.
         length: examples of the source.
         num_classes: classes of it.
-        may_hold_counts: whether the counts may lie beside the examples themselves.
     """
 
     spec: str
@@ -95,15 +93,12 @@ class _Rows:
     positions: NDArray[np.int64]
     length: int
     num_classes: int
-    may_hold_counts: bool
 
 
 def _rows_of_source(source: ExampleSource) -> _Rows:
-    every = range(len(source))
-    labels = np.array([source.label_of(index) for index in every], dtype=np.int64)
-    ids = [source.id_of(index) for index in every]
-    positions, classes = np.arange(len(labels)), len(source.classes)
-    return _Rows(source.spec, ids, labels, positions, len(labels), classes, True)
+    labels, count = source.labels, len(source)
+    ids = [source.id_of(index) for index in range(count)]
+    return _Rows(source.spec, ids, labels, np.arange(count), count, len(source.classes))
 
 
 def _rows_of_table(table: ScoreTable) -> _Rows:
@@ -118,7 +113,6 @@ def _rows_of_table(table: ScoreTable) -> _Rows:
         positions=positions,
         length=max(len(table) + unread, last + 1),
         num_classes=len(table.classes),
-        may_hold_counts=False,
     )
 
 

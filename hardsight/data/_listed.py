@@ -39,7 +39,7 @@ class ListedSource(FolderSource):
         if not names:
             raise DataError(f"{file} names no images; expected lines such as 'aeroplane/1.png 0'")
         self._names = pa.array(names, type=pa.large_binary())
-        self._labels = np.array(labels, dtype=np.int64)
+        self.labels = np.array(labels, dtype=np.int64)
 
 
 def _lines(file: Path) -> list[str]:

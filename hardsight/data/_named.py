@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hardsight.data._arrays import ArraySource
 from hardsight.data._catalogue import DATASETS, NamedDataset
 from hardsight.data._folder import FolderSource
@@ -16,7 +18,7 @@ from hardsight.data._locate import Location, locate, missing, split_names
 from hardsight.data._mapped import MemoryArray
 from hardsight.data._originals import cifar_arrays, svhn_arrays
 from hardsight.data._parquet import ParquetSource
-from hardsight.data._wrapped import JoinedSource, RelabelledSource
+from hardsight.data._view import SourceView
 from hardsight.errors import DataError, MissingDataError
 
 if TYPE_CHECKING:
@@ -39,10 +41,26 @@ def named_source(
     """
     dataset = DATASETS[name]
     parts = [(part, _part(name, dataset, part, root)) for part in split_names(name, split)]
-    source: ExampleSource = parts[0][1] if len(parts) == 1 else JoinedSource(parts, spec=name)
-    if dataset.groups:
-        return RelabelledSource(source, dataset.groups, dataset.group_names, spec=name)
-    return source
+    source: ExampleSource = parts[0][1]
+    if len(parts) > 1:
+        names, sources = zip(*parts, strict=True)
+        source = SourceView(sources, names=names, spec=name)
+    return _grouped(source, dataset, name) if dataset.groups else source
+
+
+def _grouped(source: ExampleSource, dataset: NamedDataset, name: str) -> ExampleSource:
+    """The source with its classes grouped, such as CIFAR-100 in its 20 super-classes.
+
+    Raises:
+        DataError: there is no group for a class.
+    """
+    if len(source.classes) > len(dataset.groups):
+        raise DataError(
+            f"expected at most {len(dataset.groups)} classes in {source.spec} for {name}, got "
+            f"{len(source.classes)}"
+        )
+    labels = np.array(dataset.groups)[source.labels]
+    return source.relabelled(labels, classes=dataset.group_names, spec=name)
 
 
 def _part(

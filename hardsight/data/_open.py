@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardsight.data._arrays import ArraySource, digits
 from hardsight.data._catalogue import DATASETS
-from hardsight.data._datasets import DatasetSource, Loading, StreamSource
+from hardsight.data._datasets import DatasetSource, StreamSource
 from hardsight.data._embeddings import EmbeddingSource
+from hardsight.data._example import ExampleSource, Loading
 from hardsight.data._files import check_listable, existing, is_pattern, matching
 from hardsight.data._folder import SPLITS, FolderSource, split_folders
 from hardsight.data._head_file import head_arrays, in_memory, plain_array
@@ -37,7 +38,6 @@ from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNa
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
-    from hardsight.data._example import ExampleSource
     from hardsight.data._mapped import FileArray, StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
@@ -345,13 +345,18 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     if hasattr(data, "without_index"):  # wrapped for a tracker; a table numbers its rows itself
         data = data.without_index()
     name = type(data).__name__
-    if _is_source(data):
+    if isinstance(data, ExampleSource | EmbeddingSource):
         _images_only(options)
         options.refuse("split", "classes", because=f"a {name} is one split with its own classes")
-        return cast("ExampleSource", data)
+        return data
     if isinstance(data, np.ndarray | torch.Tensor):
         return _arrays({"": MemoryArray(in_memory(data))}, name, options)
     _images_only(options)
+    if hasattr(data, "id_of") and hasattr(data, "fingerprint"):
+        raise DataError(
+            f"a {name} looks like a source of examples but is not one; derive {name} from "
+            "hardsight.data.ExampleSource"
+        )
     if type(data).__module__.partition(".")[0] == "datasets":
         return _huggingface(data, options)
     options.refuse("split", because=f"a {name} is one split already")
@@ -382,12 +387,6 @@ def _loading(loader: Any) -> Loading:
         worker_init=loader.worker_init_fn,
         context=loader.multiprocessing_context,
     )
-
-
-def _is_source(data: Any) -> bool:
-    """Whether an object is a source already, such as a degraded one."""
-    parts = ("spec", "classes", "id_of", "label_of", "fingerprint")
-    return all(hasattr(data, part) for part in parts)
 
 
 def _is_streamed(data: Any) -> bool:

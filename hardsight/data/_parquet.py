@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.data._example import Example, id_at
+from hardsight.data._example import Example, ExampleSource, id_at
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import decode
 from hardsight.data._labels import class_indices
@@ -113,7 +113,7 @@ class RowReader:
         return {**kept, "_process": -1}
 
 
-class ParquetSource:
+class ParquetSource(ExampleSource):
     """Images in parquet files: a column ``image`` of ``{bytes, path}`` or bytes, and ``label``.
 
     Names of the classes come from the schema's Hugging Face metadata where it has them; ids are
@@ -146,7 +146,7 @@ class ParquetSource:
         self._reader = RowReader(self._files, [self._column])
         if not len(self._reader):
             raise DataError(f"no examples in {spec}: the file has no rows")
-        self._labels, self.classes = class_indices(
+        self.labels, self.classes = class_indices(
             column_values(self._files, label),
             classes=classes or stored_class_names(schema, label),
             where=f"column {label!r} of {spec}",
@@ -154,7 +154,7 @@ class ParquetSource:
         self._ids = self._stored_paths(schema)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
         try:
@@ -170,13 +170,9 @@ class ParquetSource:
         """Stored path, or position."""
         return id_at(self._ids, index)
 
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over the labels, and each file's size, footer and evenly spaced pieces."""
-        mark = Fingerprint("parquet").add_array(self._labels).add_names(self.classes)
+        mark = Fingerprint("parquet").add_array(self.labels).add_names(self.classes)
         for file in self._files:
             mark.add_file(file)
         return mark.hexdigest()

@@ -92,8 +92,7 @@ class ScoreRun:
         if self.folder is None:
             return table
         # a stream would have to be read again from its start for every picture
-        is_stream = getattr(source, "is_stream", False)
-        if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
+        if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
             found = pictures(source, table, most=thumbnails, show=self.show)
             self.folder.write_side_file(THUMBNAILS, found)
         return self.folder.finish([table.to_arrow()], table.to_arrow().schema)

@@ -243,8 +243,7 @@ class ModelScorer:
         self.source, self.model, self.plan = source, model, plan
         self.preprocessing, self.device, self.precision = preprocessing, device, precision
         self.workers, self.strict = workers, strict
-        loading = getattr(source, "loading", None)
-        own = loading.batch_size if loading is not None else None
+        own = source.loading.batch_size
         self.batch_size = batch_size or own or (256 if device.type == "cuda" else 64)
         self.head, self.num_classes = self._looked_at(head)
         self.tiled = None

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource, open_source
-from hardsight.data import Example as Example
+from hardsight.data import DegradedSource, EmbeddingSource, open_source
 from hardsight.errors import DataError, OptionError
 from hardsight.run.score import score
 from hardsight.table import ScoreTable
@@ -36,10 +35,10 @@ def level_scores(
     if limit is not None and limit < 1:
         raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
     source = open_source(data, split=split, data_root=data_root)
-    if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
+    if isinstance(source, EmbeddingSource) or source.is_stream:
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):
-        source = SomeExamples(source, np.linspace(0, len(source) - 1, limit).round().astype(int))
+        source = source.subset(np.linspace(0, len(source) - 1, limit).round().astype(int))
     known: dict[tuple[float, float], ScoreTable] = {}
 
     def table(noise: float, contrast: float) -> ScoreTable:
@@ -59,37 +58,3 @@ def level_scores(
         }
         right = np.stack([one.column("label") == one.column("prediction") for one in tables])
         yield kind, values, right, {name: tables[0].higher_is_harder(name) for name in scores}
-
-
-class SomeExamples:
-    """Chosen positions of a source, as a source.
-
-    Args:
-        source: of all examples.
-        rows: positions in it.
-    """
-
-    def __init__(self, source: ExampleSource, rows: NDArray[np.int64]) -> None:
-        self._source, self._rows = source, [int(row) for row in rows]
-        self.spec, self.classes = f"{len(self._rows):,} of {source.spec}", source.classes
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._source[self._rows[index]]
-
-    def id_of(self, index: int) -> str:
-        """Name of the example."""
-        return self._source.id_of(self._rows[index])
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return self._source.label_of(self._rows[index])
-
-    def fingerprint(self) -> str:
-        """That of the source, and the positions."""
-        import hashlib
-
-        said = f"{self._source.fingerprint()} {self._rows}"
-        return hashlib.sha256(said.encode()).hexdigest()

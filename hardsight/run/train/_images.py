@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from hardsight.data import ExampleSource, MemorySource, model_input
+from hardsight.data import ExampleSource, model_input
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import generator, progress
@@ -105,7 +105,7 @@ class Decoded(Examples):
     @property
     def is_ready(self) -> bool:
         """Whether the pictures lie in memory in the wanted size and colours."""
-        if not isinstance(self.source, MemorySource):
+        if self.source.images is None:
             return False
         shape = self.source.images.shape
         channels = 1 if len(shape) == 3 else shape[3]
@@ -113,12 +113,16 @@ class Decoded(Examples):
 
     def ready(self) -> TrainBatch:
         """All examples at once, where :attr:`is_ready`."""
-        assert isinstance(self.source, MemorySource)
+        assert self.source.images is not None
         rows = np.asarray(self.rows)
         images = torch.from_numpy(self.source.images[rows])
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        labels = torch.from_numpy(self.source.labels[rows])
-        return TrainBatch(torch.from_numpy(rows), images.contiguous(), labels)
+        return TrainBatch(torch.from_numpy(rows), images.contiguous(), self.labels)
+
+    @property
+    def labels(self) -> Tensor:
+        """Class indices of the rows, ``[N]``."""
+        return torch.from_numpy(self.source.labels[np.asarray(self.rows)])
 
     @property
     def are_ours(self) -> bool:
@@ -128,7 +132,7 @@ class Decoded(Examples):
     def _is_theirs(self, content: Any) -> bool:
         """As in scoring: tensors, and arrays of a user's dataset, are used as they are."""
         is_array = isinstance(content, np.ndarray)
-        return isinstance(content, Tensor) or (is_array and hasattr(self.source, "dataset"))
+        return isinstance(content, Tensor) or (is_array and self.source.is_model_ready)
 
     def _tensor(self, content: Any) -> Tensor:
         if self._is_theirs(content):

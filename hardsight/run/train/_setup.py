@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
-    MemorySource,
     long_tailed_rows,
     open_source,
 )
@@ -39,7 +38,7 @@ from hardsight.run.train._images import (
 
 _STATISTICS_ROWS = 5000
 # of pictures in memory, by the rows that were counted: many runs train on the same ones
-_COUNTS: WeakKeyDictionary[MemorySource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
+_COUNTS: WeakKeyDictionary[ExampleSource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
     Raises:
         DataError: nothing would be left to train on.
     """
-    labels = np.array([source.label_of(index) for index in range(len(source))])
+    labels = source.labels
     order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
     held: list[int] = []
     for label in np.unique(labels):
@@ -145,9 +144,8 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
 
 
 def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
-    labels = [source.label_of(index) for index in rows]
     found = long_tailed_rows(
-        labels, num_classes=len(_class_names(source)), ratio=ratio,
+        source.labels[rows], num_classes=len(_class_names(source)), ratio=ratio,
         seed=seed_of(seed, "imbalance"),
     )  # fmt: skip
     return [rows[at] for at in found]
@@ -155,12 +153,7 @@ def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: 
 
 def class_counts(sources: Sources) -> list[int]:
     """Training examples of each class."""
-    labels = _labels(sources.train)
-    return torch.bincount(labels, minlength=len(sources.classes)).tolist()
-
-
-def _labels(data: Decoded) -> torch.Tensor:
-    return torch.tensor([data.source.label_of(index) for index in data.rows])
+    return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
 def batches_of(
@@ -184,7 +177,7 @@ def batches_of(
 
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
-        "balanced": _labels(sources.train) if config.sampling == "class_balanced" else None,
+        "balanced": sources.train.labels if config.sampling == "class_balanced" else None,
     }  # fmt: skip
     train: TrainBatches
     decoded = whole(sources.train)
@@ -214,7 +207,7 @@ def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource
     source = open_source(data, split=split, classes=config.classes, data_root=config.root)
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
-    if hasattr(source, "samples"):  # read in its own order, from the start
+    if source.is_stream:
         raise DataError(f"{source.spec} is a stream; training needs examples by position")
     return source
 
@@ -244,14 +237,13 @@ def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource
 
 
 def _named_labels(source: ExampleSource) -> list[str]:
-    return [source.classes[source.label_of(index)] for index in range(len(source))]
+    return [source.classes[label] for label in source.labels]
 
 
 def _class_names(source: ExampleSource) -> tuple[str, ...]:
     if source.classes:
         return source.classes
-    highest = max(source.label_of(index) for index in range(len(source)))
-    return tuple(str(label) for label in range(highest + 1))
+    return tuple(str(label) for label in range(int(source.labels.max()) + 1))
 
 
 def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
@@ -327,7 +319,7 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of pictures in memory, by counting their 256 values: once per source."""
     source = data.source
-    assert isinstance(source, MemorySource)
+    assert source.images is not None
     picked = np.asarray(data.rows)[rows]
     known = _COUNTS.setdefault(source, {})
     counts = known.get(picked.tobytes())

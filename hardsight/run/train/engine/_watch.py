@@ -167,7 +167,7 @@ def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> No
         {
             "index": pa.array(every, pa.int64()),
             "id": [source.id_of(index) for index in every],
-            "label": pa.array([source.label_of(index) for index in every], pa.int64()),
+            "label": pa.array(source.labels, pa.int64()),
         }
     )
     facts = {
