@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.gallery import is_finite
-from hardsight.report import _classes, _dynamics, _histograms, _map
-from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
-from hardsight.report._galleries import galleries
-from hardsight.report._summary import summary_of
+from hardsight.report.page import (
+    MINUS,
+    NONE,
+    asset,
+    content_policy,
+    environment,
+    number,
+    score_title,
+    unit,
+)
+from hardsight.report.table import _classes, _dynamics, _histograms, _map
+from hardsight.report.table._galleries import galleries
+from hardsight.report.table._summary import summary_of
 
 if TYPE_CHECKING:
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 _MOST_LISTED = 200  # unreadable or non-finite examples named one by one
 
@@ -54,35 +58,6 @@ def page(view: View) -> str:
             version=__version__,
             figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
         )
-    )
-
-
-@cache
-def environment() -> Environment:
-    """Templates from our own files, everything filled in escaped."""
-    made = Environment(
-        autoescape=True,
-        loader=FunctionLoader(asset),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update(count=count, number=number, percent=percent)
-    made.globals.update(plural=plural)
-    return made
-
-
-def asset(name: str) -> str:
-    """The text of a template, style or script."""
-    return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
-
-
-def content_policy(script: str) -> str:
-    """What the page may load: nothing from anywhere, and no script but ours."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from hardsight.report._format import count, number, score_title, short_title, unit
+from hardsight.report.page import count, number, score_title, short_title, unit
 from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged

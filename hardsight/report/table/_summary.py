@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hardsight.gallery import is_finite
-from hardsight.report._format import NONE, count, number, percent, plural, score_title
+from hardsight.report.page import NONE, count, number, percent, plural, score_title
 from hardsight.stats import wilson_interval
 from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
-    from hardsight.report._classes import ClassRow, Confusion
-    from hardsight.report._view import View
+    from hardsight.report.table._classes import ClassRow, Confusion
+    from hardsight.report.table._view import View
 
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "

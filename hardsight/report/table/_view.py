@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
-from hardsight.report._format import NONE
+from hardsight.report.page import NONE
 from hardsight.table import HISTORIES, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:

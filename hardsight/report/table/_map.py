@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import count, percent, plural, score_title, unit
+from hardsight.report.figures import Axis, Tick, axis_for
+from hardsight.report.page import count, percent, plural, score_title, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
