@@ -110,6 +110,11 @@ class ExampleSource(ABC):
         at = np.asarray(positions, dtype=np.int64)
         return at if self.numbers is None else self.numbers[at]
 
+    @property
+    def span(self) -> int:
+        """One more than the largest number: how many rows a list by number has."""
+        return len(self) if self.numbers is None else int(self.numbers[-1]) + 1
+
     def position_of(self, number: int) -> int:
         """Where the example is that has this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))

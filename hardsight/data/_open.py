@@ -33,6 +33,7 @@ from hardsight.data._parquet import (
     one_column,
     stored_class_names,
 )
+from hardsight.data._samplers import sampled_rows
 from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
@@ -94,8 +95,9 @@ def open_source(
 
     In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, arrays with
     ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`. Of a
-    DataLoader, the dataset, ``collate_fn``, batch size and workers are used; the order is always
-    the dataset's own, never the sampler's.
+    DataLoader, the dataset, ``collate_fn``, batch size and workers are used, and of its sampler
+    which examples it names: each is read once, in the dataset's own order, and keeps its index in
+    the dataset. A sampler that repeats examples is refused.
 
     Args:
         data: a name as above, or an object.
@@ -360,9 +362,9 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     if type(data).__module__.partition(".")[0] == "datasets":
         return _huggingface(data, options)
     options.refuse("split", because=f"a {name} is one split already")
-    loading = Loading()
+    loading, loader = Loading(), None
     if isinstance(data, DataLoader):
-        loading, data = _loading(data), data.dataset
+        loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
     if isinstance(data, IterableDataset) or _is_streamed(data):
@@ -373,7 +375,9 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
             f"cannot read examples from a {name}; expected {_FORMS}, a torch Dataset or "
             "DataLoader, or a Hugging Face Dataset"
         )
-    return DatasetSource(data, classes=options.classes, loading=loading)
+    source = DatasetSource(data, classes=options.classes, loading=loading)
+    rows = None if loader is None else sampled_rows(loader)
+    return source if rows is None else source.subset(rows)
 
 
 def _loading(loader: Any) -> Loading:

@@ -102,7 +102,9 @@ def test_other_labels_leave_the_content():
 def test_hidden_labels_cannot_be_read_in_any_way():
     inputs, labels = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1])
     loader = DataLoader(
-        TensorDataset(inputs, labels), batch_size=3, collate_fn=lambda rows: [*zip(*rows, strict=True)]
+        TensorDataset(inputs, labels),
+        batch_size=3,
+        collate_fn=lambda rows: [*zip(*rows, strict=True)],
     )
     hidden = open_source(loader).without_labels()
     assert hidden.labels.tolist() == [-1] * 4

@@ -30,7 +30,7 @@ class TrainBatch(NamedTuple):
     """What a training step sees; in the order in which a tracker reads it.
 
     Attributes:
-        index: positions in the source, ``[B]``.
+        index: numbers of the examples in the source, ``[B]``.
         inputs: normalised images ``[B, C, H, W]``, or a user's own tensors.
         labels: class indices ``[B]``.
     """
@@ -87,7 +87,7 @@ class Decoded(Examples):
             return DataError(str(err))
 
     def row(self, at: int) -> Row:
-        """Position in the source, raw pixels, label.
+        """Number in the source, raw pixels, label.
 
         Raises:
             DataError: the example cannot be read.
@@ -100,7 +100,7 @@ class Decoded(Examples):
                 f"{self.source.spec}: example {index} ({self.source.id_of(index)}) cannot be read: "
                 f"{err}; remove or repair it before training"
             ) from err
-        return index, self._tensor(example.content), example.label
+        return int(self.source.numbered(index)), self._tensor(example.content), example.label
 
     @property
     def is_ready(self) -> bool:
@@ -117,7 +117,8 @@ class Decoded(Examples):
         rows = np.asarray(self.rows)
         images = torch.from_numpy(self.source.images[rows])
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        return TrainBatch(torch.from_numpy(rows), images.contiguous(), self.labels)
+        index = torch.from_numpy(self.source.numbered(rows))
+        return TrainBatch(index, images.contiguous(), self.labels)
 
     @property
     def labels(self) -> Tensor:

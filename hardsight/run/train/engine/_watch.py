@@ -147,7 +147,7 @@ def evaluation_tracking(
             whole=decoded_whole(data, workers=workers, show=show) if resident else None,
         )
         tracker = HardnessTracker(
-            len(data.source), head=layer, folder=folder, resume=start is not None,
+            data.source.span, head=layer, folder=folder, resume=start is not None,
             stage="evaluation",
         )  # fmt: skip
         watched[name] = Watched(batches, tracker)
@@ -165,7 +165,7 @@ def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> No
     every = range(len(source))
     rows = pa.table(
         {
-            "index": pa.array(every, pa.int64()),
+            "index": pa.array(source.numbered(every), pa.int64()),
             "id": [source.id_of(index) for index in every],
             "label": pa.array(source.labels, pa.int64()),
         }
