@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.data._random import states_kept
 from hardsight.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def sampled_rows(loader: Any) -> NDArray[np.int64] | None:
         return None
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length:
         return None
-    with _states_kept(sampler):
+    inner = (sampler, getattr(sampler, "sampler", None))
+    own = [drawn for part in inner if (drawn := getattr(part, "generator", None)) is not None]
+    with states_kept(*own):
         rows = _positions(items, length, type(sampler).__name__)
     return None if len(rows) == length else rows
 
@@ -69,24 +71,3 @@ def _position(item: Any) -> int | None:
         return operator.index(item)
     except TypeError:
         return None
-
-
-@contextmanager
-def _states_kept(sampler: Any) -> Iterator[None]:
-    """The random states that a sampler may draw from are the same afterwards."""
-    import random
-
-    import torch
-
-    inner = (sampler, getattr(sampler, "sampler", None))
-    own = [found for part in inner if (found := getattr(part, "generator", None)) is not None]
-    states = [generator.get_state() for generator in own]
-    python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)  # noqa: NPY002
-            for generator, state in zip(own, states, strict=True):
-                generator.set_state(state)

@@ -469,7 +469,7 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
     table = hs.score(SmallCNN(num_classes=3), Stream(), out=tmp_path / "run")
     assert len(table) == 30
-    assert Stream.passes == 2  # a look at the first examples, and the run
+    assert Stream.passes == 3  # head and fingerprint look at the first examples, then the run
     assert RunFolder(tmp_path / "run").thumbnails() == {}
 
 
