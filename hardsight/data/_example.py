@@ -89,6 +89,17 @@ class ExampleSource(ABC):
         """Class indices, ``[N]``, read once; decodes the examples only if nothing lists them."""
         return np.array([self[index].label for index in range(len(self))], dtype=np.int64)
 
+    @property
+    def named_classes(self) -> tuple[str, ...]:
+        """``classes``, or numbers up to the highest label if the data does not name them.
+
+        Raises:
+            LabelError: labels are so few and so high that they must be identifiers.
+        """
+        from hardsight.data._labels import numbered_names
+
+        return self.classes or numbered_names(self.labels, f"the labels of {self.spec}")
+
     def label_of(self, index: int) -> int:
         """Label of the example, without decoding it if the source can."""
         return int(self.labels[index])

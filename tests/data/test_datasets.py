@@ -111,6 +111,19 @@ def test_classes_are_unknown_where_a_dataset_does_not_tell():
     assert source.label_of(0) == 4
 
 
+@pytest.mark.parametrize("label", [[0, 1, 0], torch.tensor([0.0, 1.0, 0.0]), np.eye(3)[1] > 0])
+def test_a_one_hot_label_is_the_class_it_marks(label):
+    assert open_source(Items((torch.ones(1), label)))[0].label == 1
+    assert open_source(Items((torch.ones(1), label)), classes=["a", "b", "c"])[0].label == 1
+    with pytest.raises(LabelError, match=r"one-hot label of 3 values for 2 classes"):
+        open_source(Items((torch.ones(1), label)), classes=["a", "b"])[0]
+
+
+def test_a_missing_label_is_not_the_string_none():
+    with pytest.raises(LabelError, match=r"^the label of example 0 of Items is missing"):
+        open_source(Items((torch.ones(1), None)))[0]
+
+
 def test_string_labels_need_classes():
     data = Items((torch.ones(1), "dog"))
     assert open_source(data, classes=["cat", "dog"])[0].label == 1
@@ -124,8 +137,9 @@ def test_string_labels_need_classes():
         (7, r"in \[0, 2\), got 7"),
         (-1, r"in \[0, 2\), got -1"),
         (0.5, r"whole numbers, got 0\.5"),
-        (torch.tensor([0.0, 1.0]), r"got shape \[2\]; soft or one-hot"),
-        (None, "missing"),
+        (torch.tensor([0.3, 0.7]), r"got 2 values; soft labels become indices with argmax"),
+        (None, "label of example 0 of Items is missing"),
+        (float("nan"), "missing"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(label, message):

@@ -92,7 +92,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
         train=Decoded(train, measured, rows),
         validation=held,
         test=None if test is None else Decoded(test, measured, range(len(test))),
-        classes=_class_names(train),
+        classes=train.named_classes,
         fingerprint=train.fingerprint(),
     )
 
@@ -145,7 +145,7 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
 
 def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
     found = long_tailed_rows(
-        source.labels[rows], num_classes=len(_class_names(source)), ratio=ratio,
+        source.labels[rows], num_classes=len(source.named_classes), ratio=ratio,
         seed=seed_of(seed, "imbalance"),
     )  # fmt: skip
     return [rows[at] for at in found]
@@ -238,12 +238,6 @@ def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource
 
 def _named_labels(source: ExampleSource) -> list[str]:
     return [source.classes[label] for label in source.labels]
-
-
-def _class_names(source: ExampleSource) -> tuple[str, ...]:
-    if source.classes:
-        return source.classes
-    return tuple(str(label) for label in range(int(source.labels.max()) + 1))
 
 
 def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
