@@ -16,6 +16,7 @@ from hardsight.data._datasets import StreamSource, reason, split_sample
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import single_class_index
 from hardsight.data._pixels import model_input
+from hardsight.data._view import SourceView
 from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ def batches(
         DataError: examples of a batch do not stack.
         LabelError: a label is outside ``[0, C)``.
     """
+    if isinstance(source, SourceView) and source.renumber is not None:
+        # outside of the workers: labels may come from a user's collate_fn, or from a stream
+        yield from _renumbered(source, batches(
+            source.parts[0], preprocessing, start=start, stop=stop, batch_size=batch_size,
+            workers=workers, strict=strict,
+        ))  # fmt: skip
+        return
     loading = source.loading
     size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
     count = (loading.workers or 0) if workers is None else workers
@@ -119,6 +127,17 @@ def batches(
                     f"{name} cannot be read: {why}; without strict it would be passed over"
                 )
             yield batch
+
+
+def _renumbered(
+    view: SourceView, loaded: Generator[Batch, None, None]
+) -> Generator[Batch, None, None]:
+    import torch
+
+    new = torch.tensor(view.renumber)
+    with contextlib.closing(loaded):
+        for batch in loaded:
+            yield replace(batch, labels=new[batch.labels])
 
 
 @dataclass(frozen=True)

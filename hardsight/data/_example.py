@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class ExampleSource(ABC):
     images: NDArray[np.uint8] | None = None
     numbers: NDArray[np.int64] | None = None
     passed_over: Mapping[str, int] = {}
-    is_stream: ClassVar[bool] = False
+    is_stream: bool = False
     is_model_ready: bool = False
 
     @abstractmethod
@@ -141,6 +141,18 @@ class ExampleSource(ABC):
     ) -> ExampleSource:
         """The same examples with other labels, ``[N]``, of the same or of other classes."""
         return self._view(labels=labels, classes=classes, spec=spec)
+
+    def renumbered(
+        self, labels: Sequence[int], classes: Sequence[str], *, spec: str | None = None
+    ) -> ExampleSource:
+        """The same examples with other numbers for their classes, also of a stream.
+
+        Args:
+            labels: new label of each old one, ``[C]``; several may become one.
+            classes: names, position = new label.
+            spec: what the result is called; as this source if ``None``.
+        """
+        return self._view(renumber=labels, classes=classes, spec=spec)
 
     def without_labels(self) -> ExampleSource:
         """The same examples with labels that nobody can read: each is -1."""

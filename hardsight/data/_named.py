@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hardsight.data._arrays import ArraySource
 from hardsight.data._catalogue import DATASETS, NamedDataset
 from hardsight.data._folder import FolderSource
@@ -45,22 +43,9 @@ def named_source(
     if len(parts) > 1:
         names, sources = zip(*parts, strict=True)
         source = SourceView(sources, names=names, spec=name)
-    return _grouped(source, dataset, name) if dataset.groups else source
-
-
-def _grouped(source: ExampleSource, dataset: NamedDataset, name: str) -> ExampleSource:
-    """The source with its classes grouped, such as CIFAR-100 in its 20 super-classes.
-
-    Raises:
-        DataError: there is no group for a class.
-    """
-    if len(source.classes) > len(dataset.groups):
-        raise DataError(
-            f"expected at most {len(dataset.groups)} classes in {source.spec} for {name}, got "
-            f"{len(source.classes)}"
-        )
-    labels = np.array(dataset.groups)[source.labels]
-    return source.relabelled(labels, classes=dataset.group_names, spec=name)
+    if not dataset.groups:
+        return source
+    return source.renumbered(dataset.groups, dataset.group_names, spec=name)
 
 
 def _part(

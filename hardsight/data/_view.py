@@ -26,12 +26,17 @@ class SourceView(ExampleSource):
         parts: of the same classes, seen one after the other.
         rows: positions to keep, counted over all parts, in the order in which they are to come.
         labels: of the rows kept; those of the parts if ``None``.
-        classes: names for ``labels``, position = label; those of the parts if ``None``.
+        renumber: new label of each label of the parts, ``[C]``, instead of ``labels``.
+        classes: names for these, position = label; those of the parts if ``None``.
         spec: what the view is called; as the first part if ``None``.
         names: of the parts; each begins the ids of its part.
 
+    Attributes:
+        parts: as given.
+        renumber: likewise.
+
     Raises:
-        DataError: the classes of the parts differ.
+        DataError: the classes of the parts differ, or one of them has no new number.
         ShapeError: not one label per example.
     """
 
@@ -41,6 +46,7 @@ class SourceView(ExampleSource):
         *,
         rows: ArrayLike | None = None,
         labels: ArrayLike | None = None,
+        renumber: ArrayLike | None = None,
         classes: Sequence[str] | None = None,
         spec: str | None = None,
         names: Sequence[str] = (),
@@ -48,14 +54,19 @@ class SourceView(ExampleSource):
         first = parts[0]
         self.spec = first.spec if spec is None else spec
         self.classes = first.classes if classes is None else tuple(classes)
-        self._parts, self._names = tuple(parts), tuple(names)
+        self.parts, self._names = tuple(parts), tuple(names)
         for name, part in zip(names, parts, strict=False):
             if part.classes != first.classes:
                 raise DataError(
                     f"expected the classes of {names[0]} in every part of {self.spec}, got "
                     f"{', '.join(part.classes[:8])} in {name}; name parts with the same classes"
                 )
-        self._starts = np.array([0, *itertools.accumulate(len(part) for part in parts)])
+        self.renumber = None if renumber is None else np.array(renumber, dtype=np.int64)
+        if self.renumber is not None and len(self.renumber) < len(first.classes):
+            raise DataError(
+                f"expected a new label for each of the {len(first.classes)} classes of "
+                f"{self.spec}, got {len(self.renumber)}"
+            )
         self._rows = None if rows is None else np.arange(self._starts[-1])[_indices(rows)]
         self._labels = None if labels is None else np.array(labels, dtype=np.int64)
         if self._labels is not None and self._labels.shape != (len(self),):
@@ -65,10 +76,16 @@ class SourceView(ExampleSource):
             )
         self._take_traits()
 
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """Position of the first example of each part, and behind the last one."""
+        return np.array([0, *itertools.accumulate(len(part) for part in self.parts)])
+
     def _take_traits(self) -> None:
         """What holds of the parts and still holds of the view."""
-        only = self._parts[0] if len(self._parts) == 1 else None
-        self.is_model_ready = any(part.is_model_ready for part in self._parts)
+        only = self.parts[0] if len(self.parts) == 1 else None
+        self.is_model_ready = any(part.is_model_ready for part in self.parts)
+        self.is_stream = any(part.is_stream for part in self.parts)
         self.passed_over = only.passed_over if only is not None else {}
         if only is None:
             return
@@ -86,8 +103,8 @@ class SourceView(ExampleSource):
 
     def __getitem__(self, index: int) -> Example:
         part, inner = self._place(index)
-        example = self._parts[part][inner]
-        label = example.label if self._labels is None else self.label_of(index)
+        example = self.parts[part][inner]
+        label = self._renumbered(example.label) if self._labels is None else self.label_of(index)
         return Example(self.id_of(index), label, self.content(example.content, index))
 
     def content(self, content: Any, index: int) -> Any:
@@ -99,7 +116,8 @@ class SourceView(ExampleSource):
         """Class indices, ``[N]``."""
         if self._labels is not None:
             return self._labels
-        whole = np.concatenate([part.labels for part in self._parts])
+        whole = np.concatenate([part.labels for part in self.parts])
+        whole = whole if self.renumber is None else self.renumber[whole]
         return whole if self._rows is None else whole[self._rows]
 
     def label_of(self, index: int) -> int:
@@ -107,24 +125,24 @@ class SourceView(ExampleSource):
         if self._labels is not None:
             return int(self._labels[index])
         part, inner = self._place(index)
-        return self._parts[part].label_of(inner)
+        return self._renumbered(self.parts[part].label_of(inner))
 
     def id_of(self, index: int) -> str:
         """Id in its source, behind the name of the part unless it begins with it."""
         part, inner = self._place(index)
-        own = self._parts[part].id_of(inner)
+        own = self.parts[part].id_of(inner)
         begin = f"{self._names[part]}/" if self._names else ""
         return own if own.startswith(begin) else begin + own
 
     def sample(self, index: int) -> Any:
         """What the user's own dataset yields."""
         part, inner = self._place(index)
-        return self._parts[part].sample(inner)
+        return self.parts[part].sample(inner)
 
     def column(self, name: str) -> NDArray[Any] | None:
         """A stored column, if every part has it."""
-        columns = [values for part in self._parts if (values := part.column(name)) is not None]
-        if len(columns) < len(self._parts):
+        columns = [values for part in self.parts if (values := part.column(name)) is not None]
+        if len(columns) < len(self.parts):
             return None
         whole = np.concatenate(columns)
         return whole if self._rows is None else whole[self._rows]
@@ -132,8 +150,8 @@ class SourceView(ExampleSource):
     def fingerprint(self) -> str:
         """SHA-256 over the sources and all that the view changes."""
         mark = Fingerprint("view").add_names(self._names).add_names(self.classes)
-        mark.add(*(part.fingerprint() for part in self._parts))
-        for array in (self._rows, self._labels):
+        mark.add(*(part.fingerprint() for part in self.parts))
+        for array in (self._rows, self._labels, self.renumber):
             if array is None:
                 mark.add("as they are")
             else:
@@ -144,8 +162,13 @@ class SourceView(ExampleSource):
         """What decides about changed content, for the fingerprint."""
         return ()
 
+    def _renumbered(self, label: int) -> int:
+        return label if self.renumber is None else int(self.renumber[label])
+
     def _place(self, index: int) -> tuple[int, int]:
         """Number of the part, and the position in it."""
+        if self.is_stream:  # of unknown length
+            return 0, index
         if not 0 <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
         row = index if self._rows is None else int(self._rows[index])

@@ -33,6 +33,14 @@ class Letters(ExampleSource):
         return self.text
 
 
+def iter_again(items):
+    class Again:
+        def __iter__(self):
+            return iter(items)
+
+    return Again()
+
+
 def test_a_source_of_ones_own_needs_no_more_than_five_members():
     source = open_source(Letters())
     assert source.labels.tolist() == [0, 1, 1, 1, 0]
@@ -97,6 +105,28 @@ def test_other_labels_leave_the_content():
     assert (turned[0].label, turned.label_of(2), turned[0].content[0]) == (2, 0, ord("a"))
     with pytest.raises(ShapeError, match=r"each of the 5 examples of letters, got shape \[2\]"):
         Letters().relabelled([0, 1])
+
+
+@pytest.mark.parametrize("kind", ["dataset", "collated", "stream"])
+def test_classes_can_have_other_numbers_in_data_of_any_kind(kind):
+    rows = [(torch.full((2,), float(n)), n % 3) for n in range(5)]
+    if kind == "stream":
+        source = open_source(iter_again(rows), classes=["a", "b", "c"])
+    elif kind == "collated":
+        source = open_source(
+            DataLoader(rows, collate_fn=lambda some: [*zip(*some, strict=True)]),
+            classes=["a", "b", "c"],
+        )
+    else:
+        source = open_source(rows, classes=["a", "b", "c"])
+    turned = source.renumbered([2, 0, 0], ["b or c", "none", "a"])
+    assert (turned.classes, turned.is_stream) == (("b or c", "none", "a"), kind == "stream")
+    assert (turned[0].label, turned.label_of(1)) == (2, 0)
+    found = torch.cat([batch.labels for batch in batches_of(turned, Preprocessing())])
+    assert found.tolist() == [2, 0, 0, 2, 0]
+    assert turned.fingerprint() != source.fingerprint()
+    with pytest.raises(DataError, match=r"a new label for each of the 3 classes of .*, got 2"):
+        source.renumbered([0, 1], ["a", "b"])
 
 
 def test_hidden_labels_cannot_be_read_in_any_way():
