@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from hardsight.data._columns import IMAGE_COLUMNS
 from hardsight.data._example import Example, ExampleSource
 from hardsight.data._files import Fingerprint, evenly_spaced
 from hardsight.data._images import decode, decode_file
 from hardsight.data._labels import class_indices
-from hardsight.data._parquet import IMAGE_COLUMNS, LABEL_COLUMNS
+from hardsight.data._parquet import LABEL_COLUMNS
 from hardsight.errors import BadExampleError, DataError, MissingDataError
 
 

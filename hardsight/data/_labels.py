@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hardsight.errors import DataError, LabelError, OptionError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
 # From here on, class indices without names are identifiers somebody stored as labels, unless
 # there are about as many examples.
 _MANY_CLASSES = 1_000_000
@@ -23,8 +25,8 @@ def class_indices(
     """Labels as ``[N]`` class indices, with the names of the classes.
 
     Integers are indices; floats too, when each is a whole number. Rows of a single 1 among zeros
-    are one-hot. Strings are looked up in ``classes``; without it, strings of digits are indices
-    and other strings are numbered in sorted order.
+    are one-hot. Strings are looked up in ``classes``; without it, numbers written as text are
+    numbers, and other strings are numbered in sorted order.
 
     Args:
         values: one label per example.
@@ -104,7 +106,7 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
         raise LabelError(f"the label of {where} is missing; remove the example first")
     if array.size == 1 and array.dtype.kind in "OSU" and not classes:
         text = str(array.reshape(-1)[0])
-        if not _is_index(text) or str(int(text)) != text:
+        if not text.isdecimal() or str(int(text)) != text:
             raise LabelError(
                 f"the label of {where} is the string {text!r}; pass classes=[...] so that names "
                 "become class indices"
@@ -258,8 +260,8 @@ def _from_strings(
     if known is not None and set(found) <= set(known):
         place = {name: index for index, name in enumerate(known)}
         return np.array([place[name] for name in found])[positions], known
-    if all(_is_index(name) for name in found):
-        return np.array(_different_numbers(found, where))[positions], known
+    if all(_NUMBER.fullmatch(name) for name in found):
+        return _different_numbers(found, where)[positions], known
     if known is not None:
         unknown = [name for name in found if name not in set(known)]
         raise LabelError(
@@ -269,21 +271,22 @@ def _from_strings(
     return positions, tuple(found)
 
 
-def _different_numbers(texts: list[str], where: str) -> list[int]:
-    written: dict[int, str] = {}
+def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
+    """The numbers that strings write, each in one way only."""
+    written: dict[float, str] = {}
     for text in texts:
-        if int(text) in written:
+        if float(text) in written:
             raise LabelError(
-                f"labels {written[int(text)]!r} and {text!r} in {where} would both be class "
-                f"{int(text)}; write a class in one way, or name them all: classes=[...] "
+                f"labels {written[float(text)]!r} and {text!r} in {where} would both be class "
+                f"{float(text):g}; write a class in one way, or name them all: classes=[...] "
                 "(--classes)"
             )
-        written[int(text)] = text
-    return list(written)
+        written[float(text)] = text
+    return np.array(list(written))
 
 
 def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
@@ -309,7 +312,7 @@ def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str)
         wrong = low if low < 0 else high
         position = int(np.argmax(indices == wrong))
         hint = (
-            "negative labels often mean unlabelled: remove those examples"
+            "negative labels often mean unlabelled: remove those examples, or name the classes"
             if low < 0
             else "correct it, or name every class"
         )

@@ -11,7 +11,7 @@ from hardsight.data._catalogue import DATASETS, NamedDataset
 from hardsight.data._folder import FolderSource
 from hardsight.data._huggingface import HuggingFaceSource, load_from_hub
 from hardsight.data._idx import idx_array, labels_beside
-from hardsight.data._listed import ListedSource
+from hardsight.data._listed import visda_images
 from hardsight.data._locate import Location, locate, missing, split_names
 from hardsight.data._mapped import MemoryArray
 from hardsight.data._originals import cifar_arrays, svhn_arrays
@@ -69,7 +69,7 @@ def _from_files(name: str, dataset: NamedDataset, found: Location) -> ExampleSou
             list(files), spec=name, classes=classes, label_columns=dataset.label_columns
         )
     if found.form == "list" and classes is not None:
-        return ListedSource(files[0], spec=name, classes=classes)
+        return visda_images(files[0], spec=name, classes=classes)
     if found.form in ("folder", "list"):
         folder = files[0] if found.form == "folder" else files[0].parent
         return FolderSource(folder, spec=name, classes=_class_folders(folder, classes))

@@ -18,7 +18,7 @@ from hardsight.data import (
     UnlabelledFolder,
     open_source,
 )
-from hardsight.errors import DataError
+from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
 from hardsight.run.loop import chosen_layout
 from hardsight.run.train import (
@@ -90,9 +90,7 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
             return UnlabelledFolder(folder, spec=os.fspath(data))
     try:
         return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
-    except DataError as err:
-        if "without class folders" not in str(err):
-            raise
+    except NoClassFoldersError as err:
         raise DataError(
             f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
             "lie"
