@@ -93,7 +93,7 @@ def batches(
 
     Raises:
         BadExampleError: ``strict``, and an example cannot be read; the message names it.
-        DataError: examples of a batch do not stack.
+        DataError: examples of a batch do not stack, or none of all examples can be read.
         LabelError: a label is outside ``[0, C)``.
     """
     if isinstance(source, SourceView) and source.renumber is not None:
@@ -117,16 +117,27 @@ def batches(
     else:
         end = len(source) if stop is None else min(stop, len(source))
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
+    unread, first = 0, ("", "")
+    some_read = start > 0 or stop is not None  # the caller asked for a part
     with contextlib.closing(loaded):  # workers end with this loop, however it ends
         for batch in loaded:
             if isinstance(batch, HardsightError):
                 raise batch
+            some_read = some_read or len(batch.index) > 0
+            if batch.errors and not some_read:
+                first = first if unread else batch.errors[0][1:]
+                unread += len(batch.errors)
             if strict and batch.errors:
                 _, name, why = batch.errors[0]
                 raise BadExampleError(
                     f"{name} cannot be read: {why}; without strict it would be passed over"
                 )
             yield batch
+    if unread and not some_read:
+        raise DataError(
+            f"none of the {unread:,} examples of {source.spec} could be read; the first, "
+            f"{first[0]}: {first[1]}"
+        )
 
 
 def _renumbered(
@@ -255,13 +266,38 @@ class _Collate:
                 f"expected inputs of one shape, got {list(one)} ({first}) and {list(two)} "
                 f"({second}); pass a size, and channels=3 where some images are grey"
             )
+        contents = [example.content for example in examples]
         try:
-            return default_collate([example.content for example in examples])
+            return default_collate(contents)
         except Exception as err:
+            if _stack_in_private(contents):
+                raise DataError(
+                    f"a loader process cannot share memory with this one: {reason(err)}; pass "
+                    "workers=0 (--workers 0), or allow more: /dev/shm (docker --shm-size) and "
+                    "open files (ulimit -n)"
+                ) from err
             raise DataError(
                 f"the inputs of {self._spec} do not stack into a batch: {reason(err)}; pass a "
                 "DataLoader with a collate_fn of your own"
             ) from err
+
+
+def _stack_in_private(contents: list[Any]) -> bool:
+    """Whether a loader process could stack its inputs, had it not to share them with another."""
+    import torch
+    from torch.utils._pytree import tree_map
+    from torch.utils.data import get_worker_info
+
+    def stacked(*leaves: Any) -> Any:
+        return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else leaves
+
+    if get_worker_info() is None:
+        return False
+    try:
+        tree_map(stacked, contents[0], *contents[1:])
+    except Exception:  # of any kind: they are a user's own
+        return False
+    return True
 
 
 class _WorkerDiedError(Exception):

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    DataError,
     HeadMismatchError,
     HeadNotFoundError,
     LabelError,
@@ -457,6 +458,23 @@ def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
     with pytest.raises(MemoryError, match="no room"):
         hs.score(None, embeddings_file, batch_size=32)
     assert torch.get_num_threads() == before
+
+
+def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            raise KeyError("colour")
+
+    said = r"none of the 9 examples of Broken could be read; the first, 0: KeyError: 'colour'"
+    for scores in (None, "entropy"):
+        with pytest.raises(DataError, match=said):
+            hs.score(SmallCNN(), Broken(), scores=scores, out=tmp_path / "run")
+    with pytest.raises(DataError, match=said):
+        hs.evaluation_card(SmallCNN(), Broken())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stream_is_not_read_again_for_pictures(tmp_path):
