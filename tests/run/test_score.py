@@ -460,6 +460,16 @@ def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
     assert torch.get_num_threads() == before
 
 
+def test_every_example_that_the_report_shows_has_one_of_the_pictures_asked_for(tmp_path):
+    hs.score(SmallCNN(), "builtin:digits", thumbnails=30, out=tmp_path / "run", device="cpu")
+    assert len(RunFolder(tmp_path / "run").thumbnails()) == 30
+    text = hs.report.write_report(tmp_path / "run").read_text("utf-8")
+    cards = text.count('<li class="card ')
+    assert cards > 30  # some are in several lists
+    assert text.count("data-picture=") == 30
+    assert text.count("data-picture=") + text.count("data-copy=") == cards
+
+
 def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
     class Broken(torch.utils.data.Dataset):
         def __len__(self):

@@ -65,6 +65,7 @@ def kept_dynamics(
         },
         "model": {"spec": config.model.name},
         "seed": config.seed,
+        "config": {"thumbnails": config.thumbnails},
     }
     named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
     if config.thumbnails:
