@@ -1,4 +1,6 @@
-"""Settings of every test: the same examples each time, one thread."""
+"""Settings of every test: the same examples each time, one thread unless told otherwise."""
+
+import os
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -12,5 +14,5 @@ settings.register_profile(
 )
 settings.load_profile("hardsight")
 
-# Tensors of tests are tiny: more threads only wait for each other, and change the rounding.
-torch.set_num_threads(1)
+# Tensors of tests are tiny: more threads only wait for each other. No test may need one, though.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
