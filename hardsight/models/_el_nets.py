@@ -47,9 +47,7 @@ class ELMNISTNet(Classifier):
         )
         with drawn_from(seed):
             self.head = nn.Linear(256, num_classes, bias=False)
-            nn.init.kaiming_normal_(
-                self.head.weight
-            )  # the head alone, as the published code has it
+            nn.init.kaiming_normal_(self.head.weight)  # the head alone, as published
 
 
 class ELAttackNet(Classifier):

@@ -87,6 +87,8 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     differing = differing_keys(old, new, TrainConfig)
     if old["data_fingerprint"] != new["data_fingerprint"]:
         differing.append("other training data")
+    if old.get("validation") != new.get("validation"):
+        differing.append("other validation examples")
     if old.get("tracked", {}) != new.get("tracked", {}):
         differing.append("other tracked examples")
     began_anew = not (folder / "checkpoints").exists()

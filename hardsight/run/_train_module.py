@@ -184,6 +184,7 @@ class TrainModule(pl.LightningModule):
             embeddings=self.embeddings,
             layer=self._layer[0],
             epoch=self.current_epoch,
+            step=self.global_step,
         )
 
     def check_steps(self) -> None:

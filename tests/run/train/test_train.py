@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.data import MemorySource
+from hardsight.data import MemorySource, decoded, open_source
 from hardsight.errors import (
     ConfigError,
     DataError,
@@ -818,3 +818,32 @@ def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path,
             hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     done = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
     assert (done.folder / "result.json").exists()
+
+
+def test_examples_of_their_own_are_validated_on_after_every_epoch(tmp_path):
+    train, test = (decoded(open_source("builtin:digits", split=s)) for s in ("train", "test"))
+    done = hs.train(
+        "small_cnn", train, out=tmp_path / "run", epochs=2, validation=test, select="last", **FAST
+    )
+    # every training example is trained on, and the held-out accuracy is that of the test split
+    content = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (content["train_examples"], content["validation_examples"]) == (len(train), len(test))
+    card = hs.score(
+        str(tmp_path / "run"), test, device="cpu", scores="model_confidence"
+    ).to_pandas()
+    right = (card["prediction"] == card["label"]).mean()
+    assert done.history[-1]["val_accuracy"] == pytest.approx(right)
+    with pytest.raises(ConfigError, match="validation and validation_split both"):
+        hs.train(
+            "small_cnn", train, out=tmp_path / "b", validation=test, validation_split="test", **FAST
+        )
+    with pytest.raises(RunMismatchError, match="other validation examples"):
+        hs.train(
+            "small_cnn", train, out=tmp_path / "run", epochs=2, validation=train, select="last",
+            resume=True, **FAST,
+        )  # fmt: skip
+
+
+def test_the_normalisation_can_be_stated_in_python(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=1, mean=[0.25], std=[0.5], **FAST)
+    assert (done.preprocessing.mean, done.preprocessing.std) == ((0.25,), (0.5,))
