@@ -15,7 +15,7 @@ from hardsight.run._train_setup import Sources
 
 _RECIPE = "recipe.json"
 # what may change between an interrupted run and its continuation
-_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
+_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "compile", "capture", "out")
 
 
 def is_first_process() -> bool:

@@ -111,6 +111,12 @@ class TotalLoss:
     def _names(self) -> set[str]:
         return {name for term in self.terms for name in term.inputs}
 
+    def numbers_at(self, epoch: float, step: int) -> tuple[Any, ...]:
+        """What changes with time in these losses: weights, and options that decay."""
+        return tuple(
+            (term.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
+        )
+
     def __call__(
         self,
         logits: Tensor,
