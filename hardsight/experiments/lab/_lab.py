@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from hardsight import __version__
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError
 from hardsight.experiments.lab._result import Figure
@@ -160,6 +162,24 @@ class Lab:
             save_file(tensors, part)
             part.replace(file)
         return found
+
+    def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
+        """Numbers of a trained model, kept beside it for whoever asks again.
+
+        Args:
+            run: of :meth:`train`.
+            key: what decides the numbers beside the model; data counts by its fingerprint.
+            measure: makes them, ready for JSON.
+        """
+        text = json.dumps({**key, "hardsight": __version__}, sort_keys=True, default=_identity)
+        file = run.folder / "measured" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        if not file.exists():
+            content = json.dumps({"key": json.loads(text), "found": measure()}, indent=1)
+            file.parent.mkdir(exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}.part")
+            part.write_text(content, encoding="utf-8")
+            part.replace(file)
+        return json.loads(file.read_text(encoding="utf-8"))["found"]
 
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)

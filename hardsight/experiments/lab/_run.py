@@ -39,7 +39,8 @@ def run_experiment(
 
     Args:
         name: of :data:`EXPERIMENTS`; ``human`` stands for ``avh-human``, and so on.
-        scale: ``smoke`` (embedded data, a CPU, seconds) or ``paper`` (real data, a GPU, minutes).
+        scale: ``smoke`` (embedded data, a CPU, seconds), ``short`` (real data, fewer epochs and
+            smaller networks than the paper's, a GPU, minutes) or ``paper`` (the paper's own).
         out: folder of the result; ``results/NAME`` by default.
         runs: folder of trained models, which later runs find again; a temporary one by default.
         data_root: folder above those of named datasets.
@@ -57,6 +58,11 @@ def run_experiment(
     spec = EXPERIMENTS[SHORT_NAMES.get(name, name)]
     if scale not in SCALES:
         raise OptionError(unknown_name("scale", scale, list(SCALES)))
+    if scale not in spec.scales:
+        raise OptionError(
+            f"{spec.name} has no setting of its own at the scale {scale!r} yet; use --scale "
+            f"{spec.fullest}, and --set KEY=VALUE for what is to differ"
+        )
     setting = _setting(spec, scale, overrides)
     folder = Path(out) if out is not None else Path("results") / spec.name
     try:

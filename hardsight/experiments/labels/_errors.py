@@ -90,7 +90,7 @@ class Setting:
             datasets=("builtin:digits",), epochs=(4,), shares=(0.2,), folds=2, batch_size=32,
             lr=0.005, limit=320, seeds=(0, 1),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def label_errors(lab: Lab, setting: Setting) -> Result:
