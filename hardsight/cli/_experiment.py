@@ -62,6 +62,10 @@ def list_(long: bool) -> None:
 @click.option("--runs", help="Folder of trained models; other experiments find them again there.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
+@click.option("--jobs", default=1, show_default=True, metavar="N",
+              help="Processes that train the models side by side, sharing the device.")  # fmt: skip
+@click.option("--how", multiple=True, metavar="KEY=VALUE",
+              help="How models are trained, not what: capture=true, ...")  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
 def run(name: str, out: str | None, **options: Any) -> None:

@@ -94,6 +94,7 @@ class Setting(Recipe):
     "el-combine",
     title="Does the bonus add to other improvements?",
     reproduces=f"{PAPER}, Section 4.6 and its appendix",
+    measures_by_seed=True,
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", steps=3, images=100,

@@ -121,6 +121,7 @@ class Setting(Recipe):
     "el-fig7",
     title="Encouraging Loss under attack",
     reproduces=f"{PAPER}, Figure 7",
+    measures_by_seed=True,
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1, 0.2), l2=(0.0, 0.5),
@@ -151,6 +152,7 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
     "el-fig7-small",
     title="The small network of the published attacks",
     reproduces=f"{PAPER}, Figure 7, the second experiment of its published code",
+    measures_by_seed=True,
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1), l2=(0.0, 0.5),

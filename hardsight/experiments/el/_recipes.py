@@ -8,7 +8,7 @@ from typing import Any
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, NonFiniteError
-from hardsight.experiments.lab import Lab
+from hardsight.experiments.lab import Lab, loss_in_words
 from hardsight.run.train import TrainResult
 
 PAPER = "Encouraging Loss"
@@ -235,22 +235,6 @@ def loss_name(log_end: LogEnd) -> str:
     if log_end is None:
         return "CE"
     return "EL, LE=1 unclamped" if log_end == EXACT else f"EL, LE={log_end:g}"
-
-
-def loss_in_words(loss: Loss) -> str:
-    """What a person reads while it is trained.
-
-    Example:
-        >>> loss_in_words(encouraging(0.75))
-        'encouraging (log_end 0.75)'
-        >>> loss_in_words([{"name": "focal", "options": {}}, encouraging(None)])
-        'focal + cross_entropy'
-    """
-    terms = []
-    for term in loss if isinstance(loss, list) else [loss]:
-        options = ", ".join(f"{key} {value}" for key, value in term["options"].items())
-        terms.append(f"{term['name']} ({options})" if options else term["name"])
-    return " + ".join(terms)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from hardsight.experiments.lab._compare import in_words as in_words
 from hardsight.experiments.lab._compare import verdict as verdict
 from hardsight.experiments.lab._lab import Lab as Lab
 from hardsight.experiments.lab._lab import Outputs as Outputs
+from hardsight.experiments.lab._lab import loss_in_words as loss_in_words
 from hardsight.experiments.lab._registry import DATASETS as DATASETS
 from hardsight.experiments.lab._registry import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments.lab._registry import SCALES as SCALES

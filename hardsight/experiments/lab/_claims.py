@@ -69,7 +69,8 @@ def compared_in_pairs(pairs: Mapping[str, tuple[PerSeed, PerSeed]]) -> dict[str,
     """Paired t tests over seeds, with Holm's correction over all of ``pairs``.
 
     Example:
-        >>> found = compared_in_pairs({"a": ([3.0, 4.1, 5.0], [1.0, 2.0, 3.0]), "b": ([1, 2], [1, 2])})
+        >>> pairs = {"a": ([3.0, 4.1, 5.0], [1.0, 2.0, 3.0]), "b": ([1, 2], [1, 2])}
+        >>> found = compared_in_pairs(pairs)
         >>> str(found["a"]), found["b"].p
         ('+2.03 [+1.89, +2.18], p = 0.001', 1.0)
         >>> str(compared_in_pairs({"lost": ([3.0, None, 5.0], [1.0, 2.0, None])})["lost"])

@@ -31,6 +31,7 @@ class Experiment:
             dataclass; its fields are the keys that can be overridden.
         function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
             in it stands for what the setting has under that key, or as a property of that name.
+        measures_by_seed: whether measuring its models takes long and can be divided by seed.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Experiment:
     reproduces: str
     scales: Mapping[str, Any]
     function: Callable[[Lab, Any], Result]
+    measures_by_seed: bool = False
 
     @property
     def fullest(self) -> str:
@@ -97,7 +99,12 @@ SHORT_NAMES = {
 
 
 def experiment(
-    name: str, *, title: str, reproduces: str, scales: Mapping[str, Any]
+    name: str,
+    *,
+    title: str,
+    reproduces: str,
+    scales: Mapping[str, Any],
+    measures_by_seed: bool = False,
 ) -> Callable[[Callable[[Lab, Any], Result]], Callable[[Lab, Any], Result]]:
     """Register the decorated function as an experiment; see :class:`Experiment`."""
     assert set(_NEEDED) <= set(scales) <= set(SCALES), f"{name}: expected settings for {_NEEDED}"
@@ -106,7 +113,7 @@ def experiment(
     def register(function: Callable[[Lab, Any], Result]) -> Callable[[Lab, Any], Result]:
         for key in _keys(function.__doc__ or ""):
             assert hasattr(scales["short"], key), f"{name}: the setting has no {key!r}"
-        EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function))
+        EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function, measures_by_seed))
         return function
 
     return register

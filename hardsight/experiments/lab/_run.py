@@ -6,9 +6,11 @@ import dataclasses
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from hardsight.experiments.lab._result import Result, write_result
 from hardsight.registry import unknown_name
 from hardsight.run.loop import versions
 
+_HOW = ("capture", "compile", "autotune", "resident", "workers")
+
 
 def run_experiment(
     name: str,
@@ -34,6 +38,8 @@ def run_experiment(
     overrides: Sequence[str] = (),
     show_progress: bool | None = None,
     keep_outputs: bool = False,
+    jobs: int = 1,
+    how: Sequence[str] = (),
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
@@ -49,6 +55,9 @@ def run_experiment(
         show_progress: force progress on or off; by default it is shown on a terminal.
         keep_outputs: write embeddings and logits beside the trained models, which later runs find
             again; tens of megabytes a model.
+        jobs: processes that train its models side by side first, sharing the device.
+        how: ``KEY=VALUE`` for how models are trained, not what: ``capture``, ``compile``,
+            ``autotune``, ``resident``, ``workers``, as in a recipe.
 
     Raises:
         UnknownNameError: there is no such experiment.
@@ -71,17 +80,30 @@ def run_experiment(
         raise OutputError(
             f"cannot write to {folder}: {err.strerror}; choose another --out"
         ) from err
+    if jobs < 1:
+        raise OptionError(f"expected --jobs of at least 1, got {jobs}")
     with tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary:
-        lab = Lab(
-            scale=scale,
-            out=folder,
-            runs=Path(runs) if runs is not None else Path(temporary),
-            data_root=data_root,
-            device=device,
-            show_progress=show_progress,
-            keep_outputs=keep_outputs,
-        )
+        options: dict[str, Any] = {
+            "scale": scale,
+            "out": folder,
+            "runs": Path(runs) if runs is not None else Path(temporary),
+            "data_root": data_root,
+            "device": device,
+            "show_progress": show_progress,
+            "keep_outputs": keep_outputs,
+            "how": _how(how),
+        }
         start = time.perf_counter()
+        if jobs > 1:
+            # only now: each process imports all of this again
+            from hardsight.experiments.lab._jobs import Job, train_side_by_side
+
+            tell = partial(print, file=sys.stderr, flush=True)
+            train_side_by_side(
+                Job(spec.name, setting, options, jobs),
+                (lambda text: None) if show_progress is False else tell,
+            )
+        lab = Lab(**options)
         result = spec.function(lab, setting)
     seconds = time.perf_counter() - start
     write_result(result, _facts(spec, setting, lab, seconds), folder)
@@ -99,6 +121,19 @@ def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
         values[key.strip()] = toml_value(text.strip())
     found = config_from(type(setting), values, where=f"the settings of {spec.name}")
     _check_lists(spec, found)
+    return found
+
+
+def _how(given: Sequence[str]) -> dict[str, Any]:
+    """How models are trained, from ``KEY=VALUE``."""
+    found = {}
+    for pair in given:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
+        if key.strip() not in _HOW:
+            raise OptionError(unknown_name("way of training (--how)", key.strip(), list(_HOW)))
+        found[key.strip()] = toml_value(text.strip())
     return found
 
 

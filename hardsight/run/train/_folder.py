@@ -14,7 +14,9 @@ from hardsight.run.train._setup import Sources
 
 _RECIPE = "recipe.json"
 # what may change between an interrupted run and its continuation
-_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "compile", "capture", "out")
+_FREE_TO_CHANGE = (
+    "resume", "workers", "resident", "device", "compile", "capture", "autotune", "out",
+)  # fmt: skip
 
 
 def is_first_process() -> bool:
