@@ -58,7 +58,7 @@ def list_(long: bool) -> None:
     help="smoke: embedded data, a CPU, seconds. short: real data, fewer epochs and smaller "
     "networks than the paper's, a GPU, minutes. paper: the paper's own, where there is a setting.",
 )
-@click.option("--out", help="Folder of the result; results/NAME by default.")
+@click.option("--out", help="Folder of the result; results/NAME or NAME-paper by default.")
 @click.option("--runs", help="Folder of trained models; other experiments find them again there.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
@@ -73,9 +73,9 @@ def run(name: str, out: str | None, **options: Any) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from hardsight.experiments import SHORT_NAMES, run_experiment  # torch loads only now
+    from hardsight.experiments import run_experiment, usual_folder  # torch loads only now
 
-    folder = Path(out) if out is not None else Path("results") / SHORT_NAMES.get(name, name)
+    folder = Path(out) if out is not None else usual_folder(name, options["scale"])
     result = run_experiment(name, out=folder, **options)
     console = Console(highlight=False)
     for table in result.tables:

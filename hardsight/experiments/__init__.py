@@ -40,4 +40,5 @@ from hardsight.experiments.lab import experiment as experiment
 from hardsight.experiments.lab import run_experiment as run_experiment
 from hardsight.experiments.lab import said as said
 from hardsight.experiments.lab import spread as spread
+from hardsight.experiments.lab import usual_folder as usual_folder
 from hardsight.experiments.labels import label_errors as label_errors

@@ -448,8 +448,10 @@ def _published_table(setting: Setting, published: Curves) -> Table:
         "The published attack: accuracy, %, by radius in units of the normalised input",
         ("loss and attack", *(f"{radius:g}" for radius in setting.published)),
         rows,
-        note="Mean ± standard deviation over seeds, all test images. A radius of 0.1 is 0.031 of "
-        f"the range of a pixel.{lost_note(_named(published))}",
+        note="Mean ± standard deviation over seeds, all test images. In pixels on [0, 1] a radius "
+        "is its product with the deviation that the images were normalised with"
+        + (f", {setting.pixels[1]:g}." if setting.pixels else ".")
+        + lost_note(_named(published)),
         paper=[[name, *values] for name, values in _THEIRS.items()] if theirs else None,
     )
 

@@ -30,3 +30,4 @@ from hardsight.experiments.lab._result import Table as Table
 from hardsight.experiments.lab._result import said as said
 from hardsight.experiments.lab._result import spread as spread
 from hardsight.experiments.lab._run import run_experiment as run_experiment
+from hardsight.experiments.lab._run import usual_folder as usual_folder

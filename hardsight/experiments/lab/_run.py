@@ -47,7 +47,8 @@ def run_experiment(
         name: of :data:`EXPERIMENTS`; ``human`` stands for ``avh-human``, and so on.
         scale: ``smoke`` (embedded data, a CPU, seconds), ``short`` (real data, fewer epochs and
             smaller networks than the paper's, a GPU, minutes) or ``paper`` (the paper's own).
-        out: folder of the result; ``results/NAME`` by default.
+        out: folder of the result; ``results/NAME`` by default, ``results/NAME-paper`` at the
+            scale of the paper.
         runs: folder of trained models, which later runs find again; a temporary one by default.
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
@@ -73,7 +74,7 @@ def run_experiment(
             f"{spec.fullest}, and --set KEY=VALUE for what is to differ"
         )
     setting = _setting(spec, scale, overrides)
-    folder = Path(out) if out is not None else Path("results") / spec.name
+    folder = Path(out) if out is not None else usual_folder(spec.name, scale)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -108,6 +109,17 @@ def run_experiment(
     seconds = time.perf_counter() - start
     write_result(result, _facts(spec, setting, lab, seconds), folder)
     return result
+
+
+def usual_folder(name: str, scale: str) -> Path:
+    """Where a result goes unless told: the one of the paper's scale beside the shorter one.
+
+    Example:
+        >>> usual_folder("human", "short").name, usual_folder("el-table5", "paper").name
+        ('avh-human', 'el-table5-paper')
+    """
+    full = SHORT_NAMES.get(name, name)
+    return Path("results") / (f"{full}-paper" if scale == "paper" else full)
 
 
 def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
