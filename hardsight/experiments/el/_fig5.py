@@ -22,12 +22,13 @@ from hardsight.experiments.el._recipes import (
     fitted,
     loss_name,
 )
-from hardsight.experiments.el._seeds import PerSeed, claim_of, ended, lost_in, lost_note, spread_of
+from hardsight.experiments.el._seeds import claim_of, ended, lost_in, lost_note, spread_of
 from hardsight.experiments.lab import (
     Claim,
     Figure,
     Lab,
     Outputs,
+    PerSeed,
     Result,
     Table,
     compared_in_pairs,

@@ -111,7 +111,7 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
             else:
                 says = f"the mirror bonus makes {row} better"
                 paper = " to ".join(text.partition(" ")[0] for text in _PAPER[row])
-            questions.append(Question(f"{title}: {says}", paper, *pair, weak=weak))
+            questions.append(Question(f"{title}: {says}", paper, pair[0], pair[1], weak=weak))
         tables.append(
             Table(
                 f"{title}: test accuracy, %",

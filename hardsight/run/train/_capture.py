@@ -94,7 +94,7 @@ class RecordedStep:
         with _uncached(batch.labels.device.type):
             found = self._run(batch)
         with torch.autocast(found.logits.device.type, enabled=False):
-            found.loss.backward()  # type: ignore[no-untyped-call]
+            found.loss.backward()
         embeddings = None if found.embeddings is None else found.embeddings.detach()
         return Passed(embeddings, found.logits.detach(), found.loss.detach())
 

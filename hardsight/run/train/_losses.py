@@ -63,7 +63,8 @@ class Term:
         """Options that shrink with the steps, as they are at ``step``, counted from 0."""
         left = {key: factor**step for key, factor in self.config.decays.items()}
         return {
-            key: self._options[key] * share if share > _GONE else 0.0 for key, share in left.items()
+            key: self.config.options[key] * share if share > _GONE else 0.0
+            for key, share in left.items()
         }
 
     def __call__(self, tensors: Mapping[str, Tensor | None], step: int) -> Tensor:
