@@ -7,6 +7,7 @@ from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import TrainBatches as TrainBatches
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
+from hardsight.run.train._config import AdversarialConfig as AdversarialConfig
 from hardsight.run.train._config import AugmentConfig as AugmentConfig
 from hardsight.run.train._config import DataConfig as DataConfig
 from hardsight.run.train._config import LossConfig as LossConfig
