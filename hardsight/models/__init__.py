@@ -3,6 +3,7 @@
 from hardsight.models._alexnet import AlexNet as AlexNet
 from hardsight.models._amc_nets import AMCNet as AMCNet
 from hardsight.models._amc_nets import MNISTNet as MNISTNet
+from hardsight.models._classes import ClassNames as ClassNames
 from hardsight.models._cnn10 import CNN10 as CNN10
 from hardsight.models._densenet import DenseNet121 as DenseNet121
 from hardsight.models._efficientnet import EfficientNetSmall as EfficientNetSmall
