@@ -14,16 +14,16 @@ class Preprocessing:
         mean: per channel, on the pixel scale ``[0, 1]``; one value serves all channels.
         std: per channel, on the same scale.
         crop: share of the resized image that the centre crop keeps; 1.0 crops only what the
-            aspect ratio leaves over.
+            aspect ratio leaves over, and more than that leaves black borders.
         squash: resize to ``size`` without keeping the aspect ratio.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"``, ``"lanczos"``, ``"box"`` or
             ``"hamming"``.
         channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB. Three values of
             ``mean`` or ``std`` mean 3: they are those of a model of RGB images.
         origin: where the values come from, in words for the metadata.
-        resize: what images are resized to before the centre crop, where the model states it: the
-            length of the short side, or height and width. Then ``crop`` and ``squash`` play no
-            part, and a crop larger than the image has black borders.
+        resize: what images are resized to before the centre crop, where ``crop`` and ``squash``
+            cannot say it: the length of the short side, or height and width. ``size`` may be
+            ``None`` then, for no crop.
         crop_first: cut the central square out of the image, ``crop`` of its short side, and resize
             that to ``size``.
         crop_rounds_down: where a centre crop leaves an odd number of pixels, the smaller half is
@@ -49,8 +49,8 @@ class Preprocessing:
         """The same for inputs of another size: the crop keeps its share of the resized image.
 
         Example:
-            >>> how = Preprocessing(size=(224, 224), resize=256)
-            >>> how.at_size((112, 112)).resize, Preprocessing(resize=256).at_size((64, 48)).resize
+            >>> how = Preprocessing(size=(224, 160), resize=256)
+            >>> how.at_size((112, 80)).resize, Preprocessing(resize=256).at_size((64, 48)).resize
             (128, None)
         """
         if self.resize is None or self.size is None:

@@ -15,5 +15,6 @@ from hardsight.models._resnet import ResNet18 as ResNet18
 from hardsight.models._resnet import ResNet50 as ResNet50
 from hardsight.models._small_cnn import SmallCNN as SmallCNN
 from hardsight.models._stored import StoredModel as StoredModel
+from hardsight.models._stored import description_of as description_of
 from hardsight.models._vgg import VGG19 as VGG19
 from hardsight.models._weights import load_weights as load_weights

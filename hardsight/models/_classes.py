@@ -83,7 +83,7 @@ def are_placeholders(names: Sequence[str]) -> bool:
         >>> are_placeholders(["1", "0"]), are_placeholders(["cat", "LABEL_1"])
         (False, False)
     """
-    words = re.compile(r"(?:label|class)?[ _-]?0*(\d+)", re.IGNORECASE)
+    words = re.compile(r"(?:(?:label|class)[ _-]?)?0*(\d+)", re.IGNORECASE)
     return all(
         (number := words.fullmatch(name)) is not None and int(number[1]) == position
         for position, name in enumerate(names)

@@ -25,12 +25,31 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True)
 class _Geometry:
-    """The fields of :class:`Preprocessing` that say where pixels go."""
+    """Where pixels go: what an image is resized to, and the centre that is cut out of that.
+
+    Attributes:
+        size: of the input; ``None`` where it depends on the image.
+        resize: the short side, or height and width; ``None`` for no change.
+        first: share of the short side of a square that is cut out before, instead of after.
+    """
 
     size: tuple[int, int] | None = None
     resize: int | tuple[int, int] | None = None
-    crop: float = 1.0
-    crop_first: bool = False
+    first: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of :class:`Preprocessing`, by shares where they say it all."""
+        if self.first is not None:
+            return {"size": self.size, "crop": self.first, "crop_first": True}
+        if self.size is None or self.resize is None:
+            return {"size": self.size, "resize": self.resize}
+        is_square = self.size[0] == self.size[1]
+        sides = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
+        shares = [kept / whole for kept, whole in zip(self.size, sides, strict=True)]
+        if shares[0] == shares[1] and (is_square or isinstance(self.resize, tuple)):
+            squash = isinstance(self.resize, tuple)
+            return {"size": self.size, "crop": shares[0], "squash": squash}
+        return {"size": self.size, "resize": self.resize}
 
 
 class _RefusedError(Exception):
@@ -72,16 +91,13 @@ def from_hugging_face(
             "by size, mean and std together (--size, --mean, --std)"
         )
     return Preprocessing(
-        size=where.size,
         mean=mean,
         std=std,
-        crop=where.crop,
         interpolation=interpolation,
         channels=channels,
         origin=origin,
-        resize=where.resize,
-        crop_first=where.crop_first,
         crop_rounds_down=True,
+        **where.fields(),
         bgr=bool(values.get("do_flip_channel_order")),
     )
 
@@ -97,6 +113,8 @@ def _matters(key: str, value: Any) -> bool:
 
 def _standard(settings: Mapping[str, Any]) -> _Geometry:
     resize, crop = _resize(settings), _crop(settings)
+    if resize is None and crop is not None:
+        raise _RefusedError("do_center_crop=True with do_resize=False")
     if isinstance(resize, tuple):
         return _Geometry(crop or resize, resize)
     return _Geometry(crop, resize)
@@ -142,7 +160,7 @@ def _perceiver(settings: Mapping[str, Any]) -> _Geometry:
         raise _RefusedError(f"do_center_crop with {_size(settings)}")
     if resize[0] / crop[0] != resize[1] / crop[1]:
         raise _RefusedError(f"size={settings['size']} with crop_size={settings['crop_size']}")
-    return _Geometry(resize, crop=resize[0] / crop[0], crop_first=True)
+    return _Geometry(resize, first=resize[0] / crop[0])
 
 
 _GEOMETRIES: Mapping[str, Callable[[Mapping[str, Any]], _Geometry]] = {

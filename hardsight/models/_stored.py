@@ -117,6 +117,20 @@ def _is_ours(file: Path) -> bool:
     return isinstance(content, dict) and {"format", "spec"} <= set(content)
 
 
+def description_of(
+    model: str | nn.Module, weights: str | os.PathLike[str] | None
+) -> StoredModel | None:
+    """What ``hardsight train`` wrote about a model: in its folder, or beside its weights.
+
+    Raises:
+        ModelError: it is damaged.
+    """
+    if isinstance(model, str) and is_stored_model(model):
+        return _description(Path(model) / _FILE).model
+    described = None if weights is None else described_weights(weights)
+    return None if described is None else described.model
+
+
 def check_agrees(
     described: Described,
     spec: str | nn.Module,
