@@ -1,7 +1,7 @@
 """A model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
 
+import logging
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from hardsight.config import toml_value
-from hardsight.errors import HardsightWarning, ModelError
+from hardsight.errors import ModelError
 from hardsight.models._classes import ClassNames, named, own_classes
 from hardsight.models._factory import model_from_factory
 from hardsight.models._hugging_face import local_weights
@@ -34,6 +34,7 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
+_log = logging.getLogger("hardsight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,13 +229,11 @@ def _as_described(
     loaded = _with_weights(
         _built(spec, None, replace(wanted, options=options, preprocessing=how)), file
     )
-    warnings.warn(
-        f"{described.file} describes the weights {file}: the options of the model, its "
-        "preprocessing and its class names are taken from there",
-        HardsightWarning,
-        stacklevel=3,
-    )
-    origin = f"{loaded.weights_origin}, as {described.file} describes it"
+    _log.info(
+        "%s describes the weights %s: the options of the model, its preprocessing and its class "
+        "names are taken from there", described.file, file,
+    )  # fmt: skip
+    origin = f"{loaded.weights_origin}, which {described.file} describes"
     names = named(stored.classes, str(described.file))
     return replace(loaded, weights_origin=origin, class_names=names)
 

@@ -221,8 +221,7 @@ def test_weights_of_a_user_do_not_inherit_the_package_names(photos, monkeypatch,
 
 def test_the_weights_of_a_run_are_matched_by_the_names_of_their_description(photos, run_folder):
     model = f"{run_folder.parent}/nets.py:Net"
-    with pytest.warns(HardsightWarning, match="describes the weights"):
-        table = hs.score(model, photos, weights=run_folder / "model.safetensors", device="cpu")
+    table = hs.score(model, photos, weights=run_folder / "model.safetensors", device="cpu")
     assert accuracy(table) == 1.0
     assert "model.json" in table.metadata["model"]["weights"]
 
