@@ -69,7 +69,10 @@ def _stated(model: Any, kind: str) -> ClassNames:
 
 
 def named(names: Sequence[Any], origin: str) -> ClassNames:
-    """Names with their origin; none where they are placeholders such as ``LABEL_0``."""
+    """Names with their origin; none where they are placeholders such as ``LABEL_0``.
+
+    Numbers are kept: the classes of digits are called so.
+    """
     texts = tuple(str(name) for name in names)
     return ClassNames() if are_placeholders(texts) else ClassNames(texts, origin)
 
@@ -78,12 +81,10 @@ def are_placeholders(names: Sequence[str]) -> bool:
     """Whether names say no more than their position.
 
     Example:
-        >>> are_placeholders(["LABEL_0", "LABEL_1"]), are_placeholders(["0", "1"])
-        (True, True)
-        >>> are_placeholders(["1", "0"]), are_placeholders(["cat", "LABEL_1"])
-        (False, False)
+        >>> are_placeholders(["LABEL_0", "LABEL_1"]), are_placeholders(["cat", "LABEL_1"])
+        (True, False)
     """
-    words = re.compile(r"(?:(?:label|class)[ _-]?)?0*(\d+)", re.IGNORECASE)
+    words = re.compile(r"(?:label|class)[ _-]?0*(\d+)", re.IGNORECASE)
     return all(
         (number := words.fullmatch(name)) is not None and int(number[1]) == position
         for position, name in enumerate(names)

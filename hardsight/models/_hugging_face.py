@@ -146,7 +146,9 @@ class HuggingFaceModel:
                 (each for each in ([names] if isinstance(names, str) else names) if each), ""
             )
         name = name.replace("FeatureExtractor", "ImageProcessor")
-        return name.removesuffix("Fast").removesuffix("Pil")
+        kind = name.removesuffix("Fast").removesuffix("Pil")
+        # a file must not be able to name something else of transformers
+        return kind if kind.isidentifier() and kind.endswith("ImageProcessor") else ""
 
     def _processor(self, kind: str, stored: Mapping[str, Any]) -> tuple[Any, str]:
         """The processor, or why there is none."""

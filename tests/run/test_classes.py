@@ -314,6 +314,14 @@ def test_placeholders_are_no_names(photos, names):
     assert "the model has no class names" in order["note"]
 
 
+def test_numbers_are_names_where_both_sides_have_the_same(photos):
+    for number, name in enumerate(("cat", "dog", "horse")):
+        (photos / name).rename(photos / str(number))
+    table = hs.score(ColourNet(), photos, model_classes=["1", "2", "0"], device="cpu")
+    assert accuracy(table) == 1.0
+    assert table.metadata["class_order"]["labels"] == [2, 0, 1]
+
+
 def numbered(photos):
     """The photographs as arrays with integer labels, in the model's order."""
     pixels, labels = [], []

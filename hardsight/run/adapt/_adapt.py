@@ -300,4 +300,5 @@ def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
     words += ["--split", data.split] if data.split else []
     words += ["--data-root", data.root] if data.root else []
     words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"

@@ -90,12 +90,15 @@ def matched_classes(
     known = _fitting(known, outputs)
     if how == "name":
         _check_named(source.spec, named, known)
-    match = _looked_up(named, known) if how != "position" and named and known.names else None
-    if match is not None and not match.problem:
-        return _by_name(named, known, match)
-    # classes that are called by their numbers have no names, unless the model knows them all
-    if match is not None and _has_names(named) and not (teaches and how == "auto"):
-        raise LabelError(_refusal(source.spec, named, known, match.problem))
+    if how != "position" and named and known.names:
+        match = _looked_up(named, known)
+        if not match.problem:
+            return _by_name(named, known, match)
+        # numbers that do not match are no names
+        are_names = how == "name" or (_has_names(named) and _has_names(known.names))
+        if are_names and not (teaches and how == "auto"):
+            raise LabelError(_refusal(source.spec, named, known, match.problem))
+    known = known if _has_names(known.names) else ClassNames()
     return _by_position(named, known, outputs, forced=how == "position", teaches=teaches)
 
 

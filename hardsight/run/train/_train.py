@@ -477,6 +477,7 @@ def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words += ["--data-root", data.root] if data.root else []
     words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
     words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
 
 
