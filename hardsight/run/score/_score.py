@@ -18,6 +18,7 @@ from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
 from hardsight.preprocessing import Preprocessing
+from hardsight.registry import described
 from hardsight.run.loop import (
     PixelOptions,
     borrowed,
@@ -33,7 +34,6 @@ from hardsight.run.loop import (
     versions,
     wanted_preprocessing,
 )
-from hardsight.run.score._rows import score_facts
 from hardsight.run.score._run import ScoreRun, check_free, length_of
 from hardsight.run.score._scorers import EmbeddingScorer, ModelScorer, ScorePlan, Scorer
 from hardsight.table import RunFolder, ScoreTable
@@ -286,7 +286,7 @@ def score(
         }
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
-        about["scores"] = score_facts(plan.specs)
+        about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
