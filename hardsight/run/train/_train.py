@@ -300,6 +300,11 @@ def numbered_for(
     """
     outputs = _outputs(loaded.model, sources)
     known = stated_classes(config.classes) or loaded.class_names
+    if not teaches and not known.names and outputs != len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} classes, those of the source, got "
+            f"{outputs} outputs; train it on this source, or pass classes it knows"
+        )
     order = matched_classes(
         sources.train.source, outputs, known, how=config.class_order, teaches=teaches
     )
