@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from hardsight.data._view import SourceView
 
+HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
+
 
 @dataclass(frozen=True)
 class Example:

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hardsight.data._arrays import ArraySource
+from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import eight_bit
 from hardsight.data._mapped import MemoryArray
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data._example import ExampleSource
-
-_COUNTS = "human_counts"
 
 
 class MemorySource(ArraySource):
@@ -87,13 +86,23 @@ class MemorySource(ArraySource):
         changes = {"labels": labels, "classes": classes, "spec": spec}
         return self._changed(**{key: new for key, new in changes.items() if new is not None})
 
+    def renumbered(
+        self, labels: Sequence[int], classes: Sequence[str], *, spec: str | None = None
+    ) -> MemorySource:
+        """The same pictures with other numbers for their classes."""
+        new = np.asarray(labels, dtype=np.int64)[self.labels]
+        # what people chose is counted by the old numbers
+        return self._changed(
+            labels=new, classes=tuple(classes), spec=spec or self.spec, human_counts=None
+        )
+
     def with_images(self, images: NDArray[np.uint8]) -> MemorySource:
         """Other pictures with the same labels, such as degraded ones."""
         return self._changed(images=images)
 
     def column(self, name: str) -> NDArray[Any] | None:
         """``human_counts``, where they are known."""
-        return self.human_counts if name == _COUNTS else None
+        return self.human_counts if name == HUMAN_COUNTS else None
 
     def fingerprint(self) -> str:
         """SHA-256 over all pixels and labels, made once: copies differ in few of them."""
@@ -146,7 +155,7 @@ def decoded(source: ExampleSource) -> MemorySource:
                 f"expected pictures of one size and mode in {source.spec}, got "
                 f"{list(pictures[0].shape)} and {list(pictures[-1].shape)} at {index}"
             )
-    counts = source.column(_COUNTS)
+    counts = source.column(HUMAN_COUNTS)
     return MemorySource(
         np.stack(pictures),
         source.labels,

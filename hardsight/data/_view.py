@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._example import Example, ExampleSource, Loading
+from hardsight.data._example import HUMAN_COUNTS, Example, ExampleSource, Loading
 from hardsight.data._files import Fingerprint
 from hardsight.errors import DataError, ShapeError
 
@@ -140,7 +140,9 @@ class SourceView(ExampleSource):
         return self.parts[part].sample(inner)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """A stored column, if every part has it."""
+        """A stored column, if every part has it; counts per class only by the parts' classes."""
+        if name == HUMAN_COUNTS and self.classes != self.parts[0].classes:
+            return None
         columns = [values for part in self.parts if (values := part.column(name)) is not None]
         if len(columns) < len(self.parts):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -54,6 +54,12 @@ class Target:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def numbered_as(self, order: ClassOrder) -> Target:
+        """The same examples with the model's numbers as labels."""
+        if self.labels is None or not order.labels:
+            return self
+        return replace(self, labels=torch.tensor(order.labels)[self.labels])
 
 
 def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> Target:

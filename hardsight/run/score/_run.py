@@ -165,5 +165,5 @@ class ScoreRun:
         if rows.num_rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         finite = pc.sum(rows["finite"].cast(pa.int64())).as_py()
-        self.about["data"] |= {"rows": rows.num_rows + errors, "named": len(source.classes)}
+        self.about["data"] |= {"rows": rows.num_rows + errors}
         self.about["counts"] = {"errors": errors, "non_finite": rows.num_rows - finite}

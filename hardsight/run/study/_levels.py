@@ -13,7 +13,9 @@ from hardsight.errors import DataError, OptionError
 from hardsight.run.score import score
 from hardsight.table import ScoreTable
 
-Levels = tuple[str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool]]
+Levels = tuple[
+    str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool], dict[str, Any]
+]
 
 
 def level_scores(
@@ -28,7 +30,7 @@ def level_scores(
     data_root: Any,
     **options: Any,
 ) -> Iterator[Levels]:
-    """For each kind of degradation: its name, scores and correctness ``[L, N]``, directions."""
+    """For each kind: its name, scores and correctness ``[L, N]``, directions, class order."""
     kinds = {kind: levels for kind, levels in kinds.items() if len(levels)}
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
@@ -57,4 +59,5 @@ def level_scores(
             for name in scores
         }
         right = np.stack([one.column("label") == one.column("prediction") for one in tables])
-        yield kind, values, right, {name: tables[0].higher_is_harder(name) for name in scores}
+        directions = {name: tables[0].higher_is_harder(name) for name in scores}
+        yield kind, values, right, directions, tables[0].metadata["class_order"]

@@ -154,16 +154,18 @@ def study_degradation(
     from hardsight.run.study._levels import level_scores
 
     kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
+    levels = list(level_scores(
+        model, data, kinds, scores=scores, limit=limit, seed=seed, split=split,
+        data_root=data_root, **options,
+    ))  # fmt: skip
     found = [
         degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
-        for kind, values, correct, harder in level_scores(
-            model, data, kinds, scores=scores, limit=limit, seed=seed, split=split,
-            data_root=data_root, **options,
-        )
-    ]  # fmt: skip
+        for kind, values, correct, harder, _ in levels
+    ]
     if out is not None:
         settings = {
             "model": str(model), "data": str(data), "split": split, "limit": limit, "seed": seed,
+            "class_order": levels[0][-1],
         }  # fmt: skip
         tables = [table for study in found for table in study.tables()]
         write_study(out, "degradation", found, tables, settings=settings, figures={})
