@@ -257,7 +257,8 @@ def test_a_whole_batch_of_unreadable_images_does_not_stop_the_run(photos, net_fi
 def test_when_no_image_can_be_read_the_error_says_so(photos, net_file, tmp_path):
     for file in photos.rglob("*.png"):
         file.write_bytes(b"no image")
-    with pytest.raises(ModelError, match=r"none of the .*examples"):
+    said = r"none of the 36 examples of .* the first, blue/00.png: not an image"
+    with pytest.raises(DataError, match=said):
         hs.score(f"{net_file}:make", photos, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
