@@ -10,12 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from hardsight.data._datasets import StreamSource, reason, split_sample
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import single_class_index
-from hardsight.data._pixels import model_input
+from hardsight.data._prepared import check_collated, prepared
 from hardsight.data._view import SourceView
 from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
 
@@ -73,7 +72,8 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """Examples ``start`` to ``stop`` in source order.
 
-    Images are preprocessed; tensors and arrays of a user's own dataset are stacked as they are.
+    Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; her
+    floats only as far as ``preprocessing.stated`` says. Everything else is stacked as it is.
     An example that cannot be read is listed in its batch's ``errors``, also when it takes its
     worker process down. Close the generator (``contextlib.closing``) where it may be left early:
     its workers end with it.
@@ -95,6 +95,7 @@ def batches(
         BadExampleError: ``strict``, and an example cannot be read; the message names it.
         DataError: examples of a batch do not stack, or none of all examples can be read.
         LabelError: a label is outside ``[0, C)``.
+        OptionError: something is stated that cannot be applied.
     """
     if isinstance(source, SourceView) and source.renumber is not None:
         # outside of the workers: labels may come from a user's collate_fn, or from a stream
@@ -110,6 +111,8 @@ def batches(
         raise OptionError(
             f"expected batch_size >= 1, start >= 0 and workers >= 0, got {size}, {start}, {count}"
         )
+    if loading.collate is not None:
+        check_collated(preprocessing, source)
     collate = _Collate(source.spec, source.classes, loading.collate)
     rows = _Rows(source, preprocessing, raw=loading.collate is not None)
     if isinstance(source, StreamSource):
@@ -188,18 +191,11 @@ class _Rows:
     def _prepared(self, example: Example) -> Example:
         import torch
 
-        content = example.content
-        if isinstance(content, Image.Image) or self._is_our_image(content):
-            return replace(example, content=torch.from_numpy(model_input(content, self._how)))
+        content = prepared(example.content, self._how, self.source)
         if isinstance(content, np.ndarray):
             native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
             return replace(example, content=torch.from_numpy(native))
-        return example
-
-    def _is_our_image(self, content: Any) -> bool:
-        """Arrays of a file's images are preprocessed; those of a user's dataset are hers."""
-        is_picture = isinstance(content, np.ndarray) and content.ndim > 1
-        return is_picture and not self.source.is_model_ready
+        return replace(example, content=content)
 
 
 class _Collate:
@@ -264,7 +260,8 @@ class _Collate:
             (one, first), (two, second) = list(seen.items())[:2]
             raise DataError(
                 f"expected inputs of one shape, got {list(one)} ({first}) and {list(two)} "
-                f"({second}); pass a size, and channels=3 where some images are grey"
+                f"({second}); pass size=(H, W) (--size HxW), and channels=3 (--channels 3) if some "
+                "are grey"
             )
         contents = [example.content for example in examples]
         try:

@@ -114,6 +114,7 @@ class StreamSource(ExampleSource):
         self.dataset, self.loading = dataset, loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
+        self._first: list[Any] = []  # the first sample, once it was read
 
     def __len__(self) -> int:
         try:
@@ -125,6 +126,8 @@ class StreamSource(ExampleSource):
             ) from err
 
     def __getitem__(self, index: int) -> Example:
+        if index == 0 and self._first:
+            return self.example(0, self._first[0])
         for _, sample in self.samples(index):
             return self.example(index, sample)
         raise IndexError(f"the stream {self.spec} ends before position {index}")
@@ -138,6 +141,8 @@ class StreamSource(ExampleSource):
         position = start
         try:
             for position, sample in enumerate(self.dataset):
+                if not self._first:
+                    self._first.append(sample)
                 if position >= start:
                     yield position, sample
         except HardsightError:

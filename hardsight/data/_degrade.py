@@ -9,8 +9,10 @@ from PIL import Image
 
 from hardsight.data._example import ExampleSource, Loading
 from hardsight.data._images import eight_bit
+from hardsight.data._prepared import pixels_of
 from hardsight.data._view import SourceView
 from hardsight.errors import DataError, OptionError
+from hardsight.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,7 +133,7 @@ class DegradedSource(SourceView):
 
     def content(self, content: Any, index: int) -> Any:
         """The picture ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``, degraded."""
-        pixels = _pixels(content, self.spec)
+        pixels = _pixels(content, self.parts[0])
         if self._contrast < 1:
             pixels = reduced_contrast(pixels, level=self._contrast)
         if self._noise:
@@ -142,16 +144,19 @@ class DegradedSource(SourceView):
         return self._noise, self._contrast, self._seed if self._noise else ""
 
 
-def _pixels(content: Any, spec: str) -> NDArray[np.float32]:
+def _pixels(content: Any, source: ExampleSource) -> NDArray[np.float32]:
     """A picture as ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``."""
+    if source.is_model_ready:
+        own = pixels_of(content, Preprocessing(), source)
+        content = content if own is None else own.content
     if isinstance(content, Image.Image):
         return np.asarray(eight_bit(content), dtype=np.float32) / np.float32(255)
     if isinstance(content, np.ndarray) and content.ndim > 1 and content.dtype.kind in "uf":
         white = float(np.iinfo(content.dtype).max) if content.dtype.kind == "u" else 1.0
         return content.astype(np.float32) / np.float32(white)
     raise DataError(
-        f"only pictures can be degraded, got {type(content).__name__} from {spec}; degrade your "
-        "own arrays with with_uniform_noise and reduced_contrast"
+        f"only pictures can be degraded, got {type(content).__name__} from {source.spec}; degrade "
+        "your own arrays with with_uniform_noise and reduced_contrast"
     )
 
 

@@ -108,7 +108,7 @@ def test_images_of_different_size_ask_for_one(tmp_path, png_bytes):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(png_bytes(size=size))
     source = open_source(tmp_path)
-    message = r"one shape, got \[3, 4, 6\] \(a/x\.png\) and \[3, 5, 5\] \(b/x\.png\); pass a size"
+    message = r"one shape, got \[3, 4, 6\] \(a/x\.png\) and \[3, 5, 5\] \(b/x\.png\); pass size="
     for workers in (0, 1):
         with pytest.raises(DataError, match=message):
             list(batches(source, PLAIN, workers=workers))
