@@ -183,7 +183,9 @@ def _check_scale(
             "pass white=255 (--white 255) to divide by it, or white=1 if the model takes them as "
             "they are"
         )
-    if how.normalises and not (low >= -_SLACK and high <= 1 + _SLACK):
+    # a deviation above 0.5 is not one of pixels: it may have been measured on these very values
+    is_of_pixels = how.normalises and (is_model_ready or max(how.std) <= 0.5)
+    if is_of_pixels and not (low >= -_SLACK and high <= 1 + _SLACK):
         raise DataError(
             f"mean and std are for pixels in [0, 1], and floats of {source.spec} run from {low:g} "
             f"to {high:g}, as if they were normalised already; give pixels, or pass mean=0 and "

@@ -179,7 +179,7 @@ class Both(Examples):
 
     def _pixels(self, images: Tensor) -> Tensor:
         is_bytes = self._as_floats and images.dtype == torch.uint8
-        return images.float() / 255 if is_bytes else images
+        return images.float() / (self.source.how.white or 255) if is_bytes else images
 
 
 class Pool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, open_source
+from hardsight.data import EmbeddingSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
@@ -30,6 +30,7 @@ from hardsight.run.loop import (
     matched_classes,
     state_digest,
     stated_classes,
+    stated_preprocessing,
     tensors_digest,
     versions,
     wanted_preprocessing,
@@ -61,9 +62,14 @@ class ScoreConfig:
         bias: file with its bias.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the model's input.
+        size: height and width of the model's input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
         model_classes: names of the model's outputs, where it does not tell them.
         class_order: ``auto`` matches classes by name where both sides have names; ``name``,
             ``position``.
@@ -96,6 +102,10 @@ class ScoreConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
     model_classes: tuple[str, ...] | None = None
     class_order: str = "auto"
     trust_remote_code: bool = False
@@ -142,9 +152,13 @@ def score(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
     model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
     class_order: str = "auto",
     trust_remote_code: bool = False,
@@ -179,10 +193,18 @@ def score(
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
-        size: height and width of the input, over the model's own.
+        size: height and width of the input, or both in one number, over the model's own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the model's own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
+            own.
+        squash: resize to ``size`` without keeping the aspect ratio, over the model's own.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats. These seven are also applied to tensors of your own dataset, which otherwise
+            are used as they are, unless they are 8-bit.
         model_classes: names of the model's outputs, in their order, in place of those it states
             itself; or a text file with a name per line.
         class_order: ``"auto"`` matches the classes of data and model by name where both have
@@ -243,10 +265,12 @@ def score(
         "thumbnails": thumbnails,
         "shard_rows": shard_rows,
     }
-    names, pixels = stated_classes(model_classes), PixelOptions(size, mean, std)
+    names = stated_classes(model_classes)
+    pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
         scorer: Scorer
         if isinstance(source, EmbeddingSource):
+            _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
             parts = [one for one in (stored.weight, stored.bias) if one is not None]
@@ -257,7 +281,8 @@ def score(
                 stack.enter_context(borrowed(model, place))
             loaded = loaded_model(
                 model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
-                preprocessing=preprocessing, trust_remote_code=trust_remote_code,
+                preprocessing=stated_preprocessing(preprocessing),
+                trust_remote_code=trust_remote_code,
             )  # fmt: skip
             stack.enter_context(fed_in_its_dtype(loaded.model))
             names = names or loaded.class_names
@@ -275,7 +300,7 @@ def score(
                 strict=strict,
             )
             about["model"] = _model_facts(loaded, scorer)
-            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
         about["data"] = {
@@ -293,6 +318,15 @@ def score(
         per_shard = max(1, round(rows / scorer.batch_size))
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
+    named = [*pixels.stated(), *(["preprocessing"] if preprocessing is not None else [])]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
+            "leave it out"
+        )
 
 
 def _check_counts(**counts: int | None) -> None:

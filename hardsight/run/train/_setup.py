@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
+    applied_preprocessing,
     long_tailed_rows,
     open_source,
 )
 from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import ClassOrder, chosen_layout, generator, seed_of
+from hardsight.run.loop import (
+    ClassOrder,
+    PixelOptions,
+    chosen_layout,
+    generator,
+    seed_of,
+    wanted_preprocessing,
+)
 from hardsight.run.train._batches import (
     EvaluationBatches,
     ResidentBatches,
@@ -89,7 +97,11 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
     train = _examples(data, config, config.split)
-    how = Preprocessing(size=config.size, channels=config.channels)
+    pixels = PixelOptions(
+        config.size, config.mean, config.std, config.channels, config.crop, config.squash,
+        config.white,
+    )  # fmt: skip
+    how = wanted_preprocessing(Preprocessing(), pixels)
     rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
                                 seed=seed)  # fmt: skip
     if config.imbalance > 1:
@@ -124,11 +136,17 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
     Raises:
         OptionError: the model states values for other channels than the images have.
     """
-    if known is None or not sources.train.are_ours or sources.train.row(0)[1].ndim != 3:
+    is_for_tensors = known is not None and not {"mean", "std"}.isdisjoint(known.stated)
+    if known is None or not (sources.train.are_ours or is_for_tensors):
+        return sources
+    if sources.train.row(0)[1].ndim != 3:
         return sources
     mean = known.mean if config.mean is None else config.mean
     std = known.std if config.std is None else config.std
-    how = replace(sources.train.how, mean=mean, std=std, bgr=known.bgr, origin=known.origin)
+    stated = tuple(dict.fromkeys((*sources.train.how.stated, *known.stated)))
+    how = replace(
+        sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
+    )
     _check_normalisation(how, how.channels, whose="model")
 
     def again(data: Decoded | None) -> Decoded | None:
@@ -282,7 +300,7 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
     channels = _channels(data) if data.are_ours else how.channels
     found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
     _check_normalisation(found, _channels(data), whose="recipe")
-    return found
+    return applied_preprocessing(data.source, found)
 
 
 def _channels(data: Decoded) -> int | None:
@@ -326,8 +344,9 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """Mean and deviation of every channel, from images as they are read."""
     total = squares = torch.zeros(1, dtype=torch.float64)
     count = 0
+    white = data.how.white or 255
     for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
-        values = images.double() / (255 if images.dtype == torch.uint8 else 1)
+        values = images.double() / (white if images.dtype == torch.uint8 else 1)
         total = total + values.sum(dim=(0, 2, 3))
         squares = squares + (values**2).sum(dim=(0, 2, 3))
         count += values.numel() // values.shape[1]
@@ -345,7 +364,7 @@ def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Ten
     if counts is None:
         counts = known[picked.tobytes()] = _value_counts(source.images, picked)
     share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
-    values = torch.arange(256, dtype=torch.float64) / 255
+    values = torch.arange(256, dtype=torch.float64) / (data.how.white or 255)
     mean = share @ values
     return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
 
