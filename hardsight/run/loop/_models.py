@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -129,7 +130,9 @@ def check_processor(loaded: LoadedModel) -> None:
     for picture in _pictures(how.channels):
         ours = model_input(picture, how)
         try:
-            theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the package, about its own defaults
+                theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
         except Exception as err:  # a processor of another task asks for other things
             reason = (str(err).strip().splitlines() or [""])[0]
             raise ModelError(
