@@ -54,7 +54,7 @@ class HuggingFaceModel:
             ModelError: it cannot be built, or has another number of classes.
         """
         auto = self._transformers.AutoModelForImageClassification
-        # said also where it is False: unset, transformers asks on standard input
+        # said even if it is False: unset, transformers asks on standard input
         model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts)
         labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
         if num_classes is not None and num_classes != labels:
@@ -98,16 +98,15 @@ class HuggingFaceModel:
 
     def _model_settings(self) -> Mapping[str, Any]:
         try:
-            found, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
+            settings, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
         except (OSError, ValueError):  # building it will say what is wrong
             return {}
-        settings: Mapping[str, Any] = found
-        return settings
+        return dict(settings)
 
     def _stored_processor(self) -> Mapping[str, Any] | None:
         mixin = self._transformers.ImageProcessingMixin
         try:
-            found, _ = mixin.get_image_processor_dict(self.name)
+            stored, _ = mixin.get_image_processor_dict(self.name)
         except OSError as err:
             if self._has_no_processor(str(err)):
                 return None
@@ -115,12 +114,12 @@ class HuggingFaceModel:
                 f"the image processor of hf:{self.name} cannot be read: {_first_line(err)}; repair "
                 "or remove its preprocessor_config.json"
             ) from err
-        if not isinstance(found, Mapping):
+        if not isinstance(stored, Mapping):
             raise ModelError(
                 f"expected the image processor of hf:{self.name} to be a JSON object, got "
-                f"{type(found).__name__}; repair or remove its preprocessor_config.json"
+                f"{type(stored).__name__}; repair or remove its preprocessor_config.json"
             )
-        return found
+        return stored
 
     def _has_no_processor(self, said: str) -> bool:
         """Whether there is no file at all, rather than one that cannot be read."""
@@ -132,7 +131,7 @@ class HuggingFaceModel:
         return not own.exists() and any(words in said for words in _NO_PROCESSOR)
 
     def _refuse_code(self, settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-        """Raise where building would run Python files of the model's own."""
+        """Raise if building would run Python files of the model's own."""
         own = settings.get("auto_map")
         if self._trusts or not isinstance(own, Mapping):
             return

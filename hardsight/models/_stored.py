@@ -90,7 +90,7 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:
-    """What ``model.json`` says about a file of weights, where one lies beside it.
+    """What ``model.json`` says about a file of weights, if one lies beside it.
 
     The weights of single epochs and rounds lie in a folder below that of their run.
 
@@ -137,13 +137,13 @@ def check_agrees(
     options: Mapping[str, Any],
     num_classes: int | None,
 ) -> None:
-    """Raise where a user names another model than the one that weights were trained in.
+    """Raise if a user names another model than the one that weights were trained in.
 
     Args:
         described: the weights' own description.
         spec: the model that the user names or passes.
         options: for its factory.
-        num_classes: likewise.
+        num_classes: for its factory.
 
     Raises:
         ModelError: another network, another option, or another number of classes.
@@ -168,8 +168,8 @@ def _is_same_network(spec: str | nn.Module, stored: str) -> bool:
     if isinstance(spec, nn.Module):
         kind = MODELS[stored].__name__ if stored in MODELS else stored
         return ":" in kind or kind == type(spec).__name__
-    one, other = _named_code(_from_anywhere(spec)), _named_code(stored)
-    return one == other or ":" not in other  # a class that was passed as a module
+    code, trained = _named_code(_from_anywhere(spec)), _named_code(stored)
+    return code == trained or ":" not in trained  # a class that was passed as a module
 
 
 def _named_code(spec: str) -> str:

@@ -69,8 +69,8 @@ class EvaluateConfig:
         size: height and width of the models' input.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
-        model_classes: names of the models' outputs, where they do not tell them.
-        class_order: ``auto`` matches classes by name where both sides have names; ``name``,
+        model_classes: names of the models' outputs, if they do not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
             ``position``.
         trust_remote_code: run Python files that an ``hf:`` model brings.
         epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
@@ -414,8 +414,8 @@ def _numbered_alike(
             source.classes, training.classes, whose=f"the evaluated {source.spec}",
             where=f"the training data {training.spec}", step="classes= (--classes)",
         )  # fmt: skip
-    found = matched_classes(training, len(order.names), subject.class_names, how=how)
-    return found.of(training)
+    own = matched_classes(training, len(order.names), subject.class_names, how=how)
+    return own.of(training)
 
 
 def _check_options(settings: dict[str, Any]) -> None:

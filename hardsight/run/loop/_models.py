@@ -59,8 +59,8 @@ def loaded_model(
         seed: of a model that is initialised at random.
         device: where it will be.
         preprocessing: in place of the model's own, which is not read then.
-        is_stated: the user states all that matters of it, so that it is no harm if the model's own
-            cannot be followed.
+        is_stated: the user states all that matters of it, so that the model's own need not be
+            followed.
         trust_remote_code: run Python files that an ``hf:`` model brings.
         factory: further keywords of :func:`hardsight.models.load_model`.
 
@@ -142,7 +142,7 @@ def check_processor(loaded: LoadedModel) -> None:
         if theirs.shape != ours.shape:
             raise ModelError(
                 f"the {how.origin} is a {kind}, which gives inputs of shape {list(theirs.shape)} "
-                f"where its settings say {list(ours.shape)}; {_STEP}"
+                f"while its settings say {list(ours.shape)}; {_STEP}"
             )
         worst = float(np.abs(theirs - ours).max())
         if not worst <= rounding:

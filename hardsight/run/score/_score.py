@@ -64,8 +64,8 @@ class ScoreConfig:
         size: height and width of the model's input.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
-        model_classes: names of the model's outputs, where it does not tell them.
-        class_order: ``auto`` matches classes by name where both sides have names; ``name``,
+        model_classes: names of the model's outputs, if it does not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
             ``position``.
         trust_remote_code: run Python files that an ``hf:`` model brings.
         batch_size: examples at once; chosen by device where not given.
@@ -185,9 +185,9 @@ def score(
         std: likewise.
         model_classes: names of the model's outputs, in their order, in place of those it states
             itself; or a text file with a name per line.
-        class_order: ``"auto"`` matches the classes of data and model by name where both have
-            names, and labels become the model's outputs; where one has none, positions count.
-            ``"name"`` refuses that, ``"position"`` asks for it whatever the names are. The table's
+        class_order: ``"auto"`` matches the classes of data and model by name if both have
+            names, and labels become the model's outputs; if one has none, positions count.
+            ``"name"`` refuses that, ``"position"`` asks for it. The table's
             metadata says under ``class_order`` what was done.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do. Without it such a model is refused.

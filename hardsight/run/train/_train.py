@@ -286,7 +286,7 @@ def loaded_for(
 def numbered_for(
     loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
 ) -> Sources:
-    """The data with the labels that the model has for its classes, where it knows them by name.
+    """The data with the labels that the model has for its classes, if it knows them by name.
 
     Args:
         loaded: the model.
@@ -353,7 +353,7 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:
-    """How many; found before the first step, where a GPU would end in an assertion of its own.
+    """How many; found before the first step, in which a GPU would end in an assertion of its own.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
