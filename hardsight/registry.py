@@ -42,7 +42,9 @@ class ScoreSpec:
         formula: the same score from that summary; the scoring run computes each summary once
             and gives it to every formula that reads it.
         per_class: the function returns one value per class; such a score is no table column.
-        over_dataset: the value of a row depends on the other rows.
+        over_dataset: where the value of a row depends on the other rows: makes an object that is
+            given the summary and labels of all rows, block by block, by its method ``add``, and
+            then gives the values of a block by its method ``values``.
     """
 
     name: str
@@ -56,7 +58,7 @@ class ScoreSpec:
     reads: str
     formula: Callable[..., Any]
     per_class: bool = False
-    over_dataset: bool = False
+    over_dataset: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def score(
     formula: Callable[..., Any],
     version: int = 1,
     per_class: bool = False,
-    over_dataset: bool = False,
+    over_dataset: Callable[[], Any] | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a score; see :class:`ScoreSpec` for the options."""
 

@@ -17,7 +17,8 @@ LIGHT = [
     "hardsight",
     *(
         f"hardsight.{part}"
-        for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "app")
+        for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "app",
+                     "run_folder")  # fmt: skip
     ),
 ]
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
     0: {"errors", "registry", "table", "_checks", "_optional", "_plots"}
-    | {"gallery", "preprocessing", "config"},
+    | {"gallery", "preprocessing", "config", "run_folder"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
