@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from hardsight.scores import SCORES
 from hardsight.table import (
     THUMBNAIL_SCHEMA,
     THUMBNAILS,
@@ -77,6 +78,7 @@ def make_metadata(columns, num_classes=10, **more):
         "classes": [f"kind {i}" for i in range(num_classes)],
         "scores": {
             name: {
+                **SCORES[name].facts(),
                 "version": 1,
                 "low": low,
                 "high": high,
@@ -167,11 +169,7 @@ def make_tracked(folder, *, histories=True, epochs=8):
     columns = {**columns, "prediction": history["prediction"][-1], **summaries}
     about = make_metadata(columns, tracking={"epochs": epochs, "num_examples": 300})
     for name in summaries:
-        spec = tracking.SUMMARIES[name]
-        about["scores"][name] = {
-            "higher_is_harder": spec.higher_is_harder, "meaning": spec.meaning, "version": 1,
-            "low": None, "high": None,
-        }  # fmt: skip
+        about["scores"][name] = tracking.SUMMARIES[name].facts()
     save_run(folder, make_table(columns, {**about, "sample": "in-sample"}))
     if histories:
         (folder / "dynamics").mkdir()
