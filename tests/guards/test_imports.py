@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "lightning", "ray", "nicegui", "triton")
 LIGHT = [
     "hardsight",
+    "hardsight.run_folder",
     *(
         f"hardsight.{part}"
-        for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "app",
-                     "run_folder")  # fmt: skip
+        for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "app")
     ),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
-    0: {"errors", "registry", "table", "_checks", "_optional", "_plots"}
+    0: {"errors", "registry", "table", "_checks", "_optional"}
     | {"gallery", "preprocessing", "config", "run_folder"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
@@ -26,6 +26,12 @@ ROOMS = {
         1: {"score", "train"},
         2: {"adapt", "study", "evaluate"},
         3: {"demo", "doctor"},
+    },
+    "report": {
+        0: {"page"},
+        1: {"figures"},
+        2: {"table", "card", "study", "adaptation"},
+        3: {"_run"},
     },
     "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
 }

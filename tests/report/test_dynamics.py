@@ -8,9 +8,9 @@ import pytest
 
 from hardsight.errors import MissingDataError, TableError
 from hardsight.report import write_report
-from hardsight.report._dynamics import _bars, dynamics_of
-from hardsight.report._map import data_map
-from hardsight.report._view import view_of
+from hardsight.report.table._dynamics import _bars, dynamics_of
+from hardsight.report.table._map import data_map
+from hardsight.report.table._view import view_of
 from hardsight.table import RunFolder, read_table
 
 
@@ -131,6 +131,7 @@ def test_an_example_that_was_never_seen_does_not_break_the_page(make, tmp_path):
 
 
 def test_a_training_run_without_dynamics_says_the_next_step(tmp_path):
-    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "recipe.json").write_text('{"config": {}, "data_fingerprint": ""}')
+    (tmp_path / "result.json").write_text("{}")
     with pytest.raises(MissingDataError, match=r"training run without dynamics; .*track=true"):
         write_report(tmp_path)

@@ -45,10 +45,14 @@ def test_an_older_file_stays_until_the_new_one_is_complete(tmp_path):
 def test_an_error_leaves_the_older_file_and_nothing_else(tmp_path, error):
     write_text(tmp_path / "a.txt", "old")
     with pytest.raises(error), replacing(tmp_path / "a.txt") as partial:
-        partial.write_text("half")
-        raise error
+        _fail(partial, error)
     assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def _fail(partial, error):
+    partial.write_text("half")
+    raise error
 
 
 def test_two_writers_of_one_file_do_not_share_a_temporary_name(tmp_path):

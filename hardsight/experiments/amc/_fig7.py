@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.amc._recipes import (
     CROSS_ENTROPY,
     Variant,
@@ -31,6 +30,7 @@ from hardsight.experiments.lab import (
     spread,
     verdict,
 )
+from hardsight.report.figures import COLOURS, legend, panels
 
 
 @dataclass(frozen=True)

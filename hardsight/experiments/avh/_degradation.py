@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.avh._models import (
     PAPER,
     SMOKE,
@@ -19,6 +18,7 @@ from hardsight.experiments.avh._models import (
     set_name,
 )
 from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
 

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from hardsight._plots import legend, panels
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments.lab import (
@@ -29,6 +28,7 @@ from hardsight.experiments.lab import (
     spread,
 )
 from hardsight.registry import unknown_name
+from hardsight.report.figures import legend, panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.stats import t_test
 

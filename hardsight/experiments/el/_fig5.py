@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.errors import ConfigError
 from hardsight.experiments.el._recipes import (
     PAPER,
@@ -34,6 +33,7 @@ from hardsight.experiments.el._seeds import (
 )
 from hardsight.experiments.lab import Claim, Figure, Lab, Outputs, Result, Table, experiment
 from hardsight.registry import unknown_name
+from hardsight.report.figures import COLOURS, legend, panels
 
 _NORMAL = 1.0
 # one per seed; None where the run was lost

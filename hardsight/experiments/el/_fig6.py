@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.el._recipes import (
     PAPER,
     SMOKE,
@@ -29,6 +28,7 @@ from hardsight.experiments.el._seeds import (
     values_of,
 )
 from hardsight.experiments.lab import Claim, Figure, Lab, Outputs, Result, Table, experiment
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.scores import logit_margin
 
 _NORMAL = 1.0

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.experiments.el._recipes import (
@@ -36,6 +35,7 @@ from hardsight.experiments.el._seeds import (
 )
 from hardsight.experiments.lab import Claim, Figure, Lab, Result, Table, experiment
 from hardsight.heads import logits_of
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.loop import borrowed, generator
 from hardsight.run.train import Pixels, TrainResult
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hardsight._plots import legend, panels
 from hardsight.experiments.el._recipes import (
     EXACT,
     PAPER,
@@ -31,6 +30,7 @@ from hardsight.experiments.el._seeds import (
     validations_of,
 )
 from hardsight.experiments.lab import Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "mnist/small_cnn": ("99.42 ± 0.06", "99.56 ± 0.05"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import legend, panels
 from hardsight.experiments.el._recipes import (
     EXACT,
     PAPER,
@@ -34,6 +33,7 @@ from hardsight.experiments.el._seeds import (
     validations_of,
 )
 from hardsight.experiments.lab import Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("CE", 1.0): "92.34 ± 0.70", ("CE", 2.0): "91.53 ± 0.19",

@@ -17,11 +17,11 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardsight._plots import save
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import capture, find_head
+from hardsight.report.figures import save
 from hardsight.run.loop import Advance, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +9,6 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hardsight.registry import ScoreSpec
 from hardsight.run.score._scorers import Piece, ScorePlan
 
 
@@ -70,24 +67,6 @@ class Totals:
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
     return torch.tensor(rows["feature_norm"].to_numpy()), torch.tensor(rows["label"].to_numpy())
-
-
-def score_facts(specs: Iterable[ScoreSpec]) -> dict[str, Mapping[str, Any]]:
-    """What the metadata says about each score column."""
-    return {
-        spec.name: {
-            "version": spec.version,
-            "low": _finite_or_none(spec.low),
-            "high": _finite_or_none(spec.high),
-            "higher_is_harder": spec.higher_is_harder,
-            "meaning": spec.meaning,
-        }
-        for spec in specs
-    }
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _array(parts: list[Tensor]) -> pa.Array:

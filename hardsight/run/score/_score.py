@@ -33,7 +33,6 @@ from hardsight.run.loop import (
     versions,
     wanted_preprocessing,
 )
-from hardsight.run.score._rows import score_facts
 from hardsight.run.score._run import ScoreRun, length_of
 from hardsight.run.score._scorers import EmbeddingScorer, ModelScorer, ScorePlan, Scorer
 from hardsight.run_folder import SCORE, RunFolder
@@ -272,7 +271,7 @@ def score(
             about["precision"] = scorer.precision
         about["classes"] = class_names(source, scorer.num_classes, known)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
-        about["scores"] = score_facts(plan.specs)
+        about["scores"] = {spec.name: spec.facts() for spec in plan.specs}
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
