@@ -18,6 +18,7 @@ from hardsight.run.loop._progress import Advance as Advance
 from hardsight.run.loop._progress import progress as progress
 from hardsight.run.loop._provenance import state_digest as state_digest
 from hardsight.run.loop._provenance import tensors_digest as tensors_digest
+from hardsight.run.loop._provenance import values_digest as values_digest
 from hardsight.run.loop._provenance import versions as versions
 from hardsight.run.loop._random import random_states_kept as random_states_kept
 from hardsight.run.loop._random import seed_generators as seed_generators

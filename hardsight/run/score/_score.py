@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -30,6 +28,7 @@ from hardsight.run.loop import (
     loaded_model,
     state_digest,
     tensors_digest,
+    values_digest,
     versions,
     wanted_preprocessing,
 )
@@ -312,7 +311,7 @@ def _describe(
         fingerprints={
             "data": data["fingerprint"],
             "model": model["digest"],
-            "classes": hashlib.sha256(json.dumps(about["classes"]).encode()).hexdigest(),
+            "classes": values_digest(about["classes"]),
         },
         versions=about["versions"],
         may_change=MAY_CHANGE,

@@ -233,7 +233,7 @@ def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_momen
         hs.train(net, images, out=tmp_path / "whole", **options)
     assert list(by_epoch) == [1, 2, 3]
     selected = []
-    for survived in range(1, 12):  # after the recipe: metrics, state, weights if best; the result
+    for survived in range(2, 13):  # after manifest and recipe: metrics, state, weights if best
         out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
             _find(patch, FIRST)
@@ -322,11 +322,15 @@ def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
 
 def test_a_folder_that_is_taken_is_not_overwritten(images, net, tmp_path):
     hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
-    with pytest.raises(RunExistsError, match=r"run holds a finished training run; .* with --resume"):
+    with pytest.raises(
+        RunExistsError, match=r"holds a finished training run; .* with --resume"
+    ):
         hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").touch()
-    with pytest.raises(RunExistsError, match=r"photos holds files that are not a training run \(me\.jpg\)"):
+    with pytest.raises(
+        RunExistsError, match=r"files that are not a training run \(me\.jpg\)"
+    ):
         hs.train(net, images, out=tmp_path / "photos", epochs=1, **FAST)
 
 
