@@ -59,6 +59,7 @@ def list_(long: bool) -> None:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the result in --out.")
 def run(name: str, out: str | None, **options: Any) -> None:
     """Run the experiment NAME and write its numbers, figures and page."""
     from rich.console import Console

@@ -21,7 +21,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -217,10 +217,13 @@ class RunFolder:
             others = [entry.name for entry in kind.owned(self.folder)]
             others += [MANIFEST] if (self.folder / MANIFEST).exists() else []
         if others:
-            raise RunExistsError(
-                f"{self.folder} holds files that are not {_a(kind.what)} ({_some(others)}); choose "
-                "another --out"
-            )
+            self._refuse(others, kind)
+
+    def _refuse(self, names: list[str], kind: RunKind) -> NoReturn:
+        raise RunExistsError(
+            f"{self.folder} holds files that are not {_a(kind.what)} ({_some(names)}); choose "
+            "another --out"
+        )
 
     def _said_how_far(self) -> str:
         return f" ({len(self.done())} shards)" if self._shards.is_dir() else ""
@@ -295,6 +298,7 @@ class RunFolder:
         assert new is not None, "a run describes itself before it begins"
         if self._has_begun:
             return
+        self._check_names(new)
         with writing(self.folder, step=_ROOM):
             sweep(self.folder)
             sweep(self._shards)
@@ -302,6 +306,20 @@ class RunFolder:
                 self._discard()
             new.write(self.folder)
         self._has_begun = True
+
+    def _check_names(self, new: Manifest) -> None:
+        """Raise if a file of others has a name that this run will give, such as a figure's."""
+        here, old = self.kind, self.manifest()
+        ours = {path for pattern in (old.files if old else ()) for path in self._named(pattern)}
+        ours |= {*here.owned(self.folder)} if here else set()
+        others = {path for pattern in new.files for path in self._named(pattern)} - ours
+        if others:
+            self._refuse(sorted(path.name for path in others), KINDS[new.kind])
+
+    def _named(self, pattern: str) -> Iterator[Path]:
+        """What is in the folder under a name; a manifest that was tampered with cannot leave it."""
+        if pattern not in (".", "..") and not set(pattern) & set("/\\"):
+            yield from self.folder.glob(pattern)
 
     def _discard(self) -> None:
         """Remove the run that is here.
@@ -314,28 +332,19 @@ class RunFolder:
             return
         named = old.files if old is not None else kind.files
         Manifest(kind.name, DISCARDED, files=named).write(self.folder)
-        for name in {*named, *kind.files}:
-            # a manifest that was tampered with must not reach out of its folder
-            if name not in (".", "..") and not set(name) & set("/\\"):
-                for path in self.folder.glob(name):
-                    remove(path)
+        for pattern in {*named, *kind.files}:
+            for path in self._named(pattern):
+                remove(path)
 
     def finish(self) -> None:
         """Say that all of it is there, and remove what only an unfinished run needs."""
         new = self._new
         assert new is not None, "a run describes itself before it finishes"
         with writing(self.folder, step=_ROOM):
-            there = sorted({path.name for name in new.files for path in self.folder.glob(name)})
+            there = sorted({path.name for name in new.files for path in self._named(name)})
             kept = tuple(name for name in there if name != SHARDS)
             dataclasses.replace(new, state=FINISHED, files=kept).write(self.folder)
             remove(self._shards)
-
-    def add_file(self, name: str) -> None:
-        """Note one more file that belongs to the run, before it is written."""
-        assert self._new is not None
-        if name not in self._new.files:
-            self._new = dataclasses.replace(self._new, files=(*self._new.files, name))
-            self._new.write(self.folder)
 
     def adopt(self, manifest: Manifest) -> None:
         """Give a run of an older version the manifest it would have today."""

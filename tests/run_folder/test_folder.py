@@ -15,7 +15,7 @@ from hardsight.errors import (
     RunMismatchError,
     TableError,
 )
-from hardsight.run_folder import EVALUATE, SCORE, STUDY, TRAIN, Manifest, RunFolder
+from hardsight.run_folder import EVALUATE, EXPERIMENT, SCORE, STUDY, TRAIN, Manifest, RunFolder
 from hardsight.table import (
     THUMBNAIL_SCHEMA,
     THUMBNAILS,
@@ -216,6 +216,15 @@ def test_files_of_others_are_left_alone(tmp_path, kind, file, how):
     with pytest.raises(RunExistsError, match=rf"holds files that are not .*\({file}\); choose"):
         write(tmp_path, kind=kind, **how)
     assert content(tmp_path) == {file: b'{"mine": true}'}
+
+
+def test_a_file_of_others_is_left_alone_that_only_this_run_would_replace(tmp_path):
+    (tmp_path / "figure.svg").write_text("mine")
+    with RunFolder(tmp_path).claimed(EXPERIMENT) as run:
+        run.describe({}, **MADE_OF, files=["figure.svg"])
+        with pytest.raises(RunExistsError, match=r"files that are not .*\(figure\.svg\)"):
+            run.begin()
+    assert content(tmp_path) == {"figure.svg": b"mine"}
 
 
 def test_other_files_beside_a_table_are_nobodys_business(tmp_path):

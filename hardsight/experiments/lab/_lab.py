@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from hardsight.heads import capture, find_head
 from hardsight.report.figures import save
 from hardsight.run.loop import Advance, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
+from hardsight.run_folder import held, replacing
 
 _BATCH = 1024
 # by name, split and root; whoever forks processes can fill it first
@@ -131,7 +131,7 @@ class Lab:
         folder = self.runs / digest.hexdigest()[:16]
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
-        with FileLock(f"{folder}.lock"):
+        with held(folder.with_name(f"{folder.name}.lock"), wait=True):
             result = train(
                 model, source, out=folder, seed=seed, device=str(self.device), resume=True,
                 show_progress=self.show, **settings,
@@ -149,16 +149,15 @@ class Lab:
         if not self.keeps_outputs:
             return self._outputs(run, source)
         file = run.folder / "outputs" / f"{source.fingerprint()[:16]}.safetensors"
-        with FileLock(f"{run.folder}.outputs.lock"):
+        with held(run.folder.with_name(f"{run.folder.name}.outputs.lock"), wait=True):
             if file.exists():
                 known = load_file(file)
                 return Outputs(bias=known.pop("bias", None), **known)
             found = self._outputs(run, source)
             file.parent.mkdir(exist_ok=True)
             tensors = {name: value for name, value in vars(found).items() if value is not None}
-            part = file.with_suffix(".part")
-            save_file(tensors, part)
-            part.replace(file)
+            with replacing(file) as partial:
+                save_file(tensors, partial)
         return found
 
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:

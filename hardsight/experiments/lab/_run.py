@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from hardsight.config import config_from, toml_value
-from hardsight.errors import ConfigError, OptionError, OutputError
+from hardsight.errors import ConfigError, OptionError
 from hardsight.experiments.lab._lab import Lab
 from hardsight.experiments.lab._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
 from hardsight.experiments.lab._result import Result, write_result
 from hardsight.registry import unknown_name
 from hardsight.run.loop import versions
+from hardsight.run_folder import EXPERIMENT, RunFolder, write_bytes, writing
 
 
 def run_experiment(
@@ -34,6 +35,7 @@ def run_experiment(
     overrides: Sequence[str] = (),
     show_progress: bool | None = None,
     keep_outputs: bool = False,
+    overwrite: bool = False,
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
@@ -48,27 +50,27 @@ def run_experiment(
         show_progress: force progress on or off; by default it is shown on a terminal.
         keep_outputs: write embeddings and logits beside the trained models, which later runs find
             again; tens of megabytes a model.
+        overwrite: replace the result in ``out``, once the new one is there.
 
     Raises:
         UnknownNameError: there is no such experiment.
         ConfigError: a key of the setting is unknown, or its value has the wrong type.
         MissingDataError: a dataset is not there.
+        RunExistsError: a result is in ``out`` already.
     """
     spec = EXPERIMENTS[SHORT_NAMES.get(name, name)]
     if scale not in SCALES:
         raise OptionError(unknown_name("scale", scale, list(SCALES)))
     setting = _setting(spec, scale, overrides)
     folder = Path(out) if out is not None else Path("results") / spec.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {folder}: {err.strerror}; choose another --out"
-        ) from err
-    with tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary:
+    with (
+        RunFolder(folder).claimed(EXPERIMENT, overwrite=overwrite) as run,
+        tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary,
+        tempfile.TemporaryDirectory(prefix="hardsight-figures-") as drawn,
+    ):
         lab = Lab(
             scale=scale,
-            out=folder,
+            out=Path(drawn),  # a result that is there stays until the new one is complete
             runs=Path(runs) if runs is not None else Path(temporary),
             data_root=data_root,
             device=device,
@@ -77,9 +79,22 @@ def run_experiment(
         )
         start = time.perf_counter()
         result = spec.function(lab, setting)
-    seconds = time.perf_counter() - start
-    write_result(result, _facts(spec, setting, lab, seconds), folder)
+        seconds = time.perf_counter() - start
+        _keep(run, result, _facts(spec, setting, lab, seconds), Path(drawn))
     return result
+
+
+def _keep(run: RunFolder, result: Result, facts: Mapping[str, Any], drawn: Path) -> None:
+    """Write the result and its figures."""
+    figures = sorted(file.name for file in drawn.iterdir())
+    settings = {key: facts[key] for key in ("name", "scale", "setting")}
+    run.describe(settings, fingerprints={}, versions=facts["versions"], files=figures)
+    run.begin()
+    with writing(run.folder, step="choose another --out"):
+        for name in figures:
+            write_bytes(run.folder / name, (drawn / name).read_bytes())
+        write_result(result, facts, run.folder)
+    run.finish()
 
 
 def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:

@@ -322,15 +322,11 @@ def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
 
 def test_a_folder_that_is_taken_is_not_overwritten(images, net, tmp_path):
     hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
-    with pytest.raises(
-        RunExistsError, match=r"holds a finished training run; .* with --resume"
-    ):
+    with pytest.raises(RunExistsError, match=r"holds a finished training run; .* with --resume"):
         hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").touch()
-    with pytest.raises(
-        RunExistsError, match=r"files that are not a training run \(me\.jpg\)"
-    ):
+    with pytest.raises(RunExistsError, match=r"files that are not a training run \(me\.jpg\)"):
         hs.train(net, images, out=tmp_path / "photos", epochs=1, **FAST)
 
 
