@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ class ColumnSpec:
     """What the toolkit knows about one column of a table, stated once, beside its function.
 
     Tables, pages, studies and the reference all read it here, or from the table's metadata, which
-    carries :meth:`facts`.
+    carries :meth:`facts` and :meth:`shown`.
 
     Attributes:
         name: the column of the table and the word on the command line.
@@ -68,14 +68,19 @@ class ColumnSpec:
     needs_label: bool = True
 
     def facts(self) -> dict[str, Any]:
-        """What the metadata of a table says about the column; JSON has no infinity."""
-        title = self.title or words_of(self.name)
+        """What the column means, as a table's metadata has it; JSON has no infinity."""
         return {
             "version": self.version,
             "low": self.low if math.isfinite(self.low) else None,
             "high": self.high if math.isfinite(self.high) else None,
             "higher_is_harder": self.higher_is_harder,
             "meaning": self.meaning,
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """How pages show the column, as a table's metadata has it."""
+        title = self.title or words_of(self.name)
+        return {
             "title": title,
             "short_title": self.short_title or title,
             "unit": self.unit,
@@ -132,6 +137,15 @@ class LossSpec:
     module: type[Any]
     inputs: tuple[str, ...]
     version: int
+
+
+def described(specs: Iterable[ColumnSpec]) -> dict[str, dict[str, Any]]:
+    """The part of a table's metadata that describes its columns."""
+    columns = list(specs)
+    return {
+        "scores": {spec.name: spec.facts() for spec in columns},
+        "columns": {spec.name: spec.shown() for spec in columns},
+    }
 
 
 class Registry(Mapping[str, Spec], Generic[Spec]):

@@ -175,7 +175,9 @@ class ScoreTable:
 
         A table that says less is given plain defaults: its name in words, no unit, no rank.
         """
-        said = self.metadata.get("scores", {}).get(column) or {}
+        said: dict[str, Any] = {}
+        for part in ("scores", "columns"):
+            said |= self.metadata.get(part, {}).get(column) or {}
         title = said.get("title") or words_of(column)
         judge = _JUDGES_UNSAID.get(column)
         plain = {"short_title": title, "unit": "", "judge": judge, "on_card": None}

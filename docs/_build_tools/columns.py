@@ -24,7 +24,7 @@ def table(registry: str) -> str:
 
 
 def _row(spec: Any) -> str:
-    facts = spec.facts()
+    facts = {**spec.facts(), **spec.shown()}
     low, high = (
         edge if bound is None else f"{bound:.3g}"
         for bound, edge in ((facts["low"], "−∞"), (facts["high"], "∞"))

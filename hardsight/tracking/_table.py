@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import hardsight
 from hardsight.errors import RunMismatchError
-from hardsight.registry import SUMMARIES
+from hardsight.registry import SUMMARIES, described
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._store import EpochStore
 
@@ -33,7 +33,7 @@ def summary_table(store: EpochStore, about: Mapping[str, Any], *, el2n_epochs: i
     index = np.arange(len(columns["label"]))
     keys = {"index": index, "id": pa.array(index).cast(pa.string())}
     metadata = {
-        "scores": {name: spec.facts() for name, spec in SUMMARIES.items()},
+        **described(SUMMARIES.values()),
         "sample": "in-sample" if about["stage"] == "train" else "unknown",
         "tracking": {**about, "el2n_epochs": el2n_epochs},
         "versions": _versions(),
@@ -55,7 +55,7 @@ def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     about, ours = scores.metadata, summaries.metadata
     metadata = {
         **about,
-        "scores": {**about.get("scores", {}), **ours["scores"]},
+        **{part: {**about.get(part, {}), **ours[part]} for part in ("scores", "columns")},
         "tracking": ours["tracking"],
     }
     return ScoreTable(with_metadata(rows, metadata))

@@ -79,7 +79,6 @@ def make_metadata(columns, num_classes=10, **more):
         "classes": [f"kind {i}" for i in range(num_classes)],
         "scores": {
             name: {
-                **SCORES[name].facts(),
                 "version": 1,
                 "low": low,
                 "high": high,
@@ -89,6 +88,7 @@ def make_metadata(columns, num_classes=10, **more):
             for name, (low, high, harder) in _RANGES.items()
             if name in columns
         },
+        "columns": {name: SCORES[name].shown() for name in _RANGES if name in columns},
         "config": {"batch_size": 256, "device": "cpu", "scores": ["avh"]},
         "seed": 0,
         "versions": {"hardsight": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},
@@ -174,6 +174,7 @@ def make_tracked(folder, *, histories=True, epochs=8):
     about = make_metadata(columns, tracking={"epochs": epochs, "num_examples": 300})
     for name in summaries:
         about["scores"][name] = tracking.SUMMARIES[name].facts()
+        about["columns"][name] = tracking.SUMMARIES[name].shown()
     save_run(folder, make_table(columns, {**about, "sample": "in-sample"}))
     if histories:
         (folder / "dynamics").mkdir()

@@ -18,6 +18,7 @@ from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
+from hardsight.registry import described
 from hardsight.run.loop import (
     borrowed,
     chosen_device,
@@ -270,7 +271,7 @@ def score(
             about["precision"] = scorer.precision
         about["classes"] = class_names(source, scorer.num_classes, known)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
-        about["scores"] = {spec.name: spec.facts() for spec in plan.specs}
+        about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
