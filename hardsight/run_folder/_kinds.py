@@ -67,7 +67,8 @@ SCORE = RunKind(
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
     ("recipe.json", "result.json", "metrics.csv", "model.json", "model.safetensors", "checkpoints",
-     "tensorboard", "tracked", "outputs", HISTORIES, DYNAMICS, THUMBNAILS, "report.html"),
+     "tensorboard", "tracked", "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS,
+     "report.html"),
     "result.json", "recipe.json", ("config", "data_fingerprint"),
     is_alone=True, progress=("checkpoints/last.ckpt",),
 )  # fmt: skip

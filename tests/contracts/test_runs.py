@@ -106,8 +106,10 @@ def verbs(tmp_path_factory):
         length = settings.pop("length", 1)
         return run_experiment("contract", out=out, overrides=[f"length={length}"], **settings)
 
-    @experiment("contract", title="t", reproduces="r", scales={"smoke": _Nothing(),
-                                                               "paper": _Nothing()})  # fmt: skip
+    @experiment(
+        "contract", title="t", reproduces="r",
+        scales={"smoke": _Nothing(), "short": _Nothing()},
+    )  # fmt: skip
     def planted(lab, setting):
         """Nothing."""
         return Result(claims=[Claim("it runs", "", str(setting.length), True)])

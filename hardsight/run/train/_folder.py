@@ -20,7 +20,10 @@ RESULT = "result.json"
 _RECIPE, _LAST = "recipe.json", "checkpoints/last.ckpt"
 # what does not decide the result, and may be another when a run is continued; an epoch that is
 # trained on another device may come out slightly otherwise, which is then the user's own choice
-MAY_CHANGE = ("out", "resume", "overwrite", "workers", "resident", "device", "versions")
+MAY_CHANGE = (
+    "out", "resume", "overwrite", "workers", "resident", "device", "compile", "capture", "autotune",
+    "versions",
+)  # fmt: skip
 _OWN_WEIGHTS = "weights to start from"
 
 
@@ -75,6 +78,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
         {**recipe["config"], "precision": precision},
         fingerprints={
             "training data": recipe["data_fingerprint"],
+            "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: began_with,
         },
@@ -114,6 +118,7 @@ def _manifest_of_older(folder: Path, precision: str) -> Manifest:
         settings,
         {
             "training data": recipe["data_fingerprint"],
+            "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: recipe.get("own_weights"),
         },
