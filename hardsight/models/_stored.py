@@ -14,6 +14,7 @@ from torch import nn
 from hardsight.errors import ModelError
 from hardsight.models._registry import MODELS
 from hardsight.preprocessing import Preprocessing
+from hardsight.run_folder import replacing, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,12 +41,10 @@ class StoredModel:
 
     def write(self, folder: Path, state: "dict[str, Tensor]") -> None:
         """Write ``model.safetensors`` and ``model.json``, each renamed into place."""
-        weights, about = folder / f"{WEIGHTS}.part", folder / f"{_FILE}.part"
-        save_file(state, weights)
-        weights.replace(folder / WEIGHTS)
+        with replacing(folder / WEIGHTS) as partial:
+            save_file(state, partial)
         content = {"format": _FORMAT, **dataclasses.asdict(self), "spec": _from_anywhere(self.spec)}
-        about.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        about.replace(folder / _FILE)
+        write_json(folder / _FILE, content)
 
 
 def _from_anywhere(spec: str) -> str:
