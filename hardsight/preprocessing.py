@@ -21,12 +21,12 @@ class Preprocessing:
         channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB. Three values of
             ``mean`` or ``std`` mean 3: they are those of a model of RGB images.
         origin: where the values come from, in words for the metadata.
-        resize: what images are resized to before the centre crop, where ``crop`` and ``squash``
+        resize: what images are resized to before the centre crop, if ``crop`` and ``squash``
             cannot say it: the length of the short side, or height and width. ``size`` may be
             ``None`` then, for no crop.
         crop_first: cut the central square out of the image, ``crop`` of its short side, and resize
             that to ``size``.
-        crop_rounds_down: where a centre crop leaves an odd number of pixels, the smaller half is
+        crop_rounds_down: if a centre crop leaves an odd number of pixels, the smaller half is
             above and to the left, as in transformers; otherwise halves are rounded, as in
             torchvision and timm.
         bgr: the channels are blue, green, red; ``mean`` and ``std`` are in that order, too.

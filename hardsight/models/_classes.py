@@ -1,4 +1,4 @@
-"""What the outputs of a model are called, where the model itself says so."""
+"""What the outputs of a model are called, if the model itself says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClassNames:
     """Names of a model's outputs.
 
     Attributes:
-        names: position = output; empty where nothing names them.
+        names: position = output; empty if nothing names them.
         origin: who says so, in words.
         others: further lists of names in the same order, such as WordNet ids.
     """
@@ -69,7 +69,7 @@ def _stated(model: Any, kind: str) -> ClassNames:
 
 
 def named(names: Sequence[Any], origin: str) -> ClassNames:
-    """Names with their origin; none where they are placeholders such as ``LABEL_0``.
+    """Names with their origin; none if they are placeholders such as ``LABEL_0``.
 
     Numbers are kept: the classes of digits are called so.
     """
@@ -97,7 +97,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _in_order(labels: Mapping[Any, Any]) -> list[str] | None:
-    """Names by their number; ``None`` where the numbers are not 0, 1, 2, ..."""
+    """Names by their number; ``None`` if the numbers are not 0, 1, 2, ..."""
     try:
         by_number = {int(key): str(value) for key, value in labels.items()}
     except (TypeError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from hardsight.preprocessing import Preprocessing
 
 _MODEL_CODE = ("AutoConfig", "AutoModelForImageClassification")
 _PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
+# what versions of transformers say about a repository without one
+_NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
 # Needs torchvision to be built, and does no more than what its settings say.
 _DINOV3 = {
     "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2,
@@ -51,7 +54,7 @@ class HuggingFaceModel:
             ModelError: it cannot be built, or has another number of classes.
         """
         auto = self._transformers.AutoModelForImageClassification
-        # said also where it is False: unset, transformers asks on standard input
+        # said even if it is False: unset, transformers asks on standard input
         model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts)
         labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
         if num_classes is not None and num_classes != labels:
@@ -95,35 +98,40 @@ class HuggingFaceModel:
 
     def _model_settings(self) -> Mapping[str, Any]:
         try:
-            found, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
+            settings, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
         except (OSError, ValueError):  # building it will say what is wrong
             return {}
-        settings: Mapping[str, Any] = found
-        return settings
+        return dict(settings)
 
     def _stored_processor(self) -> Mapping[str, Any] | None:
         mixin = self._transformers.ImageProcessingMixin
         try:
-            found, _ = mixin.get_image_processor_dict(self.name)
+            stored, _ = mixin.get_image_processor_dict(self.name)
         except OSError as err:
-            if "Can't load image processor" in str(err) and not self._has_processor_file():
+            if self._has_no_processor(str(err)):
                 return None
             raise ModelError(
                 f"the image processor of hf:{self.name} cannot be read: {_first_line(err)}; repair "
                 "or remove its preprocessor_config.json"
             ) from err
-        if not isinstance(found, Mapping):
+        if not isinstance(stored, Mapping):
             raise ModelError(
                 f"expected the image processor of hf:{self.name} to be a JSON object, got "
-                f"{type(found).__name__}; repair or remove its preprocessor_config.json"
+                f"{type(stored).__name__}; repair or remove its preprocessor_config.json"
             )
-        return found
+        return stored
 
-    def _has_processor_file(self) -> bool:
-        return (Path(self.name) / "preprocessor_config.json").is_file()
+    def _has_no_processor(self, said: str) -> bool:
+        """Whether there is no file at all, rather than one that cannot be read."""
+        own, joint = (
+            Path(self.name) / f"{kind}_config.json" for kind in ("preprocessor", "processor")
+        )
+        if Path(self.name).is_dir() and not own.exists() and not joint.exists():
+            return True
+        return not own.exists() and any(words in said for words in _NO_PROCESSOR)
 
     def _refuse_code(self, settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-        """Raise where building would run Python files of the model's own."""
+        """Raise if building would run Python files of the model's own."""
         own = settings.get("auto_map")
         if self._trusts or not isinstance(own, Mapping):
             return
@@ -140,11 +148,7 @@ class HuggingFaceModel:
         name = str(stored.get("image_processor_type") or stored.get("feature_extractor_type") or "")
         if not name:  # as transformers itself goes on: by the kind of the model
             auto = self._transformers.models.auto.image_processing_auto
-            known = auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type) or ()
-            names = known.values() if isinstance(known, Mapping) else known
-            name = next(
-                (each for each in ([names] if isinstance(names, str) else names) if each), ""
-            )
+            name = _first_name(auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type))
         name = name.replace("FeatureExtractor", "ImageProcessor")
         kind = name.removesuffix("Fast").removesuffix("Pil")
         # a file must not be able to name something else of transformers
@@ -158,7 +162,9 @@ class HuggingFaceModel:
         why = "nothing names its class" if not kind else f"transformers has no {kind}"
         for name in (f"{kind}Pil", kind, f"{kind}Fast") if kind else ():
             try:
-                return getattr(self._transformers, name).from_dict(dict(stored)), ""
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about keys that the class passes over
+                    return getattr(self._transformers, name).from_dict(dict(stored)), ""
             except AttributeError:  # no such class in this version
                 continue
             except Exception as err:  # what a class asks for differs

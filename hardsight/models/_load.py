@@ -49,9 +49,9 @@ class LoadedModel:
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
         network: its name in the folder of a trained model; empty where there is no folder.
-        class_names: what its outputs are called, where it tells.
-        processor: the image processor of transformers that ``preprocessing`` was read from, where
-            it could be built.
+        class_names: what its outputs are called, if it tells.
+        processor: the image processor of transformers that ``preprocessing`` was read from, if it
+            could be built.
     """
 
     model: nn.Module
@@ -66,7 +66,7 @@ class LoadedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, position = output; empty where the model does not tell them."""
+        """Names, position = output; empty if the model does not tell them."""
         return self.class_names.names
 
     @property
@@ -110,7 +110,7 @@ def load_model(
             may do.
 
     Returns:
-        the model in eval mode, with its preprocessing and class names where it or its package
+        the model in eval mode, with its preprocessing and class names if it or its package
         states them.
 
     Raises:
@@ -173,26 +173,34 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
         hint = f" Did you mean {near!r}?" if near else ""
         raise ModelError(f"cannot tell what model {spec!r} is.{hint} Expected {_FORMS}")
     if kind == "hf":
-        found = hugging_face_model(
+        if options:
+            raise ModelError(f"{spec} takes no options, got {', '.join(options)}; leave them out")
+        named_model = hugging_face_model(
             name, num_classes=num_classes, trust_remote_code=wanted.trust_remote_code,
             preprocessing=how,
         )  # fmt: skip
         file = local_weights(name)
         digest = None if file is None else sha256(file)
         return LoadedModel(
-            found.model, spec, found.preprocessing, digest, f"as stored in {spec}",
-            class_names=found.classes, processor=found.processor,
+            named_model.model, spec, named_model.preprocessing, digest, f"as stored in {spec}",
+            class_names=named_model.classes, processor=named_model.processor,
         )  # fmt: skip
     if kind in _PACKAGES:
         build = timm_model if kind == "timm" else torchvision_model
-        found = build(
+        named_model = build(
             name, pretrained=pretrained, num_classes=num_classes, options=options,
             preprocessing=how,
         )  # fmt: skip
         origin = f"{kind} {pretrained}" if pretrained else "random initialisation"
         used = {**({} if num_classes is None else {"num_classes": num_classes}), **options}
         return LoadedModel(
-            found.model, spec, found.preprocessing, None, origin, used, class_names=found.classes
+            named_model.model,
+            spec,
+            named_model.preprocessing,
+            None,
+            origin,
+            used,
+            class_names=named_model.classes,
         )
     if_taken = wanted.if_taken
     if num_classes is not None:

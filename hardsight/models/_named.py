@@ -23,9 +23,9 @@ class NamedModel:
 
     Attributes:
         model: as built.
-        preprocessing: what it wants done to images; ``None`` where nothing says so.
-        classes: names of its outputs, where its weights are the package's own.
-        processor: the image processor of transformers, where it could be built.
+        preprocessing: what it wants done to images; ``None`` if nothing says so.
+        classes: names of its outputs, if its weights are the package's own.
+        processor: the image processor of transformers, if it could be built.
     """
 
     model: nn.Module
@@ -110,11 +110,11 @@ def hugging_face_model(
     preprocessing: Preprocessing | None = None,
 ) -> NamedModel:
     """An image classifier of transformers, from the hub or a local folder."""
-    found = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
-    model: nn.Module = _built(f"hf:{name}", lambda: found.built(num_classes))
+    stored = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
+    model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes))
     processor = None
     if preprocessing is None:
-        preprocessing, processor = found.preprocessing(model)
+        preprocessing, processor = stored.preprocessing(model)
     return NamedModel(model, preprocessing, own_classes(model, f"hf:{name}"), processor)
 
 

@@ -28,7 +28,7 @@ class _Geometry:
     """Where pixels go: what an image is resized to, and the centre that is cut out of that.
 
     Attributes:
-        size: of the input; ``None`` where it depends on the image.
+        size: of the input; ``None`` if it depends on the image.
         resize: the short side, or height and width; ``None`` for no change.
         first: share of the short side of a square that is cut out before, instead of after.
     """
@@ -38,7 +38,7 @@ class _Geometry:
     first: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The same as fields of :class:`Preprocessing`, by shares where they say it all."""
+        """The same as fields of :class:`Preprocessing`, by shares if they say it all."""
         if self.first is not None:
             return {"size": self.size, "crop": self.first, "crop_first": True}
         if self.size is None or self.resize is None:
@@ -79,7 +79,7 @@ def from_hugging_face(
         if key not in _READ | _WITHOUT_EFFECT | set(own) and _matters(key, value)
     ]
     try:
-        where = _GEOMETRIES.get(kind, _standard)(values)
+        geometry = _GEOMETRIES.get(kind, _standard)(values)
         mean, std = _normalisation(values)
         interpolation = _filter(values.get("resample", 2))
     except _RefusedError as err:
@@ -97,7 +97,7 @@ def from_hugging_face(
         channels=channels,
         origin=origin,
         crop_rounds_down=True,
-        **where.fields(),
+        **geometry.fields(),
         bgr=bool(values.get("do_flip_channel_order")),
     )
 
@@ -199,8 +199,8 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _stated(size: Any) -> dict[str, int]:
-    given = dict(size) if isinstance(size, Mapping) else {}
-    return {key: value for key, value in given.items() if value is not None}
+    sides = dict(size) if isinstance(size, Mapping) else {}
+    return {key: value for key, value in sides.items() if value is not None}
 
 
 def _size(settings: Mapping[str, Any]) -> str:
@@ -233,7 +233,7 @@ def _normalisation(
 
 
 def _values(settings: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """One number for all channels, or one for each; needed only where it is used."""
+    """One number for all channels, or one for each; needed only if it is used."""
     value: Any = settings.get(key)
     wanted = settings.get("do_normalize") or (settings.get("include_top") and key == "image_std")
     if value is None and not wanted:

@@ -14,6 +14,7 @@ from torch import nn
 from hardsight.errors import ModelError
 from hardsight.models._registry import MODELS
 from hardsight.preprocessing import Preprocessing
+from hardsight.run_folder import replacing, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,12 +41,10 @@ class StoredModel:
 
     def write(self, folder: Path, state: "dict[str, Tensor]") -> None:
         """Write ``model.safetensors`` and ``model.json``, each renamed into place."""
-        weights, about = folder / f"{WEIGHTS}.part", folder / f"{_FILE}.part"
-        save_file(state, weights)
-        weights.replace(folder / WEIGHTS)
+        with replacing(folder / WEIGHTS) as partial:
+            save_file(state, partial)
         content = {"format": _FORMAT, **dataclasses.asdict(self), "spec": _from_anywhere(self.spec)}
-        about.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        about.replace(folder / _FILE)
+        write_json(folder / _FILE, content)
 
 
 def _from_anywhere(spec: str) -> str:
@@ -90,7 +89,7 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:
-    """What ``model.json`` says about a file of weights, where one lies beside it.
+    """What ``model.json`` says about a file of weights, if one lies beside it.
 
     The weights of single epochs and rounds lie in a folder below that of their run.
 
@@ -137,13 +136,13 @@ def check_agrees(
     options: Mapping[str, Any],
     num_classes: int | None,
 ) -> None:
-    """Raise where a user names another model than the one that weights were trained in.
+    """Raise if a user names another model than the one that weights were trained in.
 
     Args:
         described: the weights' own description.
         spec: the model that the user names or passes.
         options: for its factory.
-        num_classes: likewise.
+        num_classes: for its factory.
 
     Raises:
         ModelError: another network, another option, or another number of classes.
@@ -168,8 +167,8 @@ def _is_same_network(spec: str | nn.Module, stored: str) -> bool:
     if isinstance(spec, nn.Module):
         kind = MODELS[stored].__name__ if stored in MODELS else stored
         return ":" in kind or kind == type(spec).__name__
-    one, other = _named_code(_from_anywhere(spec)), _named_code(stored)
-    return one == other or ":" not in other  # a class that was passed as a module
+    code, trained = _named_code(_from_anywhere(spec)), _named_code(stored)
+    return code == trained or ":" not in trained  # a class that was passed as a module
 
 
 def _named_code(spec: str) -> str:

@@ -242,6 +242,11 @@ def test_another_number_of_classes_than_the_hugging_face_model_has_is_refused(fo
         load_model(f"hf:{folder}", num_classes=7)
 
 
+def test_options_of_a_hugging_face_model_are_refused(folder):
+    with pytest.raises(ModelError, match="takes no options, got depth"):
+        load_model(f"hf:{folder}", options={"depth": 3})
+
+
 def test_a_hugging_face_folder_without_a_model_is_a_clear_error(tmp_path):
     with pytest.raises(ModelError, match=r"cannot build hf:.*check the name"):
         load_model(f"hf:{tmp_path}")

@@ -1,4 +1,4 @@
-"""A Hugging Face folder may bring Python files; they run only where the user says so."""
+"""A Hugging Face folder may bring Python files; they run only if the user says so."""
 
 import json
 import textwrap

@@ -38,7 +38,7 @@ class Subject:
         shape: of one input, ``[C, H, W]`` for images; ``None`` where inputs are no tensor.
         device: where it runs.
         facts: spec, weights and digests for the card.
-        class_names: of its outputs, where it tells them.
+        class_names: of its outputs, if it tells them.
     """
 
     name: str

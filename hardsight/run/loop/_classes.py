@@ -31,7 +31,7 @@ class ClassOrder:
 
     Attributes:
         names: one for each output of the model.
-        labels: for each label of the data its output; empty where labels are outputs already.
+        labels: for each label of the data its output; empty if labels are outputs already.
         taken: ``"name"`` or ``"position"``.
         note: the same in words.
         data_classes: names of the data, position = label.
@@ -50,7 +50,7 @@ class ClassOrder:
         return cast(_Source, source.renumbered(self.labels, self.names))
 
     def facts(self) -> dict[str, Any]:
-        """For the metadata of a result; ``labels`` and ``data_classes`` where numbers changed."""
+        """For the metadata of a result; ``labels`` and ``data_classes`` if numbers changed."""
         return {
             "taken": self.taken,
             "note": self.note,
@@ -69,16 +69,16 @@ def matched_classes(
 ) -> ClassOrder:
     """Match the classes of a model with those of data.
 
-    By name where both have names: as written; else without regard to case, spaces, hyphens and
+    By name if both have names: as written; else without regard to case, spaces, hyphens and
     underscores; else by one of several names that a model lists for a class. The data may have
     fewer classes than the model. If one side has no names, position counts.
 
     Args:
         source: the data.
         outputs: how many classes the model has.
-        known: their names, where the model tells them.
+        known: their names, if the model tells them.
         how: ``"position"`` takes positions without looking at names; ``"name"`` refuses to.
-        teaches: the model is about to be trained on the data, so that new names are no mistake.
+        teaches: the model is about to be trained on the data, so that new names are not a mistake.
 
     Raises:
         LabelError: names that do not match, more classes than outputs, or a single output.
@@ -95,7 +95,7 @@ def matched_classes(
         match = _looked_up(named, known)
         if not match.problem:
             return _by_name(named, known, match)
-        # numbers that do not match are no names
+        # numbers that do not match are not names
         are_names = how == "name" or (_has_names(named) and _has_names(known.names))
         if are_names and not (teaches and how == "auto"):
             raise LabelError(_refusal(source.spec, named, known, match.problem))
@@ -135,10 +135,10 @@ def stated_classes(given: Sequence[str] | str | os.PathLike[str] | None) -> Clas
 def check_labels_agree(
     known: Sequence[str], found: Sequence[str], *, whose: str, where: str, step: str
 ) -> None:
-    """Raise where a class has one label in one place and another one in another.
+    """Raise if a class has one label in one place and another one in another.
 
     Folders number their classes by name, so that a folder without one of them numbers all behind
-    it anew. Classes of different names pass: the same class may be called ``car`` and ``auto``.
+    it again. Classes of different names pass: the same class may be called ``car`` and ``auto``.
 
     Args:
         known: names of the classes, position = label.
@@ -176,12 +176,12 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
     readings, unknown = [0], []
     for label, name in enumerate(named):
         for reading, (key, places) in enumerate(tables):
-            found = places.get(key(name), [])
-            if len(found) > 1:
-                where = ", ".join(map(str, found[:_SHOWN]))
-                return _Match(problem=f"the model's outputs {where} are all called {name!r}")
-            if found:
-                outputs[label] = found[0]
+            called_so = places.get(key(name), [])
+            if len(called_so) > 1:
+                several = ", ".join(map(str, called_so[:_SHOWN]))
+                return _Match(problem=f"the model's outputs {several} are all called {name!r}")
+            if called_so:
+                outputs[label] = called_so[0]
                 readings.append(reading)
                 break
         else:
@@ -297,9 +297,9 @@ def _fitting(known: ClassNames, outputs: int) -> ClassNames:
 def _check_count(spec: str, named: Sequence[str], outputs: int) -> None:
     if outputs == 1:
         raise LabelError(
-            f"the model has 1 output, and {spec} needs a logit for each class; where it is "
+            f"the model has 1 output, and {spec} needs a logit for each class; if it is "
             "meant for a sigmoid, give its last layer two outputs: torch.cat([-w / 2, w / 2]) as "
-            "weight, and the bias likewise"
+            "weight, and the bias in the same way"
         )
     if len(named) > outputs:
         raise LabelError(
@@ -309,7 +309,7 @@ def _check_count(spec: str, named: Sequence[str], outputs: int) -> None:
 
 
 def _check_named(spec: str, named: Sequence[str], known: ClassNames) -> None:
-    """Raise where names are missing on one side."""
+    """Raise if names are missing on one side."""
     if known.names and named:
         return
     who, what = (spec, "classes= (--classes)") if known.names else (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -87,8 +88,8 @@ def loaded_model(
         seed: of a model that is initialised at random.
         device: where it will be.
         preprocessing: in place of the model's own, which is not read then.
-        is_stated: the user states all that matters of it, so that it is no harm if the model's own
-            cannot be followed.
+        is_stated: the user states all that matters of it, so that the model's own need not be
+            followed.
         trust_remote_code: run Python files that an ``hf:`` model brings.
         factory: further keywords of :func:`hardsight.models.load_model`.
 
@@ -177,7 +178,9 @@ def check_processor(loaded: LoadedModel) -> None:
     for picture in _pictures(how.channels):
         ours = model_input(picture, how)
         try:
-            theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the package, about its own defaults
+                theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
         except Exception as err:  # a processor of another task asks for other things
             reason = (str(err).strip().splitlines() or [""])[0]
             raise ModelError(
@@ -187,7 +190,7 @@ def check_processor(loaded: LoadedModel) -> None:
         if theirs.shape != ours.shape:
             raise ModelError(
                 f"the {how.origin} is a {kind}, which gives inputs of shape {list(theirs.shape)} "
-                f"where its settings say {list(ours.shape)}; {_STEP}"
+                f"while its settings say {list(ours.shape)}; {_STEP}"
             )
         worst = float(np.abs(theirs - ours).max())
         if not worst <= rounding:

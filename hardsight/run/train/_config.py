@@ -30,8 +30,8 @@ class ModelConfig:
         name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
         weights: file to start from.
         options: given to the model's factory.
-        classes: names of its outputs in their order, where it does not tell them.
-        class_order: ``auto`` numbers the data's classes as the model does where it knows all of
+        classes: names of its outputs in their order, if it does not tell them.
+        class_order: ``auto`` numbers the data's classes as the model does if it knows all of
             them by name, and otherwise teaches it the data's; ``name`` refuses to, ``position``
             does not look at names.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
@@ -253,6 +253,7 @@ class TrainConfig:
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``.
+        overwrite: replace the training run in ``out``, finished or not.
     """
 
     model: ModelConfig
@@ -288,6 +289,7 @@ class TrainConfig:
     thumbnails: int = 600
     track_test: bool = False
     resume: bool = False
+    overwrite: bool = False
 
     @classmethod
     def load(
