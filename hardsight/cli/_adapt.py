@@ -62,7 +62,7 @@ _NESTED = {
 @click.option("--model", help="A network by name, file.py:factory, or the folder of a trained "
               "model.")  # fmt: skip
 @click.option("--weights", help="Weights of a trained model; it is not trained on the source then.")
-@click.option("--source", help="Labelled data: folder of class folders, .parquet, idx, a name ...")
+@click.option("--source", help="Labelled data: folder of class folders, .csv, .parquet, idx, ...")
 @click.option("--source-split", help="Split of --source.")
 @click.option("--target", help="The domain to adapt to; its labels are never trained on.")
 @click.option("--target-split", help="Split of --target.")
