@@ -109,3 +109,7 @@ class OutputError(HardsightError, OSError):
 
 class MissingExtraError(HardsightError, ImportError):
     """An optional dependency is not installed or does not import."""
+
+
+class HardsightWarning(UserWarning):
+    """Something to know about a run that goes on all the same."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import run_options
+from hardsight.cli._options import model_options, run_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +40,9 @@ Examples:
 _NESTED = {
     "model": "model.name",
     "weights": "model.weights",
+    "model_classes": "model.classes",
+    "class_order": "model.class_order",
+    "trust_remote_code": "model.trust_remote_code",
     "source": "source.name",
     "source_split": "source.split",
     "target": "target.name",
@@ -71,6 +74,7 @@ _NESTED = {
 @click.option("--source-epochs", type=click.IntRange(min=0),
               help="Epochs on the source (10; 0 for a trained model).")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs of every round (2).")
+@model_options
 @click.option("--batch-size", type=click.IntRange(min=1), help="Examples per step (128).")
 @click.option("--data-root", help="Folder above those of named datasets, such as pacs/.")
 @click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")

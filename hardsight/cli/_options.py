@@ -39,6 +39,23 @@ def names(
     return tuple(name for part in value for name in part.split(",") if name) or None
 
 
+def model_options(command: Command) -> Command:
+    """``--model-classes``, ``--class-order`` and ``--trust-remote-code``."""
+    for option in reversed((
+        click.option("--model-classes", multiple=True, callback=names, metavar="NAME[,NAME]|FILE",
+                     help="Names of the model's outputs, in their order, or a text file with one "
+                     "name per line; by default what the model itself says."),
+        click.option("--class-order", type=click.Choice(["auto", "name", "position"]),
+                     help="How classes of data and model are matched: auto (default) by name if "
+                     "both have names, else by position; name refuses that, position forces it."),
+        click.option("--trust-remote-code", is_flag=True, default=None,
+                     help="Run Python files that an hf: model brings; they may do all that you may "
+                     "do. Without it such a model is refused."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def pixel_options(command: Command) -> Command:
     """``--size``, ``--mean`` and ``--std``: how pictures become inputs."""
     for option in reversed((

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import names, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    model_options,
+    names,
+    pixel_options,
+    run_options,
+    work_options,
+)
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -38,8 +44,9 @@ Examples:
 @click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
 @click.option("--bias", help="Stored embeddings: file with the head's bias.")
 @click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names, position = label.")  # fmt: skip
+              help="Class names of the data, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -80,8 +87,6 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
 
-    from hardsight.cli._notices import print_other_classes
-
     assert table.path is not None
 
     counts = table.metadata["counts"]
@@ -94,7 +99,6 @@ def _print_summary(table: ScoreTable) -> None:
         console.print(
             f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
         )
-    print_other_classes(console, table.metadata["data"], table.metadata["classes"])
     if counts["errors"]:
         console.print(
             f"[yellow]{counts['errors']:,} examples could not be read[/]: "

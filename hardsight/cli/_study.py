@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import floats, names, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    floats,
+    model_options,
+    names,
+    pixel_options,
+    run_options,
+    work_options,
+)
 from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
@@ -105,6 +112,7 @@ hardness rises as pictures get harder to see.
 @click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
 @click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")

@@ -26,3 +26,4 @@ from hardsight.data._memory import MemorySource as MemorySource
 from hardsight.data._memory import decoded as decoded
 from hardsight.data._open import open_source as open_source
 from hardsight.data._pixels import model_input as model_input
+from hardsight.data._wrapped import renumbered as renumbered

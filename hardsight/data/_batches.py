@@ -16,6 +16,7 @@ from hardsight.data._datasets import DatasetSource, Loading, StreamSource, reaso
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import single_class_index
 from hardsight.data._pixels import model_input
+from hardsight.data._wrapped import RelabelledSource
 from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ def batches(
         DataError: examples of a batch do not stack.
         LabelError: a label is outside ``[0, C)``.
     """
+    if isinstance(source, RelabelledSource):
+        own = batches(
+            source.source, preprocessing, start=start, stop=stop, batch_size=batch_size,
+            workers=workers, strict=strict,
+        )  # fmt: skip
+        with contextlib.closing(own):
+            for found in own:
+                yield replace(found, labels=source.translated(found.labels))
+        return
     loading = getattr(source, "loading", None) or Loading()
     size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
     count = (loading.workers or 0) if workers is None else workers

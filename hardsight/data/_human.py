@@ -111,13 +111,19 @@ def _rows_of_table(table: ScoreTable) -> _Rows:
     positions = table.column("index").astype(np.int64)
     unread = int(table.metadata.get("counts", {}).get("errors", 0))
     last = int(positions.max()) if len(positions) else -1
+    labels, num_classes = table.column("label").astype(np.int64), len(table.classes)
+    outputs = (table.metadata.get("class_order") or {}).get("labels")
+    if outputs:  # labels are the model's numbers, and people's counts are in the data's order
+        number = {output: label for label, output in enumerate(outputs)}
+        labels = np.array([number[output] for output in labels.tolist()], dtype=np.int64)
+        num_classes = len(outputs)
     return _Rows(
         spec=str(table.path or "the table"),
         ids=[str(name) for name in table.column("id")],
-        labels=table.column("label").astype(np.int64),
+        labels=labels,
         positions=positions,
         length=max(len(table) + unread, last + 1),
-        num_classes=len(table.classes),
+        num_classes=num_classes,
         may_hold_counts=False,
     )
 

@@ -89,6 +89,17 @@ class MemorySource(ArraySource):
         """The same pictures with other labels."""
         return self._changed(labels=labels)
 
+    def renumbered(self, labels: Sequence[int], classes: Sequence[str]) -> MemorySource:
+        """The same pictures with other numbers for their classes.
+
+        Args:
+            labels: new label of each old one.
+            classes: names, position = new label.
+        """
+        new = np.asarray(labels, dtype=np.int64)[self.labels]
+        # what people chose is counted by the old numbers
+        return self._changed(labels=new, classes=tuple(classes), human_counts=None)
+
     def with_images(self, images: NDArray[np.uint8]) -> MemorySource:
         """Other pictures with the same labels, such as degraded ones."""
         return self._changed(images=images)

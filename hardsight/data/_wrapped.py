@@ -15,6 +15,7 @@ from hardsight.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from hardsight.data._example import Example, ExampleSource
 
@@ -79,16 +80,22 @@ class JoinedSource:
 
 
 class RelabelledSource:
-    """A source with its classes grouped, such as CIFAR-100 in its 20 super-classes.
+    """A source with other numbers for its classes.
+
+    Classes may be grouped, such as those of CIFAR-100 in 20 super-classes, or numbered as a model
+    numbers them.
 
     Args:
-        source: with the finer classes.
+        source: with its own labels.
         groups: new label of each old one, ``[C]``.
-        classes: names of the groups, position = new label.
+        classes: names, position = new label.
         spec: as the user named it.
 
+    Attributes:
+        source: as given.
+
     Raises:
-        DataError: there is no group for a class.
+        DataError: there is no new label for a class.
     """
 
     def __init__(
@@ -99,28 +106,52 @@ class RelabelledSource:
                 f"expected at most {len(groups)} classes in {source.spec} for {spec}, got "
                 f"{len(source.classes)}"
             )
-        self.spec, self.classes = spec, tuple(classes)
-        self._source, self._groups = source, tuple(groups)
+        self.spec, self.classes, self.source = spec, tuple(classes), source
+        self._groups = tuple(groups)
+        for name in ("dataset", "loading", "samples", "is_stream"):  # of a user's own data
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.source)
 
     def __getitem__(self, index: int) -> Example:
-        example = self._source[index]
+        example = self.source[index]
         return replace(example, label=self._groups[example.label])
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        return self._source.id_of(index)
+        return self.source.id_of(index)
 
     def label_of(self, index: int) -> int:
-        """Group of the example's class."""
-        return self._groups[self._source.label_of(index)]
+        """New label of the example."""
+        return self._groups[self.source.label_of(index)]
+
+    def translated(self, labels: Tensor) -> Tensor:
+        """New labels of old ones, ``[B]``."""
+        import torch
+
+        new: Tensor = torch.tensor(self._groups)[labels]
+        return new
 
     def fingerprint(self) -> str:
-        """SHA-256 over the source and the groups."""
-        mark = Fingerprint("relabelled").add(self._source.fingerprint(), self._groups)
+        """SHA-256 over the source and the new labels."""
+        mark = Fingerprint("relabelled").add(self.source.fingerprint(), self._groups)
         return mark.add_names(self.classes).hexdigest()
+
+
+def renumbered(source: Any, labels: Sequence[int], classes: Sequence[str]) -> Any:
+    """The same examples with other numbers for their classes.
+
+    Args:
+        source: of examples or of embeddings.
+        labels: new label of each old one.
+        classes: names, position = new label.
+    """
+    own = getattr(source, "renumbered", None)
+    if own is not None:
+        return own(labels, classes)
+    return RelabelledSource(source, labels, classes, spec=source.spec)
 
 
 def stored_column(source: Any, name: str) -> NDArray[Any] | None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    HardsightWarning,
     HeadMismatchError,
     HeadNotFoundError,
     LabelError,
@@ -374,7 +375,8 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
         hs.score(SmallCNN(), tmp_path / "e.npz")
     with pytest.raises(ShapeError, match="of the same width D"):
         hs.score(torch.ones(2, 5), tmp_path / "e.npz")
-    assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
+    with pytest.warns(HardsightWarning, match="the model has 3 classes, the data names 2"):
+        assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
 
 
 def test_images_without_a_model_ask_for_one(photos):

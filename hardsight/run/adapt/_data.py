@@ -22,7 +22,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -56,6 +56,12 @@ class Target:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def numbered_as(self, order: ClassOrder) -> Target:
+        """The same examples with the model's numbers as labels."""
+        if self.labels is None or not order.labels:
+            return self
+        return replace(self, labels=torch.tensor(order.labels)[self.labels])
 
 
 class WithoutLabels:

@@ -121,7 +121,7 @@ class ScoreRun:
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
-        self.about["data"] |= {"rows": totals.rows + errors, "named": len(source.classes)}
+        self.about["data"] |= {"rows": totals.rows + errors}
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
 

@@ -16,18 +16,20 @@ from hardsight.config import load_config
 from hardsight.data import EmbeddingSource, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import LoadedModel
+from hardsight.models import ClassNames, LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
+    PixelOptions,
     borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
-    class_names,
     fed_in_its_dtype,
     loaded_model,
+    matched_classes,
     state_digest,
+    stated_classes,
     tensors_digest,
     values_digest,
     versions,
@@ -70,6 +72,10 @@ class ScoreConfig:
         size: height and width of the model's input.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        model_classes: names of the model's outputs, if it does not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
+            ``position``.
+        trust_remote_code: run Python files that an ``hf:`` model brings.
         batch_size: examples at once; chosen by device where not given.
         workers: loader processes; chosen by data and cores where not given.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -99,6 +105,9 @@ class ScoreConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    model_classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
     batch_size: int | None = None
     workers: int | None = None
     device: str = "auto"
@@ -146,6 +155,9 @@ def score(
     size: tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    class_order: str = "auto",
+    trust_remote_code: bool = False,
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
@@ -184,6 +196,14 @@ def score(
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
         std: likewise.
+        model_classes: names of the model's outputs, in their order, in place of those it states
+            itself; or a text file with a name per line.
+        class_order: ``"auto"`` matches the classes of data and model by name if both have
+            names, and labels become the model's outputs; if one has none, positions count.
+            ``"name"`` refuses that, ``"position"`` asks for it. The table's
+            metadata says under ``class_order`` what was done.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do. Without it such a model is refused.
         workers: loader processes.
         precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.
         sample: ``"in-sample"`` if the model was trained on this data, ``"out-of-sample"`` if not.
@@ -213,6 +233,7 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    names, pixels = stated_classes(model_classes), PixelOptions(size, mean, std)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -239,7 +260,6 @@ def score(
             "shard_rows": shard_rows,
         }
         scorer: Scorer
-        known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
@@ -249,11 +269,13 @@ def score(
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+            loaded = loaded_model(
+                model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
+                preprocessing=preprocessing, trust_remote_code=trust_remote_code,
+            )  # fmt: skip
             stack.enter_context(fed_in_its_dtype(loaded.model))
-            known = loaded.classes
-            own = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = wanted_preprocessing(own, size, mean, std)
+            names = names or loaded.class_names
+            wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
             scorer = ModelScorer(
                 source,
                 loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
@@ -269,8 +291,15 @@ def score(
             about["model"] = _model_facts(loaded, scorer)
             about["preprocessing"] = dataclasses.asdict(wanted)
             about["precision"] = scorer.precision
-        about["classes"] = class_names(source, scorer.num_classes, known)
-        about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
+        order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
+        about["data"] = {
+            "spec": source.spec,
+            "split": split,
+            "fingerprint": source.fingerprint(),
+            "named": len(source.classes),
+        }
+        scorer.number_as(order)
+        about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
@@ -297,6 +326,7 @@ def _describe(
         "head": model.get("head"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
         "preprocessing": about.get("preprocessing"),
+        "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do
         "batch_size": about["batch_size"],
@@ -312,7 +342,7 @@ def _describe(
         fingerprints={
             "data": data["fingerprint"],
             "model": model["digest"],
-            "classes": values_digest(about["classes"]),
+            "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
         versions=about["versions"],
         may_change=MAY_CHANGE,

@@ -22,7 +22,7 @@ from hardsight.geometry import widen
 from hardsight.heads import Head, capture, decided_by_bias, logits_of
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
-from hardsight.run.loop import forward_context, moved, verified_head
+from hardsight.run.loop import ClassOrder, forward_context, moved, verified_head
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
@@ -64,6 +64,10 @@ class Scorer(Protocol):
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from source position ``start`` on, ``batch_size`` positions each."""
+        ...
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
         ...
 
 
@@ -138,6 +142,10 @@ class EmbeddingScorer:
         self.batch_size = batch_size or 16384
         self.num_classes = head.num_classes
         self._head = head
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on, on a CPU one per core at a time.
@@ -251,6 +259,10 @@ class ModelScorer:
         if self.head is not None:
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on."""

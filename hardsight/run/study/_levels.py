@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
 from hardsight.data import Example as Example
 from hardsight.errors import DataError, OptionError
-from hardsight.run.loop import chosen_device, loaded_model, state_digest
+from hardsight.run.loop import PixelOptions, chosen_device, loaded_model, state_digest
 from hardsight.run.score import score
 from hardsight.table import ScoreTable
 
-Levels = tuple[str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool]]
+Levels = tuple[
+    str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool], dict[str, Any]
+]
 
 
 def facts_of(
@@ -26,7 +28,12 @@ def facts_of(
     weights, classes = options.get("weights"), options.get("num_classes")
     name = os.fspath(model) if isinstance(model, os.PathLike) else model
     place = chosen_device(str(options.get("device", "auto")))
-    loaded = loaded_model(name, weights, classes, seed=seed, device=place)
+    pixels = PixelOptions(*(options.get(key) for key in PixelOptions._fields))
+    loaded = loaded_model(
+        name, weights, classes, seed=seed, device=place, is_stated=pixels.are_complete,
+        preprocessing=options.get("preprocessing"),
+        trust_remote_code=bool(options.get("trust_remote_code")),
+    )  # fmt: skip
     settings = {**options, "model": loaded.spec, "data": source.spec, "device": place.type}
     return settings, {"data": source.fingerprint(), "model": state_digest(loaded.model)}
 
@@ -41,7 +48,7 @@ def level_scores(
     seed: int,
     **options: Any,
 ) -> Iterator[Levels]:
-    """For each kind of degradation: its name, scores and correctness ``[L, N]``, directions."""
+    """For each kind: its name, scores and correctness ``[L, N]``, directions, class order."""
     kinds = {kind: levels for kind, levels in kinds.items() if len(levels)}
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
@@ -69,7 +76,8 @@ def level_scores(
             for name in scores
         }
         right = np.stack([one.column("label") == one.column("prediction") for one in tables])
-        yield kind, values, right, {name: tables[0].higher_is_harder(name) for name in scores}
+        directions = {name: tables[0].higher_is_harder(name) for name in scores}
+        yield kind, values, right, directions, tables[0].metadata["class_order"]
 
 
 class SomeExamples:

@@ -30,12 +30,21 @@ class ModelConfig:
         name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
         weights: file to start from.
         options: given to the model's factory.
+        classes: names of its outputs in their order, if it does not tell them.
+        class_order: ``auto`` numbers the data's classes as the model does if it knows all of
+            them by name, and otherwise teaches it the data's; ``name`` refuses to, ``position``
+            does not look at names.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do.
     """
 
     SHORTHAND: ClassVar[str] = "name"
     name: str
     weights: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ class Decoded(Examples):
             return False
         shape = self.source.images.shape
         channels = 1 if len(shape) == 3 else shape[3]
-        return self.how.size in (None, shape[1:3]) and self.how.channels in (None, channels)
+        is_same = self.how.size in (None, shape[1:3]) and self.how.channels in (None, channels)
+        return is_same and not self.how.bgr
 
     def ready(self) -> TrainBatch:
         """All examples at once, where :attr:`is_ready`."""

@@ -19,7 +19,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import chosen_layout, generator, seed_of
+from hardsight.run.loop import ClassOrder, chosen_layout, generator, seed_of
 from hardsight.run.train._batches import (
     EvaluationBatches,
     ResidentBatches,
@@ -52,6 +52,7 @@ class Sources:
         test: evaluated once at the end; ``None`` where the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
+        order: which label of the data is which output of the model, once that is known.
     """
 
     train: Decoded
@@ -59,6 +60,21 @@ class Sources:
     test: Decoded | None
     classes: tuple[str, ...]
     fingerprint: str
+    order: ClassOrder | None = None
+
+    def numbered_as(self, order: ClassOrder) -> Sources:
+        """The same examples with the model's numbers as labels."""
+        if not order.labels:
+            return replace(self, order=order)
+
+        def again(data: Decoded | None) -> Decoded | None:
+            return None if data is None else Decoded(order.of(data.source), data.how, data.rows)
+
+        train = Decoded(order.of(self.train.source), self.train.how, self.train.rows)
+        return replace(
+            self, train=train, validation=again(self.validation), test=again(self.test),
+            classes=order.names, order=order,
+        )  # fmt: skip
 
 
 def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
@@ -113,7 +129,7 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
         return sources
     mean = known.mean if config.mean is None else config.mean
     std = known.std if config.std is None else config.std
-    how = replace(sources.train.how, mean=mean, std=std, origin=known.origin)
+    how = replace(sources.train.how, mean=mean, std=std, bgr=known.bgr, origin=known.origin)
     _check_normalisation(how, how.channels, whose="model")
 
     def again(data: Decoded | None) -> Decoded | None:
