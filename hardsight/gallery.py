@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
+_BUDGET = 600
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
 _FEW = 6  # of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
@@ -39,6 +40,10 @@ class ClassGallery:
     hardest: NDArray[np.int64]
     confidently_wrong: NDArray[np.int64]
     easiest: NDArray[np.int64]
+
+    def rows(self) -> set[int]:
+        """All of them, each once."""
+        return {*self.hardest.tolist(), *self.confidently_wrong.tolist(), *self.easiest.tolist()}
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,13 @@ class Gallery:
         return np.unique(self.source[self.rows()])
 
 
-def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None) -> Gallery:
+def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None = None) -> Gallery:
     """The rows of ``table`` worth looking at, at most ``budget`` distinct ones.
 
     The hardest and the most confidently wrong rows overall come first, then, class by class from
     the worst mean on, each class's hardest, most confidently wrong and easiest rows. The number
-    per class shrinks with the number of classes; below three per kind, classes are left out.
+    per class shrinks with the number of classes; below three per kind, classes are left out, and
+    what room is left goes to the hardest rows overall.
 
     A wrong prediction is the more confident, the more the model prefers it to the label: by
     ``logit_margin`` where the table has it, else the next best score. Where no score of the table
@@ -105,7 +111,8 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
 
     Args:
         table: a score table; rows that are not finite, or lack a label, take no part.
-        budget: most distinct rows to choose.
+        budget: most distinct rows to choose; by default as many as the run of the table kept
+            pictures for, or 600 if it kept none.
         by: the score that says what is hard; ``"avh"``, else the table's first score.
 
     Raises:
@@ -124,6 +131,7 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
         >>> [one.label for one in gallery.classes]
         [0, 1]
     """
+    budget = _pictures_kept(table) if budget is None else budget
     if budget < 1:
         raise OptionError(f"expected a budget of at least 1 example, got {budget}")
     source = table.column("index").astype(np.int64)
@@ -152,6 +160,9 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
         easiest = _first(-hardness, min(_FEW, room))
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
     classes, left_out = _class_galleries(labels, hardness, confidence, budget=budget, taken=taken)
+    if left_out:
+        taken = taken.union(*(one.rows() for one in classes))
+        hardest = _filled(hardest, hardness, taken, budget)
     return Gallery(
         by, confidence_by, hardest, wrong, classes, left_out, source, suspects, learned_last,
         easiest,
@@ -202,6 +213,20 @@ def _time_learned(table: ScoreTable, suspicion: NDArray[np.float64]) -> NDArray[
     return np.where(learned, first + suspicion / 2, np.nan)  # suspicion is in [0, 1]
 
 
+def _pictures_kept(table: ScoreTable) -> int:
+    """Most pictures that the run of a table was to keep, so that a report shows rows with one."""
+    return (table.metadata.get("config") or {}).get("thumbnails") or _BUDGET
+
+
+def _filled(
+    hardest: NDArray[np.int64], hardness: NDArray[np.float64], taken: set[int], budget: int
+) -> NDArray[np.int64]:
+    """The hardest rows and, where the budget has room, the next ones that nothing else shows."""
+    following = _first(hardness, 2 * budget)[len(hardest) :]  # of which taken are at most half
+    new = [row for row in following.tolist() if row not in taken][: max(0, budget - len(taken))]
+    return np.concatenate([hardest, np.array(new, dtype=np.int64)])
+
+
 def _default_score(table: ScoreTable) -> str | None:
     scores = table.scores
     return "avh" if "avh" in scores else next(iter(scores), None)
@@ -235,8 +260,7 @@ def _class_galleries(
     chosen: list[ClassGallery] = []
     for label in worst_first:
         one = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
-        taken = taken.union(*(rows.tolist() for rows in (one.hardest, one.confidently_wrong)))
-        taken.update(one.easiest.tolist())
+        taken = taken | one.rows()
         if len(taken) > budget:
             break
         chosen.append(one)

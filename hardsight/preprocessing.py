@@ -30,6 +30,10 @@ class Preprocessing:
             above and to the left, as in transformers; otherwise halves are rounded, as in
             torchvision and timm.
         bgr: the channels are blue, green, red; ``mean`` and ``std`` are in that order, too.
+        white: value of white; ``None`` for 255 in pictures of 8 bits, 65535 in arrays of 16 bits,
+            and 1 in arrays and tensors of floats.
+        stated: which of the values above a user stated herself. These are applied to tensors of
+            her own dataset as well, which otherwise come as the model takes them.
     """
 
     size: tuple[int, int] | None = None
@@ -44,6 +48,32 @@ class Preprocessing:
     crop_first: bool = False
     crop_rounds_down: bool = False
     bgr: bool = False
+    white: float | None = None
+    stated: tuple[str, ...] = ()
+
+    @property
+    def normalises(self) -> bool:
+        """Whether mean or std change anything."""
+        return any(self.mean) or any(value != 1 for value in self.std)
+
+    @property
+    def of_tensors(self) -> Preprocessing:
+        """The part that is applied to float tensors of a user's own dataset: what is stated.
+
+        Example:
+            >>> how = Preprocessing(size=(64, 64), mean=(0.5,), std=(0.2,), stated=("mean",))
+            >>> how.of_tensors.size, how.of_tensors.mean, how.of_tensors.std
+            (None, (0.5,), (0.2,))
+        """
+        plain = Preprocessing()
+        kept = {"white", "channels"} & set(self.stated)
+        if not {"mean", "std"}.isdisjoint(self.stated):  # they are one formula
+            kept |= {"mean", "std"}
+        if not {"size", "crop", "squash"}.isdisjoint(self.stated):
+            kept |= {"size", "crop", "squash", "interpolation", "resize", "crop_first",
+                     "crop_rounds_down"}  # fmt: skip
+        changes = {name: getattr(self, name) for name in kept}
+        return replace(plain, **changes, origin=self.origin, stated=self.stated)
 
     def at_size(self, size: tuple[int, int]) -> Preprocessing:
         """The same for inputs of another size: the crop keeps its share of the resized image.

@@ -141,6 +141,20 @@ def test_many_classes_keep_three_rows_of_a_kind_and_leave_easy_classes_out():
     assert len(gallery.classes) > 60
 
 
+def test_a_table_that_kept_few_pictures_shows_those_rows_and_no_others():
+    labels = np.repeat(np.arange(10), 30)
+    rows = table(label=labels, prediction=(labels + 1) % 10, avh=np.arange(300) / 300)
+    few = ScoreTable(
+        with_metadata(rows.to_arrow(), {**rows.metadata, "config": {"thumbnails": 30}})
+    )
+    assert len(gallery_rows(few).rows()) == 30  # all the room there is
+    assert gallery_rows(few).rows().tolist() == gallery_rows(rows, budget=30).rows().tolist()
+    none = ScoreTable(
+        with_metadata(rows.to_arrow(), {**rows.metadata, "config": {"thumbnails": 0}})
+    )
+    assert gallery_rows(none).rows().tolist() == gallery_rows(rows).rows().tolist()
+
+
 def test_budget_below_one_is_refused():
     with pytest.raises(OptionError, match="at least 1 example, got 0"):
         gallery_rows(table(label=[0], prediction=[0], avh=[0.1]), budget=0)
@@ -160,6 +174,8 @@ def test_gallery_stays_within_its_budget_and_shows_the_extremes(seed, n, classes
     avh = rng.random(n)
     gallery = gallery_rows(table(label=labels, prediction=predictions, avh=avh), budget=budget)
     assert len(gallery.indices()) <= budget
+    if gallery.classes_left_out:
+        assert len(gallery.indices()) == min(budget, n)
     assert gallery.hardest[0] == avh.argmax()
     wrong = np.flatnonzero(labels != predictions)
     if len(gallery.confidently_wrong):

@@ -46,8 +46,8 @@ def _radii(
 @click.command(epilog=_EPILOG)
 @click.argument("model")
 @click.option("--data", required=True, help="Labelled data the model was not trained on: folder of "
-              "class folders, .parquet, idx, .npz, hub:OWNER/NAME, builtin:digits, or a name such "
-              "as cifar10.")  # fmt: skip
+              "class folders, .csv of path,label, .parquet, idx, .npz, hub:OWNER/NAME, "
+              "builtin:digits, or a name such as cifar10.")  # fmt: skip
 @click.option("--compare", multiple=True, metavar="MODEL",
               help="A further model, compared with the first; may be repeated.")  # fmt: skip
 @click.option("--ood", multiple=True, metavar="DATA",

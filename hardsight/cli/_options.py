@@ -32,6 +32,11 @@ def floats(
         raise click.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {value!r}") from None
 
 
+def whole(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A choice of numbers as one."""
+    return None if value is None else int(value)
+
+
 def names(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...] | None:
@@ -57,13 +62,22 @@ def model_options(command: Command) -> Command:
 
 
 def pixel_options(command: Command) -> Command:
-    """``--size``, ``--mean`` and ``--std``: how pictures become inputs."""
+    """``--size``, ``--mean`` and the like: how pictures become inputs."""
     for option in reversed((
-        click.option("--size", callback=pair, metavar="H[xW]", help="Input size of the model."),
+        click.option("--size", callback=pair, metavar="H[xW]", help="Input size of the model. "
+                     "Pictures are resized by their shorter side and cropped in the centre."),
+        click.option("--crop", type=float, metavar="SHARE", help="Share of the resized picture "
+                     "that the centre crop keeps (1, or as the model says)."),
+        click.option("--squash/--no-squash", default=None, help="Resize to --size without keeping "
+                     "the aspect ratio, so that nothing is cut off."),
+        click.option("--channels", type=click.Choice(["1", "3"]), callback=whole,
+                     help="Make all pictures grey (1) or RGB (3)."),
         click.option("--mean", callback=floats, metavar="M[,M,M]",
                      help="Mean to subtract, on the pixel scale 0..1. Three values make grey "
                      "images RGB, for a model of RGB images."),
         click.option("--std", callback=floats, metavar="S[,S,S]", help="Deviation to divide by."),
+        click.option("--white", type=float, metavar="W",
+                     help="Value of white, if it is not 255 in bytes and 1 in floats."),
     )):  # fmt: skip
         command = option(command)
     return command

@@ -28,8 +28,9 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
-              "hub:OWNER/NAME, builtin:digits, or a name such as cifar10.")  # fmt: skip
+@click.option("--data", help="Folder of class folders, .csv of path,label, .parquet, idx, "
+              ".npz/.npy/.safetensors, hub:OWNER/NAME, builtin:digits, or a name such as "
+              "cifar10.")  # fmt: skip
 @click.option("--model", help="Folder of a trained model, a name such as resnet18, "
               "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME. "
               "None for stored embeddings.")  # fmt: skip

@@ -32,7 +32,8 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
 
     .. math:: x_c = \frac{p_c / p_\text{white} - \mathrm{mean}_c}{\mathrm{std}_c}
 
-    White is 255 for images and 8-bit arrays, 65535 for 16-bit arrays, and 1 for float arrays.
+    White is that of ``how``, by default 255 for images and 8-bit arrays, 65535 for 16-bit arrays,
+    and 1 for float arrays.
 
     Args:
         content: image, or array ``[H, W]`` or ``[H, W, C]``.
@@ -57,7 +58,7 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
         if image.mode != mode:
             image = image.convert(mode)
-        pixels, white = np.asarray(_fitted(image, how)), 255.0
+        pixels, white = np.asarray(_fitted(image, how)), how.white or 255.0
     else:
         pixels, white = _array_pixels(content, how, channels), 1.0
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -83,8 +84,8 @@ def _array_pixels(
     array: NDArray[Any], how: Preprocessing, channels: int | None
 ) -> NDArray[np.float32]:
     """16-bit and float arrays: each channel is resized on its own, in float."""
-    white = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
-    values = array.astype(np.float32) / np.float32(white)
+    own = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
+    values = array.astype(np.float32) / np.float32(how.white or own)
     if values.ndim == 2:
         values = values[:, :, None]
     values = values[:, :, :3]

@@ -17,7 +17,13 @@ import torch
 from torch import nn
 
 from hardsight.config import load_config
-from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
+from hardsight.data import (
+    DATASETS,
+    EmbeddingSource,
+    ExampleSource,
+    applied_preprocessing,
+    open_source,
+)
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
@@ -34,6 +40,7 @@ from hardsight.run.loop import (
     matched_classes,
     state_digest,
     stated_classes,
+    stated_preprocessing,
     values_digest,
     verified_head,
     versions,
@@ -78,9 +85,14 @@ class EvaluateConfig:
         data_root: folder above those of named datasets.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the models' input.
+        size: height and width of the models' input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
         model_classes: names of the models' outputs, if they do not tell them.
         class_order: ``auto`` matches classes by name if both sides have names; ``name``,
             ``position``.
@@ -119,6 +131,10 @@ class EvaluateConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
     model_classes: tuple[str, ...] | None = None
     class_order: str = "auto"
     trust_remote_code: bool = False
@@ -190,9 +206,13 @@ def evaluation_card(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
     model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
     class_order: str = "auto",
     trust_remote_code: bool = False,
@@ -234,10 +254,15 @@ def evaluation_card(
         classes: names of the classes, position = label.
         num_classes: given to model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
-        size: height and width of the input, over the models' own.
+        size: height and width of the input, or both in one number, over the models' own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the models' own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the models' own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white; see :func:`hardsight.score`.
         model_classes: names of the models' outputs, in their order, in place of those they state
             themselves; or a text file with a name per line.
         class_order: how the classes of data and models are matched, see :func:`hardsight.score`.
@@ -286,10 +311,12 @@ def evaluation_card(
         source = _images(data, split, classes, roots)
         foreign = [_images(one, ood_split, None, roots) for one in others]
         training = None if train is None else _images(train, train_split, classes, roots)
-        named, pixels = stated_classes(model_classes), PixelOptions(size, mean, std)
+        named = stated_classes(model_classes)
+        pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
         loading = {
-            "preprocessing": preprocessing, "is_stated": pixels.are_complete, "device": place,
-            "num_classes": num_classes, "seed": seed, "trust_remote_code": trust_remote_code,
+            "preprocessing": stated_preprocessing(preprocessing), "device": place,
+            "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
+            "trust_remote_code": trust_remote_code,
         }  # fmt: skip
         subjects = [_subject(stack, one, source, pixels, head, loading) for one in _listed(models)]
         if named is not None:
@@ -432,7 +459,7 @@ def _subject(
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(network),
         "head": found.name,
-        "preprocessing": dataclasses.asdict(how),
+        "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)

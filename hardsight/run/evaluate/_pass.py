@@ -186,8 +186,8 @@ def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels
     if shape != subject.shape:
         raise ShapeError(
             f"expected inputs of shape {list(subject.shape or ())}, as the evaluated data has for "
-            f"{subject.name}, got {list(shape or ())} from {source.spec}; resize with --size "
-            "(size=), or name data with as many channels"
+            f"{subject.name}, got {list(shape or ())} from {source.spec}; pass --size "
+            "(size=) and --channels (channels=), or name data with as many channels"
         )
     outside = (batch.labels < 0) | (batch.labels >= subject.head.num_classes)
     if has_own_labels and bool(outside.any()):

@@ -17,6 +17,7 @@ from hardsight.run.loop._heads import verified_head as verified_head
 from hardsight.run.loop._models import PixelOptions as PixelOptions
 from hardsight.run.loop._models import check_processor as check_processor
 from hardsight.run.loop._models import loaded_model as loaded_model
+from hardsight.run.loop._models import stated_preprocessing as stated_preprocessing
 from hardsight.run.loop._models import wanted_preprocessing as wanted_preprocessing
 from hardsight.run.loop._pictures import pictures as pictures
 from hardsight.run.loop._progress import Advance as Advance

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from hardsight.data import EmbeddingSource, ExampleSource, renumbered
+from hardsight.data import EmbeddingSource, ExampleSource
 from hardsight.errors import HardsightWarning, LabelError, MissingDataError, OptionError
 from hardsight.models import ClassNames
 from hardsight.registry import unknown_name
@@ -45,8 +45,9 @@ class ClassOrder:
 
     def of(self, source: _Source) -> _Source:
         """The data with the model's numbers as labels."""
-        changed: _Source = renumbered(source, self.labels, self.names) if self.labels else source
-        return changed
+        if not self.labels:
+            return source
+        return cast(_Source, source.renumbered(self.labels, self.names))
 
     def facts(self) -> dict[str, Any]:
         """For the metadata of a result; ``labels`` and ``data_classes`` if numbers changed."""

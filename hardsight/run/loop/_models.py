@@ -28,14 +28,43 @@ _STEP = (
 class PixelOptions(NamedTuple):
     """What a user says about the pixels of a model's inputs, over what the model says."""
 
-    size: tuple[int, int] | None = None
+    size: int | tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
 
     @property
     def are_complete(self) -> bool:
-        """Whether nothing is left to the model."""
-        return None not in self
+        """Whether nothing that matters is left to the model."""
+        return None not in (self.size, self.mean, self.std)
+
+    def stated(self) -> dict[str, Any]:
+        """Those that a user gave, checked.
+
+        Raises:
+            OptionError: one is outside its range.
+        """
+        values = {key: value for key, value in self._asdict().items() if value is not None}
+        if isinstance(self.size, int):
+            values["size"] = (self.size, self.size)
+        if min(values.get("size", (1, 1))) < 1 or len(values.get("size", (1, 1))) != 2:
+            raise OptionError(f"expected a size of at least 1 x 1 pixels, got {self.size}")
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise OptionError(
+                f"expected every std to be above 0, got {self.std}; 1 leaves pixels alone"
+            )
+        if self.channels not in (None, 1, 3):
+            raise OptionError(f"expected 1 or 3 channels, got {self.channels}")
+        if self.crop is not None and not 0 < self.crop <= 1:
+            raise OptionError(
+                f"expected crop, the share that the centre crop keeps, in (0, 1], got {self.crop}"
+            )
+        if self.white is not None and not self.white > 0:
+            raise OptionError(f"expected white to be above 0, got {self.white}")
+        return values
 
 
 def loaded_model(
@@ -99,18 +128,37 @@ def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preproce
     """What the model wants, with the user's own values over it.
 
     Raises:
-        OptionError: a deviation that cannot be divided by.
+        OptionError: a value is outside its range, or a crop has no size to be one of.
     """
-    size, mean, std = pixels
-    if std is not None and not all(value > 0 for value in std):
-        raise OptionError(f"expected every std to be above 0, got {std}; 1 leaves pixels alone")
-    given = {"size": size, "mean": mean, "std": std}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    changes = pixels.stated()
     if not changes:
         return known
     origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
-    known = known if size is None else known.at_size(size)
-    return dataclasses.replace(known, **changes, origin=origin)
+    known = known.at_size(changes["size"]) if "size" in changes else known
+    if "crop" in changes or "squash" in changes:  # which say all there is to say
+        known = dataclasses.replace(known, resize=None, crop_first=False)
+        if known.size is None:
+            raise OptionError(
+                "crop and squash say how pictures are brought to a size; pass size=(H, W) (--size) "
+                "as well"
+            )
+    stated = tuple(dict.fromkeys((*known.stated, *changes)))
+    return dataclasses.replace(known, **changes, stated=stated, origin=origin)
+
+
+def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing | None:
+    """A user's own preprocessing, marked as hers wherever it differs from the default."""
+    if preprocessing is None:
+        return None
+    plain = Preprocessing()
+    names = [field.name for field in dataclasses.fields(plain)]
+    changed = [
+        name
+        for name in names
+        if name not in ("origin", "stated") and getattr(preprocessing, name) != getattr(plain, name)
+    ]
+    stated = tuple(dict.fromkeys((*preprocessing.stated, *changed)))
+    return dataclasses.replace(preprocessing, stated=stated)
 
 
 def check_processor(loaded: LoadedModel) -> None:

@@ -77,8 +77,7 @@ class ScoreRun:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
-            is_stream = getattr(source, "is_stream", False)
-            if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
+            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
                 found = pictures(source, table, most=thumbnails, show=self.show)
                 self.folder.write_side_file(THUMBNAILS, found)
         self.folder.finish()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, open_source
+from hardsight.data import EmbeddingSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
@@ -30,6 +30,7 @@ from hardsight.run.loop import (
     matched_classes,
     state_digest,
     stated_classes,
+    stated_preprocessing,
     tensors_digest,
     values_digest,
     versions,
@@ -69,9 +70,14 @@ class ScoreConfig:
         bias: file with its bias.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the model's input.
+        size: height and width of the model's input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
         model_classes: names of the model's outputs, if it does not tell them.
         class_order: ``auto`` matches classes by name if both sides have names; ``name``,
             ``position``.
@@ -105,6 +111,10 @@ class ScoreConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
     model_classes: tuple[str, ...] | None = None
     class_order: str = "auto"
     trust_remote_code: bool = False
@@ -152,9 +162,13 @@ def score(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
     model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
     class_order: str = "auto",
     trust_remote_code: bool = False,
@@ -192,10 +206,18 @@ def score(
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
-        size: height and width of the input, over the model's own.
+        size: height and width of the input, or both in one number, over the model's own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the model's own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
+            own.
+        squash: resize to ``size`` without keeping the aspect ratio, over the model's own.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats. These seven are also applied to tensors of your own dataset, which otherwise
+            are used as they are, unless they are 8-bit.
         model_classes: names of the model's outputs, in their order, in place of those it states
             itself; or a text file with a name per line.
         class_order: ``"auto"`` matches the classes of data and model by name if both have
@@ -233,7 +255,8 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
-    names, pixels = stated_classes(model_classes), PixelOptions(size, mean, std)
+    names = stated_classes(model_classes)
+    pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -261,6 +284,7 @@ def score(
         }
         scorer: Scorer
         if isinstance(source, EmbeddingSource):
+            _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
             parts = [one for one in (stored.weight, stored.bias) if one is not None]
@@ -271,7 +295,8 @@ def score(
                 stack.enter_context(borrowed(model, place))
             loaded = loaded_model(
                 model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
-                preprocessing=preprocessing, trust_remote_code=trust_remote_code,
+                preprocessing=stated_preprocessing(preprocessing),
+                trust_remote_code=trust_remote_code,
             )  # fmt: skip
             stack.enter_context(fed_in_its_dtype(loaded.model))
             names = names or loaded.class_names
@@ -289,7 +314,7 @@ def score(
                 strict=strict,
             )
             about["model"] = _model_facts(loaded, scorer)
-            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
         about["data"] = {
@@ -311,6 +336,15 @@ def score(
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
+    named = [*pixels.stated(), *(["preprocessing"] if preprocessing is not None else [])]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
+            "leave it out"
+        )
 
 
 def _describe(

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
-from hardsight.data import Example as Example
 from hardsight.errors import DataError, OptionError
 from hardsight.run.loop import PixelOptions, chosen_device, loaded_model, state_digest
 from hardsight.run.score import score
@@ -54,10 +53,10 @@ def level_scores(
         raise OptionError("expected levels of noise or of contrast, got none")
     if limit is not None and limit < 1:
         raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
-    if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
+    if isinstance(source, EmbeddingSource) or source.is_stream:
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):
-        source = SomeExamples(source, np.linspace(0, len(source) - 1, limit).round().astype(int))
+        source = source.subset(np.linspace(0, len(source) - 1, limit).round().astype(int))
     known: dict[tuple[float, float], ScoreTable] = {}
 
     def table(noise: float, contrast: float) -> ScoreTable:
@@ -78,37 +77,3 @@ def level_scores(
         right = np.stack([one.column("label") == one.column("prediction") for one in tables])
         directions = {name: tables[0].higher_is_harder(name) for name in scores}
         yield kind, values, right, directions, tables[0].metadata["class_order"]
-
-
-class SomeExamples:
-    """Chosen positions of a source, as a source.
-
-    Args:
-        source: of all examples.
-        rows: positions in it.
-    """
-
-    def __init__(self, source: ExampleSource, rows: NDArray[np.int64]) -> None:
-        self._source, self._rows = source, [int(row) for row in rows]
-        self.spec, self.classes = f"{len(self._rows):,} of {source.spec}", source.classes
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._source[self._rows[index]]
-
-    def id_of(self, index: int) -> str:
-        """Name of the example."""
-        return self._source.id_of(self._rows[index])
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return self._source.label_of(self._rows[index])
-
-    def fingerprint(self) -> str:
-        """That of the source, and the positions."""
-        import hashlib
-
-        said = f"{self._source.fingerprint()} {self._rows}"
-        return hashlib.sha256(said.encode()).hexdigest()

@@ -263,7 +263,8 @@ def _tracked_frequency(histories: Histories, human: str | os.PathLike[str]) -> N
             f"the run {histories.name} does not say who its examples are, so what people said "
             "cannot be joined; study the examples of track_test or track_on"
         )
-    return human_frequency(histories.examples, file=human)[histories.rows]
+    rows = np.searchsorted(histories.examples.column("index"), histories.rows)
+    return human_frequency(histories.examples, file=human)[rows]
 
 
 def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:

@@ -478,6 +478,24 @@ def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path)
     assert len(held) == 12
 
 
+def test_training_on_what_a_sampler_names_keeps_the_numbers_of_the_dataset(
+    vectors, linear, tmp_path
+):
+    chosen = list(range(1, 60, 2))
+    loader = torch.utils.data.DataLoader(vectors, sampler=chosen)
+    options = {**FAST, "epochs": 2, "track": True, "validation": 0.0}
+    done = hs.train(linear, loader, out=tmp_path / "run", track_on={"same": loader}, **options)
+    assert done.dynamics.column("index").tolist() == chosen
+    assert done.dynamics.column("id").tolist() == [str(number) for number in chosen]
+    watched = hs.read_table(done.tracked["same"] / "examples.parquet")
+    assert watched.column("index").tolist() == chosen
+    assert watched.column("label").tolist() == [number % 3 for number in chosen]
+    people = tmp_path / "people.csv"
+    people.write_text("index,frequency\n" + "".join(f"{n},{n / 60}\n" for n in chosen))
+    study = hs.study_dynamics([done.folder], examples="same", human=people)
+    assert study.runs[0].epochs == 2
+
+
 @pytest.mark.parametrize("survived", [0, 3, 4])
 def test_dynamics_of_a_resumed_run_are_those_of_a_whole_one(
     images, net, tmp_path, monkeypatch, survived

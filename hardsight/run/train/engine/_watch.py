@@ -150,7 +150,7 @@ def evaluation_tracking(
             whole=decoded_whole(data, workers=workers, show=show) if resident else None,
         )
         tracker = HardnessTracker(
-            len(data.source), head=layer, folder=folder, resume=start is not None,
+            data.source.span, head=layer, folder=folder, resume=start is not None,
             stage="evaluation",
         )  # fmt: skip
         watched[name] = Watched(batches, tracker)
@@ -168,9 +168,9 @@ def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> No
     every = range(len(source))
     rows = pa.table(
         {
-            "index": pa.array(every, pa.int64()),
+            "index": pa.array(source.numbered(every), pa.int64()),
             "id": [source.id_of(index) for index in every],
-            "label": pa.array([source.label_of(index) for index in every], pa.int64()),
+            "label": pa.array(source.labels, pa.int64()),
         }
     )
     facts = {
