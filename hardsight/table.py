@@ -104,10 +104,13 @@ class ScoreTable:
         Raises:
             TableError: there is no such column; the nearest one is named.
         """
-        if name not in self.columns:
-            raise TableError(unknown_name("column", name, self.columns))
+        self._check_column(name)
         values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
+
+    def _check_column(self, name: str) -> None:
+        if name not in self.columns:
+            raise TableError(unknown_name("column", name, self.columns))
 
     def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
         """Some columns as tables of consecutive rows, so that a large one is never read whole.
@@ -200,7 +203,7 @@ class ScoreTable:
         Raises:
             TableError: the column does not exist, or is not a score.
         """
-        self.column(score)
+        self._check_column(score)
         if score not in self.scores:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])
