@@ -42,7 +42,7 @@ from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
 CARD = "card.json"
 FORMAT = 1
 # what does not decide the result, and may be another when a finished card is asked for again
-MAY_CHANGE = ("out", "workers", "data_root")
+MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = ("size", "mean", "std", "preprocessing", "head", "num_classes")
@@ -358,7 +358,7 @@ def _describe(
         },
         fingerprints={**marks, "classes": values_digest(classes)},
         versions=versions(),
-        may_change=(*MAY_CHANGE, "versions"),
+        may_change=MAY_CHANGE,
     )
 
 
