@@ -91,10 +91,10 @@ def _print_summary(table: ScoreTable) -> None:
     assert table.path is not None
 
     counts = table.metadata["counts"]
-    right = float((table.column("label") == table.column("prediction")).mean())
     console = Console(highlight=False)
     console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
-    console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
+    scores = ", ".join(table.scores)
+    console.print(f"accuracy {table.accuracy():.2%}, scores: {scores}", soft_wrap=True)
     origin = table.metadata["model"].get("weights") or ""
     if origin == "random initialisation" or origin.startswith("as made by"):
         console.print(

@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import ModelError
 from hardsight.models import load_model
@@ -103,6 +104,16 @@ def test_commands_refuse_code_and_name_the_option(folder, mark, yes, tmp_path, w
     result = CliRunner().invoke(main, [*words, f"hf:{folder}", *data])
     assert result.exit_code == 1, result.output
     assert "--trust-remote-code" in result.output
+    assert not yes
+    assert not mark.exists()
+
+
+def test_training_and_adapting_refuse_code_too(folder, mark, yes, tmp_path):
+    digits = {"name": "builtin:digits", "split": "train"}
+    with pytest.raises(ModelError, match="brings Python code"):
+        hs.train(f"hf:{folder}", digits, out=tmp_path / "run", epochs=1, device="cpu")
+    with pytest.raises(ModelError, match="brings Python code"):
+        hs.adapt(f"hf:{folder}", digits, digits, out=tmp_path / "run", device="cpu")
     assert not yes
     assert not mark.exists()
 

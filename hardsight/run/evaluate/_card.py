@@ -52,7 +52,7 @@ from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
 CARD = "card.json"
 FORMAT = 1
 # what does not decide the result, and may be another when a finished card is asked for again
-MAY_CHANGE = ("out", "workers", "data_root")
+MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = (
@@ -412,7 +412,7 @@ def _describe(
         },
         fingerprints={**marks, "classes": values_digest([order.names, order.labels])},
         versions=versions(),
-        may_change=(*MAY_CHANGE, "versions"),
+        may_change=MAY_CHANGE,
     )
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +35,10 @@ from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train._setup import split_rows
 from hardsight.run.train.engine import _records as _train_records
+from tests._dies import dies_at
 
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
+# in other processes, too: threads change the rounding
+SAME_THREADS = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
 
 
@@ -266,18 +267,16 @@ def _find(patch, accuracies, by_epoch=None):
 def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
-        f'model = "{net}"\nepochs = 25\nbatch_size = 16\ndevice = "cpu"\nworkers = 0\n'
+        f'model = "{net}"\nepochs = 10\nbatch_size = 16\ndevice = "cpu"\nworkers = 0\n'
         f'data = "{images}"\naugment = {{crop_padding = 1, flip = true}}\nselect = "last"\n'
     )
-    command = [sys.executable, "-W", "error", "-m", "hardsight", "train", str(recipe)]
     out = tmp_path / "killed"
-    process = subprocess.Popen([*command, "--out", str(out)], env=ONE_THREAD)
     last = out / "checkpoints" / "last.ckpt"
-    while not last.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    code = (
+        f"from hardsight.cli import main; main(['train', {str(recipe)!r}, '--out', {str(out)!r}])"
+    )
+    done = subprocess.run(dies_at(last, code, "-W", "error"), env=SAME_THREADS)
+    assert done.returncode == -signal.SIGKILL
     assert not (out / "result.json").exists()
     from hardsight.run.train import TrainConfig, run_train
 
@@ -285,9 +284,9 @@ def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
         return run_train(TrainConfig.load(recipe, **given), show_progress=False)
 
     epochs_done = torch.load(last, weights_only=True)["epoch"] + 1
-    assert 1 <= epochs_done < 25
+    assert 1 <= epochs_done < 10
     resumed = run(out=str(out), resume=True)
-    assert len(resumed.history) == 25
+    assert len(resumed.history) == 10
     run(out=str(tmp_path / "whole"))
     assert_same(weights(out), weights(tmp_path / "whole"))
     assert_same(weights(out, "checkpoints/best.safetensors"),
@@ -654,7 +653,7 @@ def test_two_processes_train_together_and_leave_one_model(images, net, tmp_path)
         f'strategy = "ddp"\nworkers = 0\ndata = "{images}"\nout = "{tmp_path / "run"}"\n'
     )
     command = [sys.executable, "-m", "hardsight", "train", str(recipe)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD)
+    done = subprocess.run(command, capture_output=True, text=True, env=SAME_THREADS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("selected:") == 1
     rows = metrics(tmp_path / "run")
