@@ -194,10 +194,12 @@ class _Rows:
         import torch
 
         content = prepared(example.content, self._how, self.source)
+        if content is not example.content:  # pixels, made here
+            return replace(example, content=torch.from_numpy(content))
         if isinstance(content, np.ndarray):
             native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
             return replace(example, content=torch.from_numpy(native))
-        return replace(example, content=content)
+        return example
 
 
 class _Collate:
