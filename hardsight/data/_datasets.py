@@ -27,12 +27,12 @@ class DatasetSource(ExampleSource):
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``.
-        classes: names, position = label; ``dataset.classes`` where not given.
+        classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
 
     Attributes:
         spec: the dataset's class name.
-        classes: names; numbered where only labels are known, empty where not even those.
+        classes: names; numbered if only labels are known, empty if not even those.
         dataset: as given.
         loading: as given.
     """
@@ -72,14 +72,14 @@ class DatasetSource(ExampleSource):
             raise BadExampleError(reason(err)) from err
 
     def label_of(self, index: int) -> int:
-        """Label of the example; reads it where the dataset does not list its labels."""
+        """Label of the example; reads it if the dataset does not list its labels."""
         return int(self.labels[index]) if self._lists_labels else self[index].label
 
     def fingerprint(self) -> str:
         """SHA-256 over type, length, labels, stored arrays and evenly spaced examples.
 
         It misses a change of examples between the 16 that are read, if the dataset keeps them
-        neither as ``tensors`` nor as ``data``; of labels likewise, if it lists none; of content
+        neither as ``tensors`` nor as ``data``; of labels between them, if it lists none; of content
         that is neither picture, array, number nor text; and, if the dataset draws random numbers
         from a generator of its own, of all values. Other random transforms play no part.
         """
@@ -100,8 +100,8 @@ class StreamSource(ExampleSource):
     position passes over everything before it.
 
     Args:
-        dataset: any iterable of samples that starts anew each time.
-        classes: names, position = label; ``dataset.classes`` where not given.
+        dataset: any iterable of samples that starts again each time.
+        classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
     """
 
@@ -136,7 +136,7 @@ class StreamSource(ExampleSource):
         """Positions and what the dataset yields, from ``start`` on.
 
         Raises:
-            DataError: the stream broke; what comes after is lost, so this is no bad example.
+            DataError: the stream broke; what comes after is lost, so this is not a bad example.
         """
         position = start
         try:
@@ -215,7 +215,7 @@ def stored_classes(dataset: Any) -> tuple[str, ...] | None:
 
 
 def stored_labels(dataset: Any) -> Any:
-    """Labels a dataset lists without reading its examples; ``None`` where it does not."""
+    """Labels a dataset lists without reading its examples; ``None`` if it does not."""
     if _is_subset(dataset):
         inner = stored_labels(dataset.dataset)
         return None if inner is None else np.asarray(inner)[np.asarray(dataset.indices)]

@@ -262,7 +262,7 @@ def test_fingerprints_see_other_labels_that_no_attribute_lists(at):
     assert first != open_source(Held(inputs, changed(labels, at))).fingerprint()
 
 
-def test_random_transforms_play_no_part_in_fingerprints_whatever_they_draw_from():
+def test_random_transforms_play_no_part_in_fingerprints_of_any_source_of_draws():
     import random
 
     own = np.random.default_rng()
