@@ -173,7 +173,7 @@ def run_recipe(
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_parameters(loaded.model)
-    _check_outputs(loaded.model, sources)
+    outputs = _outputs(loaded.model, sources)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -182,6 +182,7 @@ def run_recipe(
     changes_head = config.freeze_body or config.reset_head
     needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
     head = _head(config, loaded.model, sources) if needs_head else None
+    loss.check(num_classes=outputs, width=8 if head is None else head.weight.shape[1])
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
@@ -279,8 +280,8 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
         ) from err
 
 
-def _check_outputs(model: nn.Module, sources: Sources) -> None:
-    """Raise before the first step, where a GPU would end in an assertion of its own.
+def _outputs(model: nn.Module, sources: Sources) -> int:
+    """How many classes the model has, found before a GPU would end in an assertion of its own.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -295,6 +296,7 @@ def _check_outputs(model: nn.Module, sources: Sources) -> None:
             f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
             f"{len(sources.classes)}, or train on fewer classes"
         )
+    return outputs
 
 
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:

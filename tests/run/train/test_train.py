@@ -191,7 +191,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
 ):
     options = {
         **FAST, "epochs": 2, "augment": {"flip": True}, "schedule": "one_cycle", "select": "last",
-        "optimizer": {"name": "adamw"}, "loss": {"name": "cross_entropy", "ramp": "linear",
+        "optimizer": {"name": "adamw"}, "loss": {"name": "cross_entropy", "ramp": "gaussian",
                                                  "ramp_epochs": 3},
     }  # fmt: skip
     hs.train(net, images, out=tmp_path / "whole", **options)
@@ -428,6 +428,26 @@ def test_a_loss_option_out_of_its_range_stops_before_an_epoch_is_over(images, ne
     wrong = {"name": "amc", "options": {"margin_rad": 7.0}}
     with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
         hs.train(net, images, out=tmp_path / "run", loss=wrong, **FAST)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            {"name": "cross_entropy", "options": {"weight": [1.0]}},
+            r"loss cross_entropy cannot be computed .*3 classes.*options \{'weight': \[1.0\]\}",
+        ),
+        ({"name": "cross_entropy", "options": {"label_smoothing": 2.0}}, "label_smoothing must be"),
+        ({"name": "focal", "options": {"weight": [1.0, 2.0]}}, r"loss focal.*\[2\]"),
+        ({"name": "avh", "options": {"scale": -1.0}}, "loss avh: expected scale"),
+    ],
+)
+def test_a_loss_that_cannot_be_computed_is_refused_before_anything_is_written(
+    images, net, tmp_path, loss, message
+):
+    with pytest.raises(ConfigError, match=message):
+        hs.train(net, images, out=tmp_path / "run", loss=loss, **FAST)
+    assert not (tmp_path / "run").exists()
 
 
 def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
