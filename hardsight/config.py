@@ -61,7 +61,7 @@ def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> N
             raise ConfigError(f"in {where}: {unknown_name(called, value, list(rules[_CHOICES]))}")
     for field in fields:
         value, rules = getattr(table, field.name), field.metadata
-        is_stated = field.name in stated or value != field.default
+        is_stated = field.name in stated or value != _default(field)
         if not is_stated or value == rules.get(_OFF, dataclasses.MISSING):
             continue
         for other, values in rules.get(_ONLY_WITH, {}).items():
@@ -114,8 +114,16 @@ def load_config(
     return config_from(kind, values, where=str(file) if file else "the settings")
 
 
-def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) -> Config:
+def config_from(
+    kind: type[Config], values: Mapping[str, Any], *, where: str, base: Config | None = None
+) -> Config:
     """A ``kind`` from plain values, each checked against its field.
+
+    Args:
+        kind: a dataclass; its fields are the valid keys.
+        values: by key.
+        where: where they were written, in words.
+        base: has the values of the keys that are left out; their own defaults by default.
 
     A field whose type is a dataclass takes a table. Where that dataclass states ``SHORTHAND``, the
     name of one of its fields, a plain value stands for a table with this field alone.
@@ -141,16 +149,24 @@ def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) ->
     for key, value in values.items():
         if key not in fields:
             raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
-        checked[key] = fitted(value, types_of[key], key, where)
+        default = _default(fields[key]) if base is None else getattr(base, key)
+        checked[key] = fitted(value, types_of[key], key, where, default)
+    known = checked
+    if base is not None:
+        known = {**{name: getattr(base, name) for name in fields}, **checked}
     for name, field in fields.items():
-        no_default = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if no_default and name not in checked:
+        if _default(field) is dataclasses.MISSING and name not in known:
             raise ConfigError(f"in {where}: the key {name!r} is missing")
-    made = typing.cast(Config, kind(**checked))
+    made = typing.cast(Config, kind(**known))
     check_settings(made, where=where, stated=checked)
     return made
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; ``MISSING`` where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def toml_value(text: str) -> Any:
@@ -191,7 +207,7 @@ def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
     values[last] = value
 
 
-def fitted(value: Any, expected: Any, key: str, where: str) -> Any:
+def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None) -> Any:
     """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
 
     Args:
@@ -199,6 +215,7 @@ def fitted(value: Any, expected: Any, key: str, where: str) -> Any:
         expected: the type of the field or the parameter, resolved.
         key: what it is called.
         where: where it was written, in words.
+        default: of the field; a table that leaves keys out takes those of its default.
 
     Raises:
         ConfigError: the value is of another type.
@@ -211,7 +228,7 @@ def fitted(value: Any, expected: Any, key: str, where: str) -> Any:
     for option in options:
         origin = typing.get_origin(option) or option
         if dataclasses.is_dataclass(origin):
-            return _fitted_table(value, origin, key, where)
+            return _fitted_table(value, origin, key, where, default)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
         if origin is tuple and _is_table(typing.get_args(option)[0]):
@@ -229,8 +246,13 @@ def _is_table(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
-def _fitted_table(value: Any, kind: Any, key: str, where: str) -> Any:
-    """A nested table, or the plain value that may stand for it."""
+def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:
+    """A nested table, or the plain value that may stand for it.
+
+    Keys that a table leaves out are those of the field's default: ``retrain.epochs = 3`` leaves the
+    learning rate of ``retrain`` alone. A table of another name (``adam`` instead of ``sgd``) is
+    another thing, and has defaults of its own.
+    """
     if isinstance(value, kind):
         return value
     shorthand = getattr(kind, "SHORTHAND", None)
@@ -238,7 +260,9 @@ def _fitted_table(value: Any, kind: Any, key: str, where: str) -> Any:
         if shorthand is None:
             raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
         value = {shorthand: value}
-    return config_from(kind, value, where=f"{where}, [{key}]")
+    named = getattr(default, "name", None)
+    base = default if isinstance(default, kind) and value.get("name", named) == named else None
+    return config_from(kind, value, where=f"{where}, [{key}]", base=base)
 
 
 def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where: str) -> Any:

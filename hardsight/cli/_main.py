@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import warnings
+from pathlib import Path
+from typing import Any, TextIO
 
 import click
 
@@ -29,6 +31,22 @@ _COMMANDS = {
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
+
+
+def _say(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours in one line, without the place in our code; those of others as ever."""
+    ours = Path(hardsight.__file__).parent
+    if ours in Path(filename).parents:
+        click.secho(f"Warning: {message}", err=True, fg="yellow")
+    else:
+        click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True)
 
 
 class _WrongUsage(click.ClickException):
@@ -62,7 +80,9 @@ class _Lazy(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _say
+                return super().invoke(ctx)
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)

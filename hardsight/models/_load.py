@@ -106,6 +106,11 @@ def load_model(
     """
     given = dict(options or {})
     if isinstance(spec, str) and is_stored_model(spec):
+        if given:
+            raise ModelError(
+                f"{spec} is a trained model, built with the options it was trained with; leave its "
+                f"options out, got {', '.join(given)}"
+            )
         return _from_folder(Path(spec), weights)
     if isinstance(spec, str):
         spec, own = _split_options(spec)

@@ -31,6 +31,7 @@ from hardsight.run.train._losses import TotalLoss as TotalLoss
 from hardsight.run.train._losses import linear_layer as linear_layer
 from hardsight.run.train._optim import optimizer_of as optimizer_of
 from hardsight.run.train._optim import scheduler_of as scheduler_of
+from hardsight.run.train._parts import check_parts as check_parts
 from hardsight.run.train._setup import Sources as Sources
 from hardsight.run.train._setup import normalised_for as normalised_for
 from hardsight.run.train._setup import opened_sources as opened_sources

@@ -300,6 +300,11 @@ class TrainConfig:
             ("workers", self.workers, 0),
         )
         _check_shares(self.batch_size, self.devices * self.num_nodes)
+        if ":" in self.device and self.devices > 1:
+            raise ConfigError(
+                f"device = {self.device!r} is one device, got devices = {self.devices}; use device "
+                f"= {self.device.partition(':')[0]!r} for several"
+            )
         _check_optimizer(self.optimizer)
         _check_images(self.data)
         _check_splits(self.data)

@@ -50,6 +50,7 @@ from hardsight.run.train._folder import is_first_process, prepare, recipe_of
 from hardsight.run.train._head import frozen_body, reset_head
 from hardsight.run.train._images import Decoded, Pixels, Shard
 from hardsight.run.train._losses import TotalLoss
+from hardsight.run.train._parts import check_parts
 from hardsight.run.train._setup import (
     Sources,
     batches_of,
@@ -180,6 +181,7 @@ def run_recipe(
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
+    check_parts(config, sources.train)
     _check_parameters(loaded.model)
     outputs = _outputs(loaded.model, sources)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
@@ -189,11 +191,14 @@ def run_recipe(
     _check_strategy(config, loss, watched)
     changes_head = config.freeze_body or config.reset_head
     needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
-    head = _head(config, loaded.model, sources) if needs_head else None
+    # a name is verified although nobody needs the head: it may be mistyped
+    is_sought = needs_head or config.head is not None
+    head = _head(config, loaded.model, sources) if is_sought else None
     loss.check(num_classes=outputs, width=8 if head is None else head.weight.shape[1])
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
+    head = head if needs_head else None
     recipe = recipe_of(config, sources)
     recipe["own_weights"] = own_weights
     recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}

@@ -63,6 +63,7 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
             "devices=3",
             "batch_size = 128 cannot be shared out evenly over 3 devices; use 126 or 129",
         ),
+        ("device='cuda:1'\ndevices=2", "device = 'cuda:1' is one device, got devices = 2; use dev"),
         ("optimizer.lr=inf", "expected optimizer.lr to be finite, got inf"),
         ("optimizer={momentum = 2.0}", r"expected optimizer.momentum in \[0, 1\), got 2.0"),
         ("loss={name = 'amc', weight = nan}", "loss amc: expected a finite weight, got nan"),
