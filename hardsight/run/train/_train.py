@@ -374,6 +374,7 @@ def _fitted(
 ) -> tuple[Any, Pixels, HardnessTracker | None]:
     from hardsight.run.train.engine import TrainModule
 
+    start = start_of(config)
     trainer = trainer_of(pl, config, device, loss)
     own = own_device(trainer, device)
     shard = Shard(trainer.global_rank, trainer.world_size)
@@ -385,7 +386,7 @@ def _fitted(
     if config.track:
         assert head is not None
         layer = loaded.model.get_submodule(head.name)
-        tracker = tracker_of(config, sources, layer, start_of(config))
+        tracker = tracker_of(config, sources, layer, start)
     loaded.model.train()
     if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -396,7 +397,7 @@ def _fitted(
         from hardsight.run.train.engine import evaluation_tracking
 
         assert head is not None
-        how: dict[str, Any] = {"shard": shard, "start": start_of(config), "show": show}
+        how: dict[str, Any] = {"shard": shard, "start": start, "show": show}
         callbacks.append(
             evaluation_tracking(
                 config, watched, loaded.model, head, pixels, classes=sources.classes, **how
@@ -405,7 +406,14 @@ def _fitted(
     still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
     with still:
         recorder = fit(
-            trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+            trainer,
+            module,
+            train,
+            validation,
+            config=config,
+            start=start,
+            show=show,
+            callbacks=callbacks,
         )
     return recorder, pixels, tracker
 

@@ -201,7 +201,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
         "recipe.json",
-        *["metrics.csv", "last.ckpt", "best.safetensors"] * 2,
+        *["metrics.csv", "last.ckpt", "best.safetensors"],
+        *["metrics.csv", "previous.ckpt", "last.ckpt", "best-00001.safetensors"],
+        "best.safetensors",
         "model.safetensors", "model.json", "result.json",
     ]  # fmt: skip
     for survived in range(len(renames)):
@@ -261,6 +263,98 @@ def _find(patch, accuracies, by_epoch=None):
         return {**made, "val_accuracy": accuracies[made["epoch"] - 1]}
 
     patch.setattr(_train_records.RunRecorder, "_row", found)
+
+
+def interrupted(monkeypatch, net, images, out, *, after_epochs, **options):
+    """A run that dies when the next epoch after ``after_epochs`` is about to be written."""
+    write, done = _train_records.RunRecorder._write_metrics, []
+
+    def dying(self, row):
+        if len(done) == after_epochs:
+            raise Died
+        done.append(row)
+        write(self, row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_train_records.RunRecorder, "_write_metrics", dying)
+        with pytest.raises(Died):
+            hs.train(net, images, out=out, **options)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def flipped(file):
+    content = bytearray(file.read_bytes())
+    for place in range(len(content) // 2, len(content) // 2 + 300):  # more than what is padding
+        content[place] ^= 255
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_damaged_checkpoint_costs_one_epoch_and_nothing_else(
+    images, net, tmp_path, monkeypatch, damage
+):
+    options = {**FAST, "epochs": 4, "track": True, "augment": {"flip": True}}
+    whole = hs.train(net, images, out=tmp_path / "whole", **options)
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=3, **options)
+    damage(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    said = r"last.ckpt is (damaged|missing).*goes on from the checkpoint of the epoch before"
+    with pytest.warns(UserWarning, match=said):
+        resumed = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4]
+    assert resumed.dynamics.to_pandas().equals(whole.dynamics.to_pandas())
+
+
+@pytest.mark.parametrize(("epochs", "files"), [(1, ["last"]), (3, ["last", "previous"])])
+def test_a_run_without_a_whole_checkpoint_is_refused(
+    images, net, tmp_path, monkeypatch, epochs, files
+):
+    options = {**FAST, "epochs": 4}
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=epochs, **options)
+    for name in files:
+        cut(tmp_path / "run" / "checkpoints" / f"{name}.ckpt")
+    with pytest.raises(hs.errors.CheckpointError, match=r"last.ckpt is damaged .*another out"):
+        hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "best"),
+    [
+        ((0.5, 0.6, 0.9), (0.0, 0.0, 0.7), 3),  # the third epoch is the best one again
+        ((0.5, 0.6, 0.9), (0.0, 0.0, 0.1), 2),  # or not: the weights of the second are still there
+        ((0.9, 0.6, 0.5), (0.0, 0.0, 0.1), 1),
+        ((0.9, 0.6, 0.5), (0.0, 0.0, 1.0), 3),
+    ],
+)
+def test_the_selected_weights_survive_a_damaged_checkpoint(
+    images, net, tmp_path, monkeypatch, first, again, best
+):
+    options = {**FAST, "epochs": 3}
+    by_epoch = {}
+    with monkeypatch.context() as patch:
+        _find(patch, first, by_epoch)
+        patch.setattr(Path, "replace", not_the_result)
+        with pytest.raises(Died):
+            hs.train(net, images, out=tmp_path / "run", **options)
+    cut(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    with monkeypatch.context() as patch:
+        _find(patch, again, by_epoch)
+        with pytest.warns(UserWarning, match="goes on from the checkpoint of the epoch before"):
+            done = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert done.best_epoch == best
+    assert_same(weights(tmp_path / "run"), by_epoch[best])
+    kept = {file.name for file in (tmp_path / "run" / "checkpoints").glob("best*")}
+    assert "best.safetensors" in kept
+    assert len(kept) <= 2
+
+
+def not_the_result(self, target, original=Path.replace):
+    if Path(target).name in ("model.safetensors", "result.json"):
+        raise Died
+    return original(self, target)
 
 
 def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
