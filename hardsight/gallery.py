@@ -155,7 +155,8 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     if SUSPICION in table.scores:
         room = max(0, budget - len(taken)) // 3
         suspicion = np.where(usable, hardness_of(table, SUSPICION), np.nan)
-        suspects = _first(suspicion, min(overall, room))
+        doubts = np.where(usable, table.hardness_among_alike(SUSPICION), np.nan)
+        suspects = _first(doubts, min(overall, room))
         learned_last = _first(_time_learned(table, suspicion), min(overall // 2, room))
         easiest = _first(-hardness, min(_FEW, room))
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())

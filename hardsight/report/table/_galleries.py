@@ -107,11 +107,13 @@ class Galleries:
     classes_left_out: int
     examples: dict[int, Example]
     columns: list[str]
+    marks_held_out: bool = False
 
     def island(self) -> dict[str, Any]:
         """What the enlarged view needs, for the script."""
+        marks = [["Held out", ""]] if self.marks_held_out else []
         return {
-            "columns": [[score_title(name), unit(name)] for name in self.columns],
+            "columns": [*marks, *([score_title(name), unit(name)] for name in self.columns)],
             "examples": {
                 str(one.row): {
                     "id": one.id,
@@ -169,6 +171,7 @@ def galleries(view: View) -> Galleries:
         classes_left_out=gallery.classes_left_out,
         examples=examples,
         columns=view.table.scores,
+        marks_held_out=bool(view.held_out.any()),
     )
 
 
@@ -191,14 +194,18 @@ def _examples(view: View) -> dict[int, Example]:
     examples = {}
     for i, (row, name) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
         encoded = view.thumbnails.get(int(view.gallery.source[row]))
+        facts, marks = [], []
+        if view.held_out.any():
+            marks = ["yes" if view.held_out[row] else "no"]
+            facts = [("Held out", "yes")] if view.held_out[row] else []
         examples[row] = Example(
             row=row,
             id=name,
             label=view.class_name(int(view.labels[row])),
             prediction=view.class_name(int(view.predictions[row])),
             outcome=_OUTCOMES[int(view.outcome[row])],
-            facts=[(short_title(one), _short(scores[one][i])) for one in shown],
-            values=[number(values[i]) for values in scores.values()],
+            facts=[*facts, *((short_title(one), _short(scores[one][i])) for one in shown)],
+            values=[*marks, *(number(values[i]) for values in scores.values())],
             picture=picture(encoded) if encoded else None,
         )
     return examples

@@ -36,6 +36,7 @@ from hardsight.run.train._parts import check_parts as check_parts
 from hardsight.run.train._setup import Sources as Sources
 from hardsight.run.train._setup import normalised_for as normalised_for
 from hardsight.run.train._setup import opened_sources as opened_sources
+from hardsight.run.train._tracking import write_examples as write_examples
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import loaded_for as loaded_for
 from hardsight.run.train._train import run_recipe as run_recipe

@@ -236,8 +236,8 @@ class TrainConfig:
             time at the start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default where they fit.
         workers: loader processes, where the images are not resident.
-        track: record every training example's hardness in every epoch; see
-            :class:`hardsight.tracking.HardnessTracker`.
+        track: record every training example's hardness in every epoch, that of the held-out ones
+            from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.

@@ -58,9 +58,8 @@ from hardsight.run.train._setup import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._tracking import kept_dynamics, tracker_of
-from hardsight.table import DYNAMICS, ScoreTable, read_table
-from hardsight.tracking import HardnessTracker
+from hardsight.run.train._tracking import Trackers, holds_out, kept_dynamics, trackers_of
+from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _PACKAGES = ("timm:", "torchvision:", "hf:")
 _RESULT = "result.json"
@@ -80,10 +79,13 @@ class TrainResult:
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
         dynamics: one row per training example with the summaries of its dynamics, where the
-            recipe has ``track = true``; also in ``dynamics.parquet``.
+            recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
+            examples selected the model and were never trained on: their summaries are of the
+            validation passes.
         is_first_process: of several that train together, the one that writes and prints.
         tracked: folder of the epochs of each set of examples that was watched but never trained
-            on; see ``track_on`` of :func:`train`.
+            on; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share is one
+            of them, ``held-out``.
     """
 
     folder: Path
@@ -208,7 +210,7 @@ def run_recipe(
     if config.resume and (folder / _RESULT).exists():
         return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), random_states_kept(device):
-        recorder, pixels, tracker = _fitted(
+        recorder, pixels, trackers = _fitted(
             pl, config, sources, loaded, loss, head, adversary, device, show, watched
         )
     _load_best(loaded.model, folder)
@@ -221,9 +223,9 @@ def run_recipe(
         test,
         _next_step(folder, config, loaded),
         sources.train.how,
-        None if tracker is None else kept_dynamics(tracker, config, sources, is_first, show),
+        None if trackers is None else kept_dynamics(trackers, config, sources, is_first, show),
         is_first,
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
@@ -371,7 +373,7 @@ def _fitted(
     device: torch.device,
     show: bool | None,
     watched: Mapping[str, Decoded],
-) -> tuple[Any, Pixels, HardnessTracker | None]:
+) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule
 
     start = start_of(config)
@@ -382,17 +384,17 @@ def _fitted(
     train, validation, pixels = batches_of(
         sources, config, device=own, shard=shard, workers=workers, show=show
     )
-    tracker = None
+    trackers = None
     if config.track:
         assert head is not None
         layer = loaded.model.get_submodule(head.name)
-        tracker = tracker_of(config, sources, layer, start)
+        trackers = trackers_of(config, sources, layer, start)
     loaded.model.train()
     if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
-    callbacks: list[Any] = [] if tracker is None else [tracker.lightning_callback()]
+    callbacks: list[Any] = [] if trackers is None else trackers.callbacks()
     if watched:
         from hardsight.run.train.engine import evaluation_tracking
 
@@ -415,7 +417,7 @@ def _fitted(
             show=show,
             callbacks=callbacks,
         )
-    return recorder, pixels, tracker
+    return recorder, pixels, trackers
 
 
 def _finished(
@@ -438,8 +440,16 @@ def _finished(
         sources.train.how,
         read_table(folder / DYNAMICS) if config.track else None,
         is_first_process(),
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
+
+
+def _tracked(
+    folder: Path, config: TrainConfig, sources: Sources, watched: Mapping[str, Decoded]
+) -> dict[str, Path]:
+    """Folders of the epochs of examples that were never trained on, by name."""
+    held_out = [HELD_OUT] if config.track and holds_out(sources) else []
+    return {name: folder / TRACKED / name for name in (*held_out, *watched)}
 
 
 def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:

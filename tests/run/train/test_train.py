@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train._setup import split_rows
 from hardsight.run.train.engine import _records as _train_records
+from hardsight.tracking import HardnessTracker
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -583,12 +585,78 @@ def test_a_tracked_run_can_be_reported_with_pictures_names_and_curves(images, ne
     assert "data-picture=" not in hs.report.write_report(again.folder).read_text("utf-8")
 
 
-def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path):
+def test_every_training_example_has_a_row_that_says_whether_it_was_held_out(images, net, tmp_path):
     done = hs.train(net, images, out=tmp_path / "run", epochs=2, track=True, **FAST)
     assert done.dynamics is not None
-    rows, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
-    assert done.dynamics.column("index").tolist() == rows
+    _, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
     assert len(held) == 12
+    table = done.dynamics
+    assert table.column("index").tolist() == list(range(120))
+    assert table.column("index")[table.column("held_out")].tolist() == held
+    assert set(table.column("epochs_seen")) == {2}
+    assert not any(np.isnan(table.column(name)).any() for name in table.scores)
+    assert table.metadata["sample"] == "mixed"
+    assert table.metadata["tracking"]["held_out"] == 12
+    stored = hs.read_table(tmp_path / "run" / "dynamics.parquet")
+    assert stored.to_pandas()["held_out"].sum() == 12
+
+
+def test_held_out_examples_are_measured_in_evaluation_after_every_epoch(images, net, tmp_path):
+    options = {**FAST, "epochs": 3, "select": "last", "augment": {"flip": True}}
+    done = hs.train(net, images, out=tmp_path / "run", track=True, **options)
+    held = done.dynamics.where(done.dynamics.column("held_out"))
+    # the last epoch is the model that was kept: score it by another way
+    scores = hs.score(done.model, images, device="cpu", preprocessing=done.preprocessing)
+    rows = held.column("index")
+    np.testing.assert_allclose(held.column("final_avh"), scores.column("avh")[rows], rtol=1e-4)
+    np.testing.assert_array_equal(held.column("prediction"), scores.column("prediction")[rows])
+    assert done.tracked == {"held-out": tmp_path / "run" / "tracked" / "held-out"}
+    found = HardnessTracker(
+        120, folder=done.tracked["held-out"], resume=True, stage="evaluation"
+    ).history("logit_margin")
+    assert sorted(np.flatnonzero(~np.isnan(found).any(axis=0))) == sorted(rows)
+    np.testing.assert_allclose(found[:, rows].mean(axis=0), held.column("aum"), rtol=1e-6)
+    plain = hs.train(net, images, out=tmp_path / "plain", **options)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "plain"))
+    assert [r["val_loss"] for r in done.history] == [r["val_loss"] for r in plain.history]
+
+
+def test_examples_of_another_split_are_not_held_out_of_training(net, tmp_path):
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", validation_split="test", epochs=1,
+        out=tmp_path / "run", track=True, thumbnails=0, **{**FAST, "batch_size": 256},
+    )  # fmt: skip
+    assert len(done.dynamics) == 1348
+    assert not done.dynamics.column("held_out").any()
+    assert done.dynamics.metadata["sample"] == "in-sample"
+    assert done.tracked == {}
+
+
+def test_a_run_that_began_without_held_out_rows_ends_without_them_and_says_so(
+    images, net, tmp_path, monkeypatch
+):
+    options = {**FAST, "epochs": 3, "track": True}
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=2, **options)
+    state = torch.load(tmp_path / "run" / _train_records.LAST, weights_only=True)
+    state["callbacks"] = {k: v for k, v in state["callbacks"].items() if "evaluation" not in k}
+    torch.save(state, tmp_path / "run" / _train_records.LAST)
+    shutil.rmtree(tmp_path / "run" / "tracked")
+    with pytest.warns(UserWarning, match="held-out examples have no row"):
+        done = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert len(done.dynamics) == 108
+
+
+def test_the_report_of_a_tracked_run_marks_what_was_held_out(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=3, track=True, **FAST)
+    text = hs.report.write_report(done.folder).read_text("utf-8")
+    assert "12 of these 120 examples were held out" in text
+    assert "12 held out" in text
+    assert "Held out" in text
+    plain = hs.train(
+        net, images, out=tmp_path / "all", epochs=3, track=True, validation=0.0, **FAST
+    )
+    text = hs.report.write_report(plain.folder).read_text("utf-8")
+    assert "eld out" not in text.replace("Scores of held-out examples", "")
 
 
 @pytest.mark.parametrize("survived", [0, 3, 4])
