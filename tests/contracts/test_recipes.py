@@ -93,6 +93,10 @@ TRAIN = {
         {"loss": {"name": "cross_entropy", "class_balance": 1.0}, "imbalance": 3.0},
         {"imbalance": 3.0},
     ),
+    "loss.decays": Case(
+        {"loss": {"name": "focal", "options": {"gamma": 3.0}, "decays": {"gamma": 0.5}}},
+        {"loss": {"name": "focal", "options": {"gamma": 3.0}}},
+    ),
     "loss.options": Case({"loss": {"name": "cross_entropy", "options": {"label_smoothing": 0.2}}}),
     "optimizer.name": Case({"optimizer": "adam"}),
     "optimizer.lr": Case(table("optimizer", lr=0.3)),
@@ -105,6 +109,10 @@ TRAIN = {
     "schedule.name": Case({"schedule": "constant"}),
     "schedule.step_epochs": Case(
         {"schedule": {**STEP, "step_epochs": 2}, "epochs": 3}, {"schedule": STEP, "epochs": 3}
+    ),
+    "schedule.drop_epochs": Case(
+        {"schedule": {"name": "step", "drop_epochs": [3]}, "epochs": 3},
+        {"schedule": STEP, "epochs": 3},
     ),
     "schedule.gamma": Case({"schedule": {**STEP, "gamma": 0.5}}, {"schedule": STEP}),
     "schedule.warmup_epochs": Case(table("schedule", warmup_epochs=1)),
@@ -140,6 +148,7 @@ TRAIN = {
     "precision": Case({"precision": "bfloat16"}),
     "channels_last": Case({"channels_last": True}),
     "compile": Case({"compile": True}),
+    "capture": Case({"capture": True}, refused="records steps of a single CUDA device"),
     "deterministic": Case({"deterministic": True}),
     "autotune": Case({"autotune": True}),
     "resident": Case({"resident": False}),

@@ -54,7 +54,8 @@ def test_classes_are_counted_by_hand(make):
     ("score", "said"), [("avh", "mean AVH 0.9,"), ("mean_avh", "Mean AVH 0.9,")]
 )
 def test_the_hardest_class_is_said_with_one_mean(make, score, said):
-    about = {"scores": {score: {"higher_is_harder": True}}, "classes": ["a", "b"]}
+    facts = {"higher_is_harder": True, "title": "AVH" if score == "avh" else "Mean AVH"}
+    about = {"scores": {score: facts}, "classes": ["a", "b"]}
     columns = {"index": [0, 1], "label": [0, 1], "prediction": [0, 1], score: [0.1, 0.9]}
     view = view_of(make.table(columns, about), folder=None, title=None)
     fact = summary_of(view, class_rows(view, []), []).facts[3]

@@ -7,9 +7,6 @@ from hardsight.report.page._format import count as count
 from hardsight.report.page._format import number as number
 from hardsight.report.page._format import percent as percent
 from hardsight.report.page._format import plural as plural
-from hardsight.report.page._format import score_title as score_title
-from hardsight.report.page._format import short_title as short_title
-from hardsight.report.page._format import unit as unit
 from hardsight.report.page._record import Record as Record
 from hardsight.report.page._template import asset as asset
 from hardsight.report.page._template import content_policy as content_policy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.report.figures import Axis, Tick, axis_for
-from hardsight.report.page import NONE, count, number, percent, score_title, unit
+from hardsight.report.page import NONE, count, number, percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,8 +79,8 @@ def _histogram(view: View, name: str) -> Histogram | None:
     ]
     return Histogram(
         name=name,
-        title=score_title(name),
-        unit=unit(name),
+        title=view.title_of(name),
+        unit=view.about(name)["unit"],
         direction=direction(view, name),
         bins=_bins(axis, values[above], values[below]),
         ticks=axis.ticks(),
@@ -88,7 +88,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
         chance=_chance(view, name, axis),
         missing=int((~present).sum()),
         clipped=axis.clipped,
-        summary=_summary(score_title(name), groups),
+        summary=_summary(view.title_of(name), groups),
     )
 
 

@@ -16,8 +16,6 @@ from hardsight.report.page import (
     content_policy,
     environment,
     number,
-    score_title,
-    unit,
 )
 from hardsight.report.table import _classes, _dynamics, _histograms, _map
 from hardsight.report.table._galleries import galleries
@@ -70,8 +68,8 @@ def _meanings(view: View) -> list[dict[str, Any]]:
         described.append(
             {
                 "name": name,
-                "title": score_title(name),
-                "unit": unit(name),
+                "title": about["title"],
+                "unit": about["unit"],
                 "meaning": about.get("meaning") or "",
                 "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
                 "direction": _histograms.direction(view, name),

@@ -19,6 +19,7 @@ from hardsight.run.train._config import LossConfig
 
 _CROSS_ENTROPY = "cross_entropy"
 _CLASS_INPUTS = ("class_weights", "bias")
+_GONE = 1e-9  # what is left of a decayed option where it counts as 0
 
 
 class Term:
@@ -47,13 +48,22 @@ class Term:
         if config.class_balance is not None:
             self._options["weight"] = balancing_weights(class_counts, config.class_balance)
 
-    def __call__(self, tensors: Mapping[str, Tensor | None]) -> Tensor:
+    def decayed_at(self, step: int) -> dict[str, float]:
+        """Options that shrink with the steps, as they are at ``step``, counted from 0."""
+        left = {key: factor**step for key, factor in self.config.decays.items()}
+        return {
+            key: self.config.options[key] * share if share > _GONE else 0.0
+            for key, share in left.items()
+        }
+
+    def __call__(self, tensors: Mapping[str, Tensor | None], step: int) -> Tensor:
         given = [tensors[name] for name in self.inputs]
         options = {
             key: value.to(given[0].device) if isinstance(value, Tensor) and given[0] is not None
             else value
             for key, value in self._options.items()
         }  # fmt: skip
+        options |= self.decayed_at(step)
         try:
             value: Tensor = self._function(*given, **options)
         except OptionError as err:
@@ -107,7 +117,7 @@ class TotalLoss:
         }
         for term in self.terms:
             try:
-                term(tensors)
+                term(tensors, step=0)
             except ConfigError:
                 raise
             except (HardsightError, RuntimeError) as err:  # torch raises the latter
@@ -120,6 +130,12 @@ class TotalLoss:
     def _names(self) -> set[str]:
         return {name for term in self.terms for name in term.inputs}
 
+    def numbers_at(self, epoch: float, step: int) -> tuple[Any, ...]:
+        """What changes with time in these losses: weights, and options that decay."""
+        return tuple(
+            (term.config.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
+        )
+
     def __call__(
         self,
         logits: Tensor,
@@ -128,6 +144,7 @@ class TotalLoss:
         embeddings: Tensor | None,
         layer: nn.Linear | None,
         epoch: float,
+        step: int = 0,
     ) -> Tensor:
         """The loss of a batch, in float32 also under mixed precision."""
         tensors: dict[str, Tensor | None] = {
@@ -139,7 +156,7 @@ class TotalLoss:
         }
         with torch.autocast(logits.device.type, enabled=False):
             weighted = [
-                weight * term(tensors)
+                weight * term(tensors, step)
                 for term in self.terms
                 if (weight := term.config.weight_at(epoch))
             ]
@@ -215,6 +232,18 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
     for key in config.options:
         if key not in known:
             raise ConfigError(unknown_name(f"option of loss {config.name}", key, list(known)))
+    for key, factor in config.decays.items():
+        if key not in known:
+            raise ConfigError(unknown_name(f"option of loss {config.name}", key, list(known)))
+        if not 0 < factor < 1:
+            raise ConfigError(
+                f"loss {config.name}: expected decays.{key} in (0, 1), got {factor:g}"
+            )
+        if not isinstance(config.options.get(key), int | float):
+            raise ConfigError(
+                f"loss {config.name}: decays.{key} needs a number to start from; add options = "
+                f"{{{key} = ...}}"
+            )
     if config.class_balance is not None and ("weight" not in known or "weight" in config.options):
         raise ConfigError(
             f"loss {config.name}: class_balance sets the option 'weight', which "

@@ -17,16 +17,23 @@ from hardsight.run.train._images import Decoded
 _OF_IMAGES = ("size", "channels", "mean", "std")
 
 
-def check_parts(config: TrainConfig, train: Decoded) -> None:
+def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = True) -> None:
     """Raise where a key has no part to play; say where it plays none in this run.
 
     Args:
         config: the recipe.
         train: the examples to train on.
+        is_validated: whether there are examples to select the model by.
 
     Raises:
-        ConfigError: the examples are not images, or not ours to change.
+        ConfigError: the examples are not images, or not ours to change, or none is held out for
+            what shall be selected by them.
     """
+    if config.select == "loss" and not is_validated:
+        raise ConfigError(
+            "select = 'loss' needs examples that are held out, and validation = 0 leaves none; use "
+            "select = 'last', or name a validation_split"
+        )
     check_image_keys(config.data, train)
     augment, shape = config.augment, train.row(0)[1].shape
     if (augment.flip or augment.crop_padding) and len(shape) != 3:
@@ -76,11 +83,15 @@ def _without_effect(config: TrainConfig, train: Decoded) -> Iterator[str]:
                 f"from 0) and the run has {_epochs(config)}"
             )
     schedule = config.schedule
-    if schedule.name == "step" and schedule.step_epochs >= config.epochs:
-        yield (
-            f"the learning rate never drops: step_epochs = {schedule.step_epochs} and the run has "
-            f"{_epochs(config)}"
-        )
+    if schedule.name == "step":
+        key, first = "step_epochs", schedule.step_epochs + 1  # the epoch of the first drop, from 1
+        if schedule.drop_epochs is not None:
+            key, first = "drop_epochs", min(schedule.drop_epochs, default=config.epochs + 1)
+        if first > config.epochs:
+            stated = getattr(schedule, key)
+            yield (
+                f"the learning rate never drops: {key} = {stated} and the run has {_epochs(config)}"
+            )
 
 
 def _epochs(config: TrainConfig) -> str:

@@ -134,8 +134,8 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
             "data.split and data.validation_split share 'photo'.*selected by examples it was tr",
         ),
         (
-            "data={name = 'pacs', split = 'photo', validation = 0}\nselect='loss'",
-            "select = 'loss' needs examples that are held out, and validation = 0 leaves none",
+            "schedule={name = 'step', step_epochs = 5, drop_epochs = [3]}",
+            r"step_epochs plays no part with drop_epochs = \(3,\); leave one of them out",
         ),
     ],
 )

@@ -84,6 +84,10 @@ def test_options_of_a_trained_model_are_those_it_was_trained_with(images, tmp_pa
             "loss amc plays no part: it starts in epoch 3 .counted from 0. and the run has 1",
         ),
         (
+            {"schedule": {"name": "step", "drop_epochs": [2]}},
+            "the learning rate never drops: drop_epochs = .2,. and the run has 1 epoch",
+        ),
+        (
             {"schedule": {"name": "step", "step_epochs": 1}},
             "the learning rate never drops: step_epochs = 1 and the run has 1 epoch",
         ),
@@ -93,6 +97,13 @@ def test_what_plays_no_part_in_this_run_is_said_once(images, net, tmp_path, sett
     with pytest.warns(UserWarning, match=message) as caught:
         hs.train(net, images, out=tmp_path / "run", **FAST, **settings)
     assert len(caught) == 1
+
+
+def test_what_selects_by_held_out_examples_needs_some(images, net, tmp_path):
+    options = {"out": tmp_path / "run", "select": "loss", **FAST}
+    with pytest.raises(ConfigError, match="select = 'loss' needs examples that are held out"):
+        hs.train(net, images, validation=0.0, **options)
+    assert hs.train(net, images, validation=images, **options).best_epoch == 1
 
 
 def test_a_memory_layout_of_images_is_not_that_of_vectors(vectors, linear, tmp_path):
