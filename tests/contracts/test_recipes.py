@@ -157,6 +157,8 @@ TRAIN = {
     "thumbnails": Case({"thumbnails": 3, "track": True}, {"track": True}),
     "track_test": Case({"test_split": "two", "track_test": True}, {"test_split": "two"}),
     "resume": Case({"resume": True, "out": "done"}, {"out": "again"}),
+    # without it the run is refused
+    "overwrite": Case({"overwrite": True, "out": "taken", "seed": 5}, {"out": "not taken"}),
 }
 # what a key cannot do beside another one
 NO_PART = {
@@ -216,6 +218,7 @@ ADAPT = {
     "resident": Case({"resident": False}),
     "workers": Case({"workers": 1}),
     "resume": Case({"resume": True, "out": "adapted"}, {"out": "adapted-again"}),
+    "overwrite": Case({"overwrite": True, "out": "kept", "seed": 5}, {"out": "not kept"}),
 }
 # tables of training, whose keys have their cases above
 OF_TRAINING = ("model", "source", "augment", "pretrain", "retrain")
@@ -252,10 +255,11 @@ def places(tmp_path_factory):
         "OTHER": str(root / "other"),
         "ROOT": str(root),
     }
-    for out in ("weights", "done"):
+    for out in ("weights", "done", "taken"):
         seed = 7 if out == "weights" else 0
         trained(places, {"out": out, "seed": seed})
     adapted(places, {"out": "adapted"})
+    adapted(places, {"out": "kept"})
     return {**places, "WEIGHTS": str(root / "weights" / "model.safetensors")}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import nn
 
 from hardsight.run.loop import pictures
@@ -18,6 +17,7 @@ from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._folder import is_first_process
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._setup import Sources
+from hardsight.run_folder import write_parquet
 from hardsight.table import (
     DYNAMICS,
     HELD_OUT,
@@ -97,9 +97,8 @@ def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> Non
         "sample": "out-of-sample",
     }
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".tmp-{EXAMPLES}"
-    pq.write_table(with_metadata(rows, facts), part)
-    part.replace(folder / EXAMPLES)
+    rows = with_metadata(rows, facts)
+    write_parquet(folder / EXAMPLES, [rows], rows.schema, compression="snappy")
 
 
 def kept_dynamics(

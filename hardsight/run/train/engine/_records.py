@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hardsight.run.loop import AGAIN, progress, writing
+from hardsight.run.loop import progress
 from hardsight.run.train import TrainConfig, is_first_process
 from hardsight.run.train.engine._module import Tally, TrainModule
+from hardsight.run_folder import AGAIN, put_in_place, replacing, writing
 
 LAST, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 BEST, METRICS = "checkpoints/best.safetensors", "metrics.csv"
@@ -128,10 +129,10 @@ class RunRecorder(pl.Callback):
         with writing(file, step=AGAIN):
             if self._waiting().exists():
                 if file.exists() and self._best_before:
-                    file.replace(self._aside(self._best_before))
-                self._waiting().replace(file)
+                    put_in_place(file, self._aside(self._best_before))
+                put_in_place(self._waiting(), file)
             elif self._aside(self.best).exists():
-                self._aside(self.best).replace(file)
+                put_in_place(self._aside(self.best), file)
             for lost in file.parent.glob(f"{file.stem}-*"):
                 if lost != self._aside(self._best_before):
                     lost.unlink()
@@ -149,19 +150,16 @@ class RunRecorder(pl.Callback):
         with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
             trainer.save_checkpoint(part)  # every process takes part in this
             if trainer.is_global_zero:
-                _sync(part)
                 if file.exists():
                     _second_name(file, previous)
-                part.replace(file)
+                put_in_place(part, file)
 
     def _write_metrics(self, row: dict[str, float]) -> None:
         file = self._folder / METRICS
-        part = file.with_suffix(".part")
-        with part.open("w", newline="") as sink:
+        with replacing(file) as part, part.open("w", newline="") as sink:
             writer = csv.DictWriter(sink, list(row))
             writer.writeheader()
             writer.writerows(self.rows)
-        part.replace(file)
         if self._board is None and importlib.util.find_spec("tensorboard") is not None:
             from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -250,12 +248,6 @@ def plain_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _sync(file: Path) -> None:
-    """Wait until a file is on the disk: a rename may get there before what it names."""
-    with file.open("rb") as content:
-        os.fsync(content.fileno())
-
-
 def _second_name(file: Path, name: Path) -> None:
     """Let a file be found under another name too; some file systems can only rename it."""
     part = name.with_suffix(".part")
@@ -263,9 +255,9 @@ def _second_name(file: Path, name: Path) -> None:
     try:
         os.link(file, part)
     except OSError:
-        file.replace(name)
+        put_in_place(file, name)
     else:
-        part.replace(name)
+        put_in_place(part, name)
 
 
 def _reduced(trainer: pl.Trainer, tally: Tally) -> tuple[float, float]:
