@@ -170,7 +170,7 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     suspects = learned_last = easiest = _NONE
     if judges.has_dynamics:
         room = max(0, budget - len(taken)) // 3
-        suspects = _first(rows.suspicion, min(overall, room))
+        suspects = _first(rows.doubt, min(overall, room))
         learned_last = _first(rows.learned, min(overall // 2, room))
         easiest = _first(-rows.hardness, min(_FEW, room))
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
@@ -221,7 +221,8 @@ class _Rows:
         label: class, -1 without one.
         hardness: NaN for a row that takes no part.
         confidence: how confident a wrong prediction is; NaN for all others.
-        suspicion: NaN without dynamics.
+        doubt: rank of the suspicion, comparable between held-out and trained examples; NaN without
+            dynamics.
         learned: when the example was first learned, the more suspect one later; NaN if never.
     """
 
@@ -230,7 +231,7 @@ class _Rows:
     label: NDArray[np.int64]
     hardness: NDArray[np.float64]
     confidence: NDArray[np.float64]
-    suspicion: NDArray[np.float64]
+    doubt: NDArray[np.float64]
     learned: NDArray[np.float64]
 
     def at(self, keep: NDArray[np.int64]) -> _Rows:
@@ -243,15 +244,17 @@ class _Rows:
         return _Rows(*(np.concatenate(pair) for pair in pairs))
 
 
-def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float) -> _Rows:
-    """One part of a table, which begins at row ``start``."""
+def _rows_of(
+    part: ScoreTable, start: int, judges: _Judges, last_learned: float, doubts: NDArray[np.float64]
+) -> _Rows:
+    """One part of a table, which begins at row ``start``; ``doubts`` are those of its rows."""
     labels, outcome = class_numbers(part, "label"), outcomes(part)
     usable = is_finite(part) & (labels >= 0)
     hardness = np.where(usable, hardness_of(part, judges.by), np.nan)
     confidence = hardness_of(part, judges.confidence_by)
     if not part.about(judges.confidence_by)["needs_label"]:
         confidence = -confidence  # the easy end of a wrong prediction is the confident one
-    suspicion = learned = np.full(len(part), np.nan)
+    learned = np.full(len(part), np.nan)
     if judges.has_dynamics:
         suspicion = np.where(usable, hardness_of(part, SUSPICION), np.nan)
         learned = _time_learned(part, suspicion, last_learned)
@@ -261,7 +264,7 @@ def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float)
         labels,
         hardness,
         np.where(outcome == WRONG, confidence, np.nan),
-        suspicion,
+        np.where(usable, doubts, np.nan),
         learned,
     )
 
@@ -296,7 +299,7 @@ class _ClassMeans:
 def _class_means(table: ScoreTable, judges: _Judges) -> _ClassMeans:
     means = _ClassMeans()
     for part in table.parts(judges.columns(table)):
-        rows = _rows_of(part, 0, judges, np.inf)
+        rows = _rows_of(part, 0, judges, np.inf, np.full(len(part), np.nan))
         means.add(rows.label, rows.hardness)
         if judges.has_dynamics and _LEARNED in part.scores:
             first = hardness_of(part, _LEARNED)
@@ -320,8 +323,13 @@ def _candidates(
     nothing = np.empty(0)
     kept = _Rows(_NONE, _NONE, _NONE, nothing, nothing, nothing, nothing)
     start = 0
+    # held-out examples were never trained on, so their suspicion is ranked among themselves
+    doubts = np.full(len(table), np.nan)
+    if judges.has_dynamics:
+        doubts = table.hardness_among_alike(SUSPICION)
     for part in table.parts(judges.columns(table)):
-        kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned))
+        own = doubts[start : start + len(part)]
+        kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned, own))
         kept = kept.at(_worth_keeping(kept, classes, hardest))
         start += len(part)
     return kept
@@ -329,7 +337,7 @@ def _candidates(
 
 def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:
     orders = (rows.hardness, rows.confidence, -rows.hardness)
-    keep = [_first(values, _OVERALL) for values in (*orders, rows.suspicion, rows.learned)]
+    keep = [_first(values, _OVERALL) for values in (*orders, rows.doubt, rows.learned)]
     keep.append(_first(rows.hardness, hardest))  # fill what classes leave of the budget
     known = np.flatnonzero(np.isin(rows.label, np.array(classes, np.int64)))
     for values in orders:
