@@ -60,7 +60,7 @@ def other_logsumexp(
 
     Returns:
         ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time, of
-        more rows where classes are few, and save nothing but the inputs and the result.
+        more rows if classes are few, and save nothing but the inputs and the result.
         Differentiable once.
     """
     result: Tensor = _OtherLogSumExp.apply(  # type: ignore[no-untyped-call]
