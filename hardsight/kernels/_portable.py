@@ -532,7 +532,7 @@ def add_targets(
             pulled += tl.sum(pull)
             counted = tl.sum(mine.to(tl.int32))
             place += counted
-        # along the chords, less what they have along the class weight
+        # the sum of the chords, without its component along the class weight
         w_unit = w.to(tl.float32) * inverse_norm
         sums -= pulled * w_unit
         sums -= tl.sum(sums * w_unit) * w_unit

@@ -86,6 +86,6 @@ def run(
 
 
 def _is_watched() -> bool:
-    """Whether a profiler of Triton's asks to see every launch."""
+    """Whether a Triton profiler asks to see every launch."""
     hooks = triton.knobs.runtime
     return bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)

@@ -31,7 +31,7 @@ def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
         class_weights: ``[C, D]``.
 
     Raises:
-        OptionError: ``impl`` is none of them.
+        OptionError: ``impl`` is not one of them.
     """
     check_choice("impl", impl, ("auto", "torch", "triton"))
     if impl != "auto":

@@ -71,7 +71,7 @@ def _margin(targets: TargetSummary) -> Tensor:
     on_card=2,
 )
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Logit of the labelled class, less the largest other logit.
+    r"""Logit of the labelled class minus the largest other logit.
 
     .. math:: \gamma = z_y - \max_{j \neq y} z_j
 

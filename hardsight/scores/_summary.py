@@ -68,8 +68,8 @@ def angle_summary(
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
-    nobody = torch.full((len(logits),), -1, device=logits.device)
-    columns = own_columns(nobody, 0, logits.shape[1])
+    no_labels = torch.full((len(logits),), -1, device=logits.device)
+    columns = own_columns(no_labels, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
 
 
@@ -170,7 +170,7 @@ class TiledHead:
         return merged
 
     def _is_fused(self, embeddings: Tensor) -> bool:
-        """Whether the fused kernels compute this: when asked, or by themselves on a GPU."""
+        """Whether the fused kernels compute this: on request, or automatically on a GPU."""
         if self.impl != "auto":
             return self.impl == "triton"
         tensors = (embeddings, self.class_weights, self.bias)

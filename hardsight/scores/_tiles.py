@@ -61,7 +61,7 @@ class LogitSummary(PredictionSummary):
     Attributes:
         largest: largest logit.
         prediction: its class.
-        log_total: log of the summed exponentials of all logits less the largest. Kept apart from
+        log_total: log of the summed exponentials of all logits minus the largest. Kept apart from
             it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
         entropy: of the softmax, in nats.
     """
