@@ -107,26 +107,31 @@ class ScoreTable:
         Raises:
             TableError: there is no such column; the nearest one is named.
         """
-        if name not in self.columns:
-            raise TableError(unknown_name("column", name, self.columns))
+        self._check_column(name)
         values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
 
-    def blocks(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Some columns of consecutive rows; of a file, one group of its rows is read at a time."""
+    def _check_column(self, name: str) -> None:
+        if name not in self.columns:
+            raise TableError(unknown_name("column", name, self.columns))
+
+    def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
+        """Some columns as tables of consecutive rows, so that a large one is never read whole.
+
+        A table in memory is one part, one in a file has a part for each group of rows.
+        """
         if isinstance(self._source, TableFile):
-            parts = self._source.groups(names)
+            groups = self._source.groups(names)
         else:
-            parts = iter([self._source.select(list(names))])
-        for part in parts:
-            yield {name: part.column(name).to_numpy() for name in names}
+            groups = iter([self._source.select(list(names))])
+        for rows in groups:
+            yield ScoreTable(rows, path=self.path)
 
     def accuracy(self) -> float:
         """Share of the rows whose prediction is their label."""
-        right = [
-            part["label"] == part["prediction"] for part in self.blocks(["label", "prediction"])
-        ]
-        return sum(int(part.sum()) for part in right) / max(1, len(self))
+        parts = self.parts(["label", "prediction"])
+        right = sum(int((one.column("label") == one.column("prediction")).sum()) for one in parts)
+        return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
@@ -188,20 +193,7 @@ class ScoreTable:
         hardness: NDArray[np.float64] = sign * self.column(score).astype(np.float64)
         if "held_out" not in self.columns:
             return hardness
-        held_out = self.column("held_out").astype(np.bool_)
-        if held_out.all() or not held_out.any():
-            return hardness
-        shares = np.full(len(hardness), np.nan)
-        for alike in (held_out, ~held_out):
-            known = np.flatnonzero(alike & ~np.isnan(hardness))
-            ordered = np.sort(hardness[known])
-            shares[known] = np.searchsorted(ordered, hardness[known], side="right") / len(known)
-        known = np.flatnonzero(~np.isnan(hardness))
-        last_first = -known  # so that of equal rows the first one has the larger rank
-        order = known[np.lexsort((last_first, hardness[known], shares[known]))]
-        ranks = np.full(len(hardness), np.nan)
-        ranks[order] = np.arange(len(order))
-        return ranks
+        return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
         """The column that best finds label errors, of those in the table."""
@@ -235,7 +227,7 @@ class ScoreTable:
         Raises:
             TableError: the column does not exist, or is not a score.
         """
-        self.column(score)
+        self._check_column(score)
         if score not in self.scores:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])
@@ -253,6 +245,40 @@ class ScoreTable:
         order = np.argsort(-values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
         return self._source.take(pa.array(ranked[:n]))
+
+
+def ranked_among_alike(
+    hardness: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+    *,
+    known: tuple[int, int] | None = None,
+) -> NDArray[np.float64]:
+    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+
+    Args:
+        hardness: larger is harder; NaN is not ranked.
+        held_out: which kind each row is of.
+        known: how many rows with a value there are of either kind, trained on and held out, if
+            these are only the hardest of each.
+
+    Returns:
+        ranks from 0, larger is harder; the values themselves where all rows are of one kind.
+    """
+    counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
+    totals = counts if known is None else known
+    if not all(totals):
+        return hardness
+    shares = np.full(len(hardness), np.nan)
+    for kind, total in zip((False, True), totals, strict=True):
+        rows = np.flatnonzero((held_out == kind) & ~np.isnan(hardness))
+        harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
+        shares[rows] = 1 - harder / total
+    ranked = np.flatnonzero(~np.isnan(hardness))
+    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
+    ranks = np.full(len(hardness), np.nan)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 class TableFile:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import importlib
-import warnings
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -31,22 +29,6 @@ _COMMANDS = {
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
-
-
-def _say(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """A warning of ours in one line, without the place in our code; those of others as ever."""
-    ours = Path(hardsight.__file__).parent
-    if ours in Path(filename).parents:
-        click.secho(f"Warning: {message}", err=True, fg="yellow")
-    else:
-        click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True)
 
 
 class _WrongUsage(click.ClickException):
@@ -79,9 +61,10 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from hardsight.cli._notices import spoken
+
         try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _say
+            with spoken():
                 return super().invoke(ctx)
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
+from hardsight.errors import HardsightWarning
 from hardsight.run.adapt._config import ENTROPY, THRESHOLD, AdaptConfig
 
 # of one rule alone; the baselines run with the settings of the rules they are compared with
@@ -24,7 +25,7 @@ def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
         is_trained: whether the model is not trained on the source any more.
     """
     for text in _without_effect(config, is_trained=is_trained):
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, HardsightWarning, stacklevel=4)
 
 
 def _without_effect(config: AdaptConfig, *, is_trained: bool) -> Iterator[str]:

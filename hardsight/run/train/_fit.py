@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardsight.errors import CheckpointError, NonFiniteError
+from hardsight.errors import CheckpointError, HardsightWarning, NonFiniteError
 from hardsight.run.train._batches import EvaluationBatches, TrainBatches
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._folder import is_first_process
@@ -45,6 +45,7 @@ def start_of(config: TrainConfig) -> Path | None:
     if is_first_process():
         warnings.warn(
             f"{said}; the run goes on from the checkpoint of the epoch before, {previous}",
+            HardsightWarning,
             stacklevel=2,
         )
     return previous

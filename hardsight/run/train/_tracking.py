@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from torch import nn
 
+from hardsight.errors import HardsightWarning
 from hardsight.run.loop import pictures
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._folder import is_first_process
@@ -57,8 +58,8 @@ class Trackers:
 def trackers_of(
     config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
 ) -> Trackers:
-    """Trackers by position in the source; rows of an epoch without a checkpoint are dropped."""
-    run, examples = Path(config.out), len(sources.train.source)
+    """Trackers by number in the source; rows of an epoch without a checkpoint are dropped."""
+    run, examples = Path(config.out), sources.train.source.span
     folder, aside = run / HISTORIES, run / TRACKED / HELD_OUT
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
@@ -67,17 +68,12 @@ def trackers_of(
     repeats = "first" if config.sampling == "class_balanced" else "error"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
-    if not holds_out(sources):
+    if not sources.holds_out:
         return Trackers(trained)
     if is_first_process():
         assert sources.validation is not None
         write_examples(aside, sources.validation, sources.classes)
     return Trackers(trained, HardnessTracker(examples, folder=aside, stage="evaluation", **common))
-
-
-def holds_out(sources: Sources) -> bool:
-    """Whether some examples of the training data are held out of it."""
-    return sources.validation is not None and sources.validation.source is sources.train.source
 
 
 def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:
@@ -86,9 +82,9 @@ def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> Non
     every = range(len(source))
     rows = pa.table(
         {
-            "index": pa.array(every, pa.int64()),
+            "index": pa.array(source.numbered(every), pa.int64()),
             "id": [source.id_of(index) for index in every],
-            "label": pa.array([source.label_of(index) for index in every], pa.int64()),
+            "label": pa.array(source.labels, pa.int64()),
         }
     )
     facts = {
@@ -114,7 +110,8 @@ def kept_dynamics(
     run, source = RunFolder(config.out), sources.train.source
     table = _summaries(trackers)
     seen = table.where(table.column("epochs_seen") > 0)
-    names = pa.array([source.id_of(index) for index in seen.column("index").tolist()], pa.string())
+    positions = [source.position_of(index) for index in seen.column("index").tolist()]
+    names = pa.array([source.id_of(position) for position in positions], pa.string())
     rows = seen.to_arrow()
     rows = rows.set_column(rows.column_names.index("id"), "id", names)
     about = {
@@ -126,6 +123,7 @@ def kept_dynamics(
         },
         "model": {"spec": config.model.name},
         "seed": config.seed,
+        "config": {"thumbnails": config.thumbnails},
     }
     named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
     if config.thumbnails:
@@ -144,6 +142,7 @@ def _summaries(trackers: Trackers) -> ScoreTable:
         warnings.warn(
             "held-out examples have no row: the first epochs of this run were recorded by a "
             "version that did not measure them",
+            HardsightWarning,
             stacklevel=2,
         )
     table = trained.summaries()
