@@ -193,20 +193,7 @@ class ScoreTable:
         hardness: NDArray[np.float64] = sign * self.column(score).astype(np.float64)
         if "held_out" not in self.columns:
             return hardness
-        held_out = self.column("held_out").astype(np.bool_)
-        if held_out.all() or not held_out.any():
-            return hardness
-        shares = np.full(len(hardness), np.nan)
-        for alike in (held_out, ~held_out):
-            known = np.flatnonzero(alike & ~np.isnan(hardness))
-            ordered = np.sort(hardness[known])
-            shares[known] = np.searchsorted(ordered, hardness[known], side="right") / len(known)
-        known = np.flatnonzero(~np.isnan(hardness))
-        last_first = -known  # so that of equal rows the first one has the larger rank
-        order = known[np.lexsort((last_first, hardness[known], shares[known]))]
-        ranks = np.full(len(hardness), np.nan)
-        ranks[order] = np.arange(len(order))
-        return ranks
+        return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
         """The column that best finds label errors, of those in the table."""
@@ -258,6 +245,40 @@ class ScoreTable:
         order = np.argsort(-values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
         return self._source.take(pa.array(ranked[:n]))
+
+
+def ranked_among_alike(
+    hardness: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+    *,
+    known: tuple[int, int] | None = None,
+) -> NDArray[np.float64]:
+    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+
+    Args:
+        hardness: larger is harder; NaN is not ranked.
+        held_out: which kind each row is of.
+        known: how many rows with a value there are of either kind, trained on and held out, if
+            these are only the hardest of each.
+
+    Returns:
+        ranks from 0, larger is harder; the values themselves where all rows are of one kind.
+    """
+    counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
+    totals = counts if known is None else known
+    if not all(totals):
+        return hardness
+    shares = np.full(len(hardness), np.nan)
+    for kind, total in zip((False, True), totals, strict=True):
+        rows = np.flatnonzero((held_out == kind) & ~np.isnan(hardness))
+        harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
+        shares[rows] = 1 - harder / total
+    ranked = np.flatnonzero(~np.isnan(hardness))
+    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
+    ranks = np.full(len(hardness), np.nan)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 class TableFile:

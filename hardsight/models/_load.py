@@ -131,11 +131,6 @@ def load_model(
         dict(options or {}), dict(if_taken or {}), num_classes, preprocessing, trust_remote_code
     )
     if isinstance(spec, str) and is_stored_model(spec):
-        if wanted.options:
-            raise ModelError(
-                f"{spec} is a trained model, built with the options it was trained with; leave its "
-                f"options out, got {', '.join(wanted.options)}"
-            )
         return _from_folder(Path(spec), weights, wanted)
     if isinstance(spec, str):
         spec, own = _split_options(spec)

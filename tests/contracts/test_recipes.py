@@ -65,6 +65,15 @@ TRAIN = {
     "model.name": Case(table("model", name="NET:other")),
     "model.weights": Case(table("model", name="NET:make", weights="WEIGHTS")),
     "model.options": Case(table("model", name="NET:make", options={"width": 5})),
+    "model.classes": Case(table("model", name="NET:make", classes=["c", "a", "b"])),
+    "model.class_order": Case(
+        table("model", name="NET:make", classes=["c", "a", "b"], class_order="position"),
+        table("model", name="NET:make", classes=["c", "a", "b"]),
+    ),
+    "model.trust_remote_code": Case(
+        table("model", name="NET:make", trust_remote_code=True),
+        warned="model.trust_remote_code plays no part",
+    ),
     "data.name": Case(table("data", name="OTHER")),
     "data.split": Case({"split": "two"}),
     "data.root": Case({"root": "WEIGHTS"}, refused="data_root cannot be used here"),
@@ -76,6 +85,15 @@ TRAIN = {
     "data.channels": Case(table("data", name="PHOTOS", channels=1), refused="cannot take images"),
     "data.mean": Case(table("data", name="PHOTOS", mean=[0.1])),
     "data.std": Case(table("data", name="PHOTOS", std=[0.1])),
+    "data.crop": Case(
+        table("data", name="PHOTOS", size=[6, 6], crop=0.5),
+        table("data", name="PHOTOS", size=[6, 6]),
+    ),
+    "data.squash": Case(
+        table("data", name="WIDE", size=[6, 6], squash=True),
+        table("data", name="WIDE", size=[6, 6]),
+    ),
+    "data.white": Case(table("data", name="PHOTOS", white=200.0)),
     "data.imbalance": Case({"imbalance": 3.0}),
     "out": Case({"out": "elsewhere"}),
     "epochs": Case({"epochs": 3}),
@@ -242,17 +260,20 @@ def places(tmp_path_factory):
     root = tmp_path_factory.mktemp("recipes")
     (root / "net.py").write_text(NET)
     draw = np.random.default_rng(0)
-    for data, split in (("photos", "one"), ("photos", "two"), ("other", "one")):
+    sets = (("photos", "one"), ("photos", "two"), ("other", "one"), ("wide", "one"))
+    for data, split in sets:
+        width = 12 if data == "wide" else 8
         for label, name in enumerate("abc"):
             (root / data / split / name).mkdir(parents=True)
             for number in range(7):
-                pixels = draw.integers(0, 80, (8, 8, 3), dtype=np.uint8)
+                pixels = draw.integers(0, 80, (8, width, 3), dtype=np.uint8)
                 pixels[..., label] += 100
                 Image.fromarray(pixels).save(root / data / split / name / f"{number}.png")
     places = {
         "NET": f"{root / 'net.py'}",
         "PHOTOS": str(root / "photos"),
         "OTHER": str(root / "other"),
+        "WIDE": str(root / "wide"),
         "ROOT": str(root),
     }
     for out in ("weights", "done", "taken"):
@@ -404,6 +425,10 @@ def test_a_key_of_a_recipe_changes_the_run_or_is_refused(key, places, monkeypatc
     if case.refused:
         with pytest.raises(HardsightError, match=case.refused):
             trained(places, {**case.given, "out": f"refused-{key}"})
+        return
+    if case.warned:
+        with pytest.warns(UserWarning, match=case.warned):
+            trained(places, {**case.given, "out": f"warned-{key}"})
         return
     base = base_of(places, case.base, monkeypatch, observed)
     assert observed(places, {**case.base, **case.given}, monkeypatch) != base

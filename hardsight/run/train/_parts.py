@@ -10,11 +10,9 @@ import warnings
 from collections.abc import Iterator
 
 from hardsight.errors import ConfigError, HardsightWarning
-from hardsight.run.train._config import DataConfig, TrainConfig
+from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._folder import is_first_process
 from hardsight.run.train._images import Decoded
-
-_OF_IMAGES = ("size", "channels", "mean", "std")
 
 
 def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = True) -> None:
@@ -26,15 +24,14 @@ def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = Tru
         is_validated: whether there are examples to select the model by.
 
     Raises:
-        ConfigError: the examples are not images, or not ours to change, or none is held out for
-            what shall be selected by them.
+        ConfigError: the examples are not images, or none is held out for what shall be selected
+            by them.
     """
     if config.select == "loss" and not is_validated:
         raise ConfigError(
             "select = 'loss' needs examples that are held out, and validation = 0 leaves none; use "
             "select = 'last', or name a validation_split"
         )
-    check_image_keys(config.data, train)
     augment, shape = config.augment, train.row(0)[1].shape
     if (augment.flip or augment.crop_padding) and len(shape) != 3:
         raise ConfigError(
@@ -45,35 +42,12 @@ def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = Tru
         warnings.warn(text, HardsightWarning, stacklevel=4)
 
 
-def check_image_keys(config: DataConfig, train: Decoded) -> None:
-    """Raise where the recipe says what to do to images, and it cannot be done.
-
-    Raises:
-        ConfigError: the examples are vectors, or tensors that are used as they are.
-    """
-    stated = {key: value for key in _OF_IMAGES if (value := getattr(config, key)) is not None}
-    if not stated:
-        return
-    shape, spec = train.row(0)[1].shape, train.source.spec
-    if len(shape) != 3:
-        raise ConfigError(
-            f"data.{next(iter(stated))} plays no part without images, got examples {list(shape)} "
-            f"from {spec}; leave it out"
-        )
-    # the mean and deviation of tensors are taken off on the device, as those of images are
-    own = {"size": tuple(shape[1:]), "channels": shape[0]}
-    for key, value in own.items():
-        if not train.are_ours and stated.get(key, value) != value:
-            raise ConfigError(
-                f"data.{key} plays no part: tensors of {spec} are used as they are, {list(shape)} "
-                "(channels, height, width); change them in the dataset, or leave it out"
-            )
-
-
 def _without_effect(config: TrainConfig, train: Decoded) -> Iterator[str]:
     """What this run does not do, although the recipe says so."""
     if config.thumbnails != TrainConfig.thumbnails and not config.track:
         yield "thumbnails plays no part without track = true"
+    if config.model.trust_remote_code and not config.model.name.startswith("hf:"):
+        yield "model.trust_remote_code plays no part: only hf: models bring code"
     if config.channels_last and train.row(0)[1].ndim != 3:
         yield "channels_last plays no part: the examples are not images"
     for loss in config.loss:

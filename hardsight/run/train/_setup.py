@@ -60,6 +60,7 @@ class Sources:
         classes: names, position = label.
         fingerprint: of the training split.
         order: which label of the data is which output of the model, once that is known.
+        holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
     """
 
     train: Decoded
@@ -68,6 +69,7 @@ class Sources:
     classes: tuple[str, ...]
     fingerprint: str
     order: ClassOrder | None = None
+    holds_out: bool = False
 
     def numbered_as(self, order: ClassOrder) -> Sources:
         """The same examples with the model's numbers as labels."""
@@ -128,6 +130,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         test=None if test is None else Decoded(test, measured, range(len(test))),
         classes=train.named_classes,
         fingerprint=train.fingerprint(),
+        holds_out=other is None and bool(held_out),
     )
 
 

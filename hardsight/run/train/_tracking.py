@@ -68,17 +68,12 @@ def trackers_of(
     repeats = "first" if config.sampling == "class_balanced" else "error"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
-    if not holds_out(sources):
+    if not sources.holds_out:
         return Trackers(trained)
     if is_first_process():
         assert sources.validation is not None
         write_examples(aside, sources.validation, sources.classes)
     return Trackers(trained, HardnessTracker(examples, folder=aside, stage="evaluation", **common))
-
-
-def holds_out(sources: Sources) -> bool:
-    """Whether some examples of the training data are held out of it."""
-    return sources.validation is not None and sources.validation.source is sources.train.source
 
 
 def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:

@@ -64,7 +64,7 @@ from hardsight.run.train._setup import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._tracking import Trackers, holds_out, kept_dynamics, trackers_of
+from hardsight.run.train._tracking import Trackers, kept_dynamics, trackers_of
 from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
@@ -225,7 +225,6 @@ def _run(
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     check_parts(config, sources.train, is_validated=sources.validation is not None)
     _check_parameters(loaded.model)
-    outputs = _outputs(loaded.model, sources)
     sources = numbered_for(loaded, sources, config.model, teaches=True)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
@@ -237,7 +236,10 @@ def _run(
     # a name is verified although nobody needs the head: it may be mistyped
     is_sought = needs_head or config.head is not None
     head = _head(config, loaded.model, sources) if is_sought else None
-    loss.check(num_classes=outputs, width=8 if head is None else head.weight.shape[1])
+    assert sources.order is not None  # a name for each output of the model
+    loss.check(
+        num_classes=len(sources.order.names), width=8 if head is None else head.weight.shape[1]
+    )
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
@@ -381,7 +383,7 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:
-    """How many classes the model has, found before a GPU would end in an assertion of its own.
+    """How many; found before the first step, in which a GPU would end in an assertion of its own.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -533,7 +535,7 @@ def _tracked(
     folder: Path, config: TrainConfig, sources: Sources, watched: Mapping[str, Decoded]
 ) -> dict[str, Path]:
     """Folders of the epochs of examples that were never trained on, by name."""
-    held_out = [HELD_OUT] if config.track and holds_out(sources) else []
+    held_out = [HELD_OUT] if config.track and sources.holds_out else []
     return {name: folder / TRACKED / name for name in (*held_out, *watched)}
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.errors import ConfigError, DataError, HeadError, ModelError
+from hardsight.errors import ConfigError, DataError, HeadError
 
 FAST = {
     "device": "cpu", "batch_size": 16, "epochs": 1, "show_progress": False, "workers": 0,
@@ -33,23 +29,6 @@ def test_vectors_cannot_be_flipped_or_cropped(vectors, linear, tmp_path, augment
         hs.train(linear, vectors, out=tmp_path / "run", augment=augment, **FAST)
 
 
-@pytest.mark.parametrize("key", ["size", "channels", "mean", "std"])
-def test_what_is_done_to_images_is_not_said_of_vectors(vectors, linear, tmp_path, key):
-    value = {"size": [4, 4], "channels": 1, "mean": [0.5], "std": [0.5]}[key]
-    with pytest.raises(ConfigError, match=rf"data.{key} plays no part .* got examples \[5\]"):
-        hs.train(linear, {"name": vectors, key: value}, out=tmp_path / "run", **FAST)
-
-
-def test_tensors_of_a_users_dataset_keep_their_size_and_channels(tmp_path):
-    tensors = TensorDataset(torch.rand(30, 1, 6, 6), torch.arange(30) % 3)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
-    for key, value in (("size", [4, 4]), ("channels", 3)):
-        with pytest.raises(ConfigError, match=rf"data.{key} plays no part: .* used as they are"):
-            hs.train(net, {"name": tensors, key: value}, out=tmp_path / "run", **FAST)
-    same = {"name": tensors, "size": [6, 6], "channels": 1, "validation": 0.0}
-    assert hs.train(net, same, out=tmp_path / "run", **FAST).history
-
-
 def test_a_test_split_with_the_examples_of_training_is_refused_by_any_name(tmp_path, photos):
     (tmp_path / "both").mkdir()
     (tmp_path / "both" / "train").symlink_to(photos, target_is_directory=True)
@@ -66,13 +45,6 @@ def test_all_of_the_data_is_not_trained_on_beside_a_part_of_it_to_test_on(tmp_pa
     digits = {"name": "builtin:digits", "test_split": "test"}
     with pytest.raises(DataError, match=r"without a split is all of its examples.*set data.split"):
         hs.train("small_cnn", digits, out=tmp_path / "run", **FAST)
-
-
-def test_options_of_a_trained_model_are_those_it_was_trained_with(images, tmp_path):
-    hs.train("small_cnn", images, out=tmp_path / "first", **FAST)
-    model = {"name": str(tmp_path / "first"), "options": {"width": 8}}
-    with pytest.raises(ModelError, match=r"first is a trained model, .* leave its options out"):
-        hs.train(model, images, out=tmp_path / "run", **FAST)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +81,3 @@ def test_what_selects_by_held_out_examples_needs_some(images, net, tmp_path):
 def test_a_memory_layout_of_images_is_not_that_of_vectors(vectors, linear, tmp_path):
     with pytest.warns(UserWarning, match="channels_last plays no part: the examples are not im"):
         hs.train(linear, vectors, out=tmp_path / "run", channels_last=True, **FAST)
-
-
-def test_arrays_of_vectors_have_no_size(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.ones((30, 4), np.float32), y=np.arange(30) % 3)
-    data = {"name": str(tmp_path / "x.npz"), "size": [2, 2]}
-    with pytest.raises(ConfigError, match=r"data.size plays no part .* got examples \[4\]"):
-        hs.train(nn.Sequential(nn.Linear(4, 3)), data, out=tmp_path / "run", **FAST)
