@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tests.fuzz.cases import run_case, shrunk, told
+from tests.fuzz.cases import run_case, shrunk, told, warm_up
 from tests.fuzz.draw import Draw
 from tests.fuzz.grammar import maker_of
 
@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--as-program", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    warm_up()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="fuzz-"))
     first = options.first if options.case is None else options.case
     count = options.cases if options.case is None else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import shlex
@@ -24,6 +25,14 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.judge import Answer, complaint_about
 
 LIMIT_SECONDS = 30.0  # a case takes some hundredths of one
+
+
+def warm_up() -> None:
+    """Import what the commands import, so that no case pays for it."""
+    for name in ("datasets", "lightning.pytorch", "sklearn.cluster", "tensorboard", "rich.console",
+                 "hardsight.run.score", "hardsight.run.train", "hardsight.run.adapt",
+                 "hardsight.run.evaluate", "hardsight.run.study", "hardsight.report"):  # fmt: skip
+        importlib.import_module(name)
 
 
 @dataclass(frozen=True)

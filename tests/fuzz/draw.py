@@ -59,7 +59,7 @@ class Draw:
         if rng.random() < plain:
             return options[0]
         chosen = options[1 + int(rng.integers(len(options) - 1))]
-        self.taken[name] = f"{chosen}"[:60]
+        self.taken[name] = str(getattr(chosen, "__name__", chosen))[:60]
         return chosen
 
     def chance(self, name: str, share: float) -> bool:

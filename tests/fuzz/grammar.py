@@ -5,9 +5,10 @@ from __future__ import annotations
 from tests.fuzz.cases import Maker
 from tests.fuzz.draw import Draw
 from tests.fuzz.scoring import score_examples, score_stored
+from tests.fuzz.training import train_by_recipe
 
 # kind -> how many of 100 cases
-_SHARES: dict[Maker, int] = {score_examples: 60, score_stored: 40}
+_SHARES: dict[Maker, int] = {score_examples: 50, score_stored: 30, train_by_recipe: 20}
 
 
 def maker_of(draw: Draw) -> Maker:

@@ -37,6 +37,7 @@ class Examples:
         must_refuse: why no table could be right; empty if one can.
         may_refuse: whether a refusal is as good an answer.
         any_order: positions and ids are not promised, only that every example is there.
+        is_flat: every picture is of one colour, so that no resizing changes it.
     """
 
     flags: list[str]
@@ -49,6 +50,7 @@ class Examples:
     must_refuse: str = ""
     may_refuse: bool = False
     any_order: bool = False
+    is_flat: bool = False
 
     def __post_init__(self) -> None:
         self.index = self.index or list(range(len(self.ids)))
@@ -86,11 +88,6 @@ def _shape(draw: Draw) -> _Shape:
         rgb=draw.pick("data.rgb", (True, False)),
         flat=draw.chance("data.flat", 0.25),
     )
-
-
-def is_flat(draw: Draw) -> bool:
-    """Whether the pictures of the case are of one colour each."""
-    return _shape(draw).flat
 
 
 def planes(picture: Array) -> Array:

@@ -14,7 +14,7 @@ from tests.fuzz.draw import Array, Draw
 from tests.fuzz.judge import Answer, complaint_about_table
 from tests.fuzz.nets import make_net
 from tests.fuzz.oracle import TOLERANCE, Expected
-from tests.fuzz.pictures import Examples, is_flat, make_examples
+from tests.fuzz.pictures import Examples, make_examples
 from tests.fuzz.stored import make_stored
 
 
@@ -83,7 +83,7 @@ def _prepared(draw: Draw, examples: Examples) -> tuple[list[str], Array, bool, s
     size = draw.pick("pixels.size", ("none", "same", "other"), faults=("zero", "word"), plain=0.7)
     if size == "same" and is_picture:
         flags += ["--size", f"{pixels.shape[2]}x{pixels.shape[3]}"]
-    elif size == "other" and is_picture and is_flat(draw):
+    elif size == "other" and is_picture and examples.is_flat:
         flags += ["--size", "4x7"]
         pixels = np.broadcast_to(pixels[:, :, :1, :1], (*pixels.shape[:2], 4, 7))
     elif size in ("zero", "word"):
