@@ -11,13 +11,11 @@ from benchmarks._measure import arguments, interleaved, publish, row
 from hardsight.data import MemorySource
 from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._adapt_data import Pool, opened_target
-from hardsight.run._adapt_predict import seen_by
-from hardsight.run._device import chosen_precision, forward_context
-from hardsight.run._train_config import DataConfig
-from hardsight.run._train_images import Pixels
-from hardsight.run._train_setup import opened_sources
 from hardsight.run.adapt import AdaptConfig
+from hardsight.run.adapt._data import Pool, opened_target
+from hardsight.run.adapt._predict import seen_by
+from hardsight.run.loop import chosen_precision, forward_context
+from hardsight.run.train import DataConfig, Pixels, opened_sources
 
 _BATCH = 256
 

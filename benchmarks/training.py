@@ -13,8 +13,8 @@ import torch
 
 import hardsight as hs
 from benchmarks._measure import arguments, publish, row
-from hardsight.run._train_batches import TrainBatches as Batches
-from hardsight.run._train_images import Draws, TrainBatch
+from hardsight.run.train import Draws, TrainBatch
+from hardsight.run.train import TrainBatches as Batches
 
 
 class _Synthetic(Batches):

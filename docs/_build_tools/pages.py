@@ -14,8 +14,8 @@ from typing import Any
 
 from hardsight.config import config_from
 from hardsight.experiments import EXPERIMENTS
-from hardsight.experiments._result import PAGE, RESULT, plain
-from hardsight.experiments._run import command_of
+from hardsight.experiments.lab._result import PAGE, RESULT, plain
+from hardsight.experiments.lab._run import command_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -1,1 +1,1 @@
-"""Loops over data: the only home of Lightning and Ray. Import its files singly."""
+"""Loops over data, a room per verb: the only home of Lightning and Ray. Import rooms singly."""

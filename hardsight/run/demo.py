@@ -25,8 +25,7 @@ from hardsight.data import (
 from hardsight.errors import OutputError
 from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
-from hardsight.run._pictures import pictures
-from hardsight.run._progress import progress
+from hardsight.run.loop import pictures, progress
 from hardsight.run.score import score
 from hardsight.table import HISTORIES, THUMBNAILS, RunFolder, ScoreTable
 from hardsight.tracking import HardnessTracker

@@ -88,7 +88,7 @@ def test_a_missing_recipe_is_named(tmp_path):
 
 
 def test_an_interrupt_says_how_to_continue(recipe, tmp_path, monkeypatch):
-    from hardsight.run._train_module import TrainModule
+    from hardsight.run.train.engine import TrainModule
 
     before = signal.getsignal(signal.SIGINT)
 
@@ -108,7 +108,7 @@ def test_an_interrupt_says_how_to_continue(recipe, tmp_path, monkeypatch):
 def test_the_command_that_continues_has_the_options_of_the_one_interrupted(
     recipe, tmp_path, monkeypatch
 ):
-    from hardsight.run._train_module import TrainModule
+    from hardsight.run.train.engine import TrainModule
 
     def interrupted(self, batch, batch_idx):
         raise KeyboardInterrupt

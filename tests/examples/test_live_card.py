@@ -6,8 +6,7 @@ import runpy
 from pathlib import Path
 
 from hardsight.config import config_from
-from hardsight.run._train_config import TrainConfig
-from hardsight.run._train_losses import TotalLoss
+from hardsight.run.train import TotalLoss, TrainConfig
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "live_card.py"
 

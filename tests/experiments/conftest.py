@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from hardsight._plots import panels
 from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
-from hardsight.experiments._registry import EXPERIMENTS
+from hardsight.experiments.lab import EXPERIMENTS
+from hardsight.report.figures import panels
 
 
 @dataclass(frozen=True)

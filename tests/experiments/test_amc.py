@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from hardsight.experiments import Lab, Outputs, run_experiment
-from hardsight.experiments._amc_fig7 import _is_best
-from hardsight.experiments._amc_fig7 import _Scores as Fig7Scores
-from hardsight.experiments._amc_figs import Setting as FigsSetting
-from hardsight.experiments._amc_figs import _claims as figs_claims
-from hardsight.experiments._amc_figs import _feature_measures
-from hardsight.experiments._amc_recipes import Variant, amc, euclid, trained, variants
-from hardsight.experiments._amc_table1 import _claims, _Scores, _table
-from hardsight.experiments._compare import compared, corrected, verdict
+from hardsight.experiments.amc._fig7 import _is_best
+from hardsight.experiments.amc._fig7 import _Scores as Fig7Scores
+from hardsight.experiments.amc._figs import Setting as FigsSetting
+from hardsight.experiments.amc._figs import _claims as figs_claims
+from hardsight.experiments.amc._figs import _feature_measures
+from hardsight.experiments.amc._recipes import Variant, amc, euclid, trained, variants
+from hardsight.experiments.amc._table1 import _claims, _Scores, _table
+from hardsight.experiments.lab import compared, corrected, verdict
 
 
 def scores(validation, test):

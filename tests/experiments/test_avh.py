@@ -10,14 +10,14 @@ import torch
 
 from hardsight.data import MemorySource, human_frequency, open_source
 from hardsight.data import decoded as in_memory
-from hardsight.experiments import _avh_geometry as geometry
-from hardsight.experiments import _avh_geometry_measures as measures
 from hardsight.experiments import run_experiment
-from hardsight.experiments._avh_degradation import degradation_claim
-from hardsight.experiments._avh_dynamics_claims import dynamics_claims, relative_gap
-from hardsight.experiments._avh_human_claims import _weaker_where_easy, human_claims
-from hardsight.experiments._avh_human_draw import class_groups, group_frequency
-from hardsight.experiments._avh_models import degraded, with_simulated_annotators
+from hardsight.experiments.avh import _geometry as geometry
+from hardsight.experiments.avh import _geometry_measures as measures
+from hardsight.experiments.avh._degradation import degradation_claim
+from hardsight.experiments.avh._dynamics_claims import dynamics_claims, relative_gap
+from hardsight.experiments.avh._human_claims import _weaker_where_easy, human_claims
+from hardsight.experiments.avh._human_draw import class_groups, group_frequency
+from hardsight.experiments.avh._models import degraded, with_simulated_annotators
 from hardsight.run.study import (
     Histories,
     degradation_study,

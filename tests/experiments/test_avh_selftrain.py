@@ -10,7 +10,7 @@ import pytest
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
 from hardsight.experiments import run_experiment
-from hardsight.experiments._avh_selftrain import (
+from hardsight.experiments.avh._selftrain import (
     Setting,
     _claims,
     _domains,

@@ -7,8 +7,8 @@ import torch
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
 from hardsight.experiments import Lab, Outputs
-from hardsight.experiments import _avh_table5 as table5
-from hardsight.experiments._avh_table5 import Setting, angular_accuracy
+from hardsight.experiments.avh import _table5 as table5
+from hardsight.experiments.avh._table5 import Setting, angular_accuracy
 
 
 def found(plain, angular):

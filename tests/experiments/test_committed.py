@@ -12,8 +12,8 @@ import pytest
 
 from hardsight.errors import ConfigError
 from hardsight.experiments import EXPERIMENTS
-from hardsight.experiments._result import plain
-from hardsight.experiments._run import _setting
+from hardsight.experiments.lab._result import plain
+from hardsight.experiments.lab._run import _setting
 
 RESULTS = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(file.parent for file in RESULTS.glob("*/result.json"))

@@ -14,16 +14,16 @@ from scipy import stats
 from hardsight.data import MemorySource
 from hardsight.errors import NonFiniteError
 from hardsight.experiments import EXPERIMENTS, Lab, Outputs, run_experiment
-from hardsight.experiments import _el_combine as combine
-from hardsight.experiments import _el_fig5 as fig5
-from hardsight.experiments import _el_fig6 as fig6
-from hardsight.experiments import _el_fig7 as fig7
-from hardsight.experiments import _el_table1 as table1
-from hardsight.experiments import _el_table2 as table2
-from hardsight.experiments import _el_table3 as table3
-from hardsight.experiments import _el_table4 as table4
-from hardsight.experiments import _el_table5 as table5
-from hardsight.experiments._el_recipes import (
+from hardsight.experiments.el import _combine as combine
+from hardsight.experiments.el import _fig5 as fig5
+from hardsight.experiments.el import _fig6 as fig6
+from hardsight.experiments.el import _fig7 as fig7
+from hardsight.experiments.el import _table1 as table1
+from hardsight.experiments.el import _table2 as table2
+from hardsight.experiments.el import _table3 as table3
+from hardsight.experiments.el import _table4 as table4
+from hardsight.experiments.el import _table5 as table5
+from hardsight.experiments.el._recipes import (
     EXACT,
     Fitted,
     Recipe,
@@ -32,7 +32,7 @@ from hardsight.experiments._el_recipes import (
     fitted,
     loss_name,
 )
-from hardsight.experiments._el_seeds import best_of, claim_of, compared, lost_note, spread_of
+from hardsight.experiments.el._seeds import best_of, claim_of, compared, lost_note, spread_of
 from hardsight.run.train import TrainResult
 
 FIRST, SECOND = [91.2, 92.0, 91.7], [90.1, 91.1, 90.4]
@@ -286,7 +286,7 @@ def test_the_long_tail_of_the_table_is_the_one_that_is_trained_on(lab, monkeypat
     setting = replace(EXPERIMENTS["el-table3"].scales["smoke"], tail_epochs=1, seeds=(0,))
     task = Task.named("builtin:digits/small_cnn")
     seen = []
-    from hardsight.run._train_module import TrainModule
+    from hardsight.run.train.engine import TrainModule
 
     original = TrainModule.training_step
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ import torch
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, MissingExtraError
 from hardsight.experiments import run_experiment
-from hardsight.experiments._label_errors import (
+from hardsight.experiments.labels._errors import (
     Setting,
     _held_out_probs,
     area,
@@ -20,7 +20,7 @@ from hardsight.experiments._label_errors import (
     label_errors,
     partners,
 )
-from hardsight.experiments._label_errors_findings import Findings, Trial, claims, comparisons
+from hardsight.experiments.labels._findings import Findings, Trial, claims, comparisons
 from hardsight.stats import auroc
 
 PEER = "cleanlab self-confidence"

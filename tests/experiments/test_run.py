@@ -16,8 +16,8 @@ from hardsight.cli import main
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
 from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
-from hardsight.experiments._registry import SCALES
-from hardsight.experiments._result import Result, plain, write_result
+from hardsight.experiments.lab._registry import SCALES
+from hardsight.experiments.lab._result import Result, plain, write_result
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def test_a_recipe_is_locked_while_it_is_trained(tmp_path, monkeypatch):
             FileLock(f"{out}.lock").acquire(timeout=0)
         return SimpleNamespace(folder=out, history=[{"seconds": 2.0}, {"seconds": 1.0}])
 
-    monkeypatch.setattr("hardsight.experiments._lab.train", trained)
+    monkeypatch.setattr("hardsight.experiments.lab._lab.train", trained)
     here = lab(tmp_path)
     for _ in range(2):  # the second one is found, and its time counts once
         done = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)

@@ -11,15 +11,15 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.heads import find_head
-from hardsight.run._random import random_states_kept
-from hardsight.run._train_head import reset_head
+from hardsight.run.loop import random_states_kept
+from hardsight.run.train._head import reset_head
 
 # a fresh interpreter, seeded by its user, where nothing has used CUDA yet
 FRESH = """
 import sys, torch
 import hardsight as hs
-from hardsight.run._models import loaded_model
-from hardsight.run._random import random_states_kept
+from hardsight.run.loop._models import loaded_model
+from hardsight.run.loop._random import random_states_kept
 
 torch.manual_seed(3)
 what = sys.argv[1]

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hardsight"
-SUBPACKAGES = sorted(file.parent for file in PACKAGE.glob("*/__init__.py"))
-REGISTERING = [folder for folder in SUBPACKAGES if folder.name in ("scores", "losses")]
+SUBPACKAGES = sorted(file.parent for file in PACKAGE.glob("*/**/__init__.py"))
+REGISTERING = [
+    folder
+    for folder in SUBPACKAGES
+    if folder.relative_to(PACKAGE).as_posix() in ("scores", "losses")
+]
 DECORATORS = ("score", "loss")
 EXPORT = re.compile(r"from (hardsight(?:\.\w+)*) import (\w+) as (\w+)")
+
+
+def place(folder):
+    return folder.relative_to(PACKAGE).as_posix()
 
 
 def exports(text):
@@ -50,7 +58,7 @@ def sources(folder):
     }
 
 
-@pytest.mark.parametrize("folder", REGISTERING, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", REGISTERING, ids=place)
 def test_every_registered_function_has_its_export_line(folder):
     files = sources(folder)
     assert any(registered_names(source) for source in files.values())
@@ -69,18 +77,14 @@ def test_a_forgotten_export_line_is_found():
     assert missing_exports(files, line) == {"hardsight.losses._avh.avh_loss"}
 
 
-@pytest.mark.parametrize("folder", SUBPACKAGES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", SUBPACKAGES, ids=place)
 def test_files_of_a_subpackage_are_private(folder):
     public = {file.name for file in folder.glob("*.py") if not file.name.startswith("_")}
-    if folder.name == "run":  # its files are imported singly
-        assert "score.py" in public
-    elif folder.name == "experiments":  # one file per table or figure, found by name
-        assert all(name.islower() for name in public)
-    else:
-        assert public == set()
+    singly = {"demo.py", "doctor.py"} if folder == PACKAGE / "run" else set()
+    assert public == singly
 
 
-@pytest.mark.parametrize("folder", SUBPACKAGES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", SUBPACKAGES, ids=place)
 def test_an_init_is_a_list_of_exports_and_nothing_else(folder):
     tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
     docstring, *lines = tree.body

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
-    0: {"errors", "registry", "table", "_checks", "_optional", "_plots"}
+    0: {"errors", "registry", "table", "_checks", "_optional"}
     | {"gallery", "preprocessing", "config"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
@@ -19,87 +19,149 @@ LAYERS = {
     7: {"cli"},
     8: {"__main__"},
 }
+# the second level: rooms of a part that has them, by the same rule
+ROOMS = {
+    "run": {
+        0: {"loop"},
+        1: {"score", "train"},
+        2: {"adapt", "study", "evaluate"},
+        3: {"demo", "doctor"},
+    },
+    "report": {0: {"page"}, 1: {"figures"}, 2: {"table", "card", "study", "adaptation"}},
+    "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
+}
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
+LAYER_OF |= {
+    f"{part}.{room}": layer
+    for part, layers in ROOMS.items()
+    for layer, rooms in layers.items()
+    for room in rooms
+}
 
 
-def parts_imported(source):
-    """Parts of hardsight (``scores``, ``table``, ...) that a file imports; '.' if relative."""
-    parts = set()
+def modules_imported(source):
+    """Modules of hardsight that a file imports, without the leading name; '.' if relative."""
+    modules = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             if node.level:
-                parts.add(".")
+                modules.add(".")
             elif node.module == "hardsight":
-                parts |= {alias.name for alias in node.names if alias.name != "__version__"}
+                modules |= {alias.name for alias in node.names if alias.name != "__version__"}
             elif (node.module or "").startswith("hardsight."):
-                parts.add(node.module.split(".")[1])
+                modules.add(node.module.removeprefix("hardsight."))
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.startswith("hardsight."):
-                    parts.add(alias.name.split(".")[1])
-    return parts
+                    modules.add(alias.name.removeprefix("hardsight."))
+    return modules
 
 
-def violations(part, source):
-    """What a file of ``part`` may not import."""
-    if part not in LAYER_OF:
-        return [f"{part} is in no layer: add it to the table here and in the style guide"]
-    found = []
-    for other in sorted(parts_imported(source) - {part}):
+def room_of(module):
+    """``run.score`` of ``run.score._rows``; the part alone for a part without rooms."""
+    part, _, rest = module.partition(".")
+    room = rest.split(".")[0]
+    return f"{part}.{room}" if part in ROOMS and room else part
+
+
+def violations(module, source):
+    """What the file of a module may not import."""
+    room = room_of(module)
+    if room not in LAYER_OF:
+        return [f"{room} is in no layer: add it to the tables here and in CONTRIBUTING"]
+    complaints = []
+    for other in sorted(modules_imported(source)):
         if other == ".":
-            found.append("relative import")
-        elif other not in LAYER_OF:
-            found.append(f"{other} is in no layer")
-        elif LAYER_OF[other] > LAYER_OF[part]:
-            found.append(f"{part} (layer {LAYER_OF[part]}) imports {other} above it")
-        elif LAYER_OF[other] == LAYER_OF[part] and LAYER_OF[part] > 0:
-            found.append(f"{part} imports its neighbour {other}")
-    return found
+            complaints.append("relative import")
+            continue
+        complaints += _part_violations(room, other)
+        if _is_private(other) and room_of(other) != room and other.split(".")[0] in ROOMS:
+            complaints.append(f"{room} imports {other}, which is private to its room")
+    return complaints
 
 
-def part_of(file):
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def _part_violations(room, other):
+    part, other_part = room.split(".")[0], other.split(".")[0]
+    mine, theirs = room, room_of(other)
+    if part != other_part:
+        mine, theirs = part, other_part
+    elif part not in ROOMS or "." not in theirs:
+        return []
+    if theirs not in LAYER_OF:
+        return [f"{theirs} is in no layer"]
+    if LAYER_OF[theirs] > LAYER_OF[mine]:
+        return [f"{mine} (layer {LAYER_OF[mine]}) imports {theirs} above it"]
+    # the foundation is the one line whose parts build on each other
+    if mine != theirs and LAYER_OF[theirs] == LAYER_OF[mine] and (part in ROOMS or LAYER_OF[mine]):
+        return [f"{mine} imports its neighbour {theirs}"]
+    return []
 
 
-# the root loads its subpackages on first use; test_imports.py watches that it stays cheap
-FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
+def _is_private(module):
+    return any(name.startswith("_") for name in module.split("."))
+
+
+def module_of(file):
+    names = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+# the root loads its subpackages on first use; test_imports.py watches that it stays cheap. The
+# list of a part with rooms names what its rooms offer.
+FILES = [
+    file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if file != PACKAGE / "__init__.py" and module_of(file) not in ROOMS
+]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
 def test_a_file_imports_only_from_layers_below(file):
-    assert violations(part_of(file), file.read_text(encoding="utf-8")) == []
+    assert violations(module_of(file), file.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
-    ("part", "source", "complaint"),
+    ("module", "source", "complaint"),
     [
         ("scores", "from hardsight.report import write_report", "scores .* imports report above"),
         ("scores", "import hardsight.run.score", "scores .* imports run above"),
         ("scores", "from hardsight import cli", "scores .* imports cli above"),
         ("table", "def f():\n    from hardsight.geometry import widen", "table .* geometry above"),
         ("heads", "from hardsight.data import open_source", "heads imports its neighbour data"),
-        ("run", "from hardsight.report import write_report", "run imports its neighbour report"),
+        (
+            "run.score._run",
+            "from hardsight.report import write_report",
+            "run imports its neighbour report",
+        ),
         ("scores", "from . import _avh", "relative import"),
         ("scores", "from ..table import read_table", "relative import"),
         ("utils", "import os", "utils is in no layer"),
+        ("run.helpers._x", "import os", "run.helpers is in no layer"),
         ("scores", "from hardsight.helpers import x", "helpers is in no layer"),
+        ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
+        ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
+        ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
+        ("experiments.el._fig5", "from hardsight.run.loop._seeds import x", "private to its room"),
+        ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
     ],
 )
-def test_a_planted_violation_is_found(part, source, complaint):
-    (found,) = violations(part, source)
+def test_a_planted_violation_is_found(module, source, complaint):
+    (found,) = violations(module, source)
     with pytest.raises(AssertionError, match=complaint):
         raise AssertionError(found)
 
 
 @pytest.mark.parametrize(
-    ("part", "source"),
+    ("module", "source"),
     [
-        ("scores", "from hardsight.geometry import widen"),
-        ("scores", "from hardsight.scores._tiles import Scratch"),
+        ("scores._avh", "from hardsight.geometry import widen"),
+        ("scores._avh", "from hardsight.scores._tiles import Scratch"),
         ("table", "from hardsight.registry import SCORES"),
-        ("run", "import hardsight\nfrom hardsight import __version__"),
-        ("cli", "from hardsight.run.score import score"),
+        ("run.score._score", "import hardsight\nfrom hardsight import __version__"),
+        ("run.score._score", "from hardsight.run.score._rows import rows"),
+        ("run.adapt._adapt", "from hardsight.run.train.engine import TrainModule"),
+        ("cli._score", "from hardsight.run.score import score"),
     ],
 )
-def test_what_is_allowed_is_not_complained_about(part, source):
-    assert violations(part, source) == []
+def test_what_is_allowed_is_not_complained_about(module, source):
+    assert violations(module, source) == []

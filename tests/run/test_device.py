@@ -1,7 +1,7 @@
 import pytest
 
 from hardsight.errors import OptionError
-from hardsight.run._device import chosen_device
+from hardsight.run.loop import chosen_device
 
 
 @pytest.mark.parametrize("name", ["meta", "hpu", "xla", "warp", ""])

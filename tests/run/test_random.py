@@ -8,11 +8,10 @@ from lightning.pytorch.utilities import seed
 from torch import nn
 
 import hardsight as hs
-from hardsight.experiments._avh_geometry_measures import GeometrySetting, sphere
+from hardsight.experiments.avh._geometry_measures import GeometrySetting, sphere
 from hardsight.heads import find_head
-from hardsight.run._models import loaded_model
-from hardsight.run._random import random_states_kept, seeded
-from hardsight.run._train_head import reset_head
+from hardsight.run.loop import loaded_model, random_states_kept, seeded
+from hardsight.run.train._head import reset_head
 
 
 class TwoGpus:

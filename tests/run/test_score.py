@@ -474,7 +474,7 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
 
 def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeypatch):
-    from hardsight.run import _pictures
+    from hardsight.run.loop import _pictures as _pictures
 
     def broken(content):
         raise TypeError("a bug")

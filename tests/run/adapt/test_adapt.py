@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 import hardsight as hs
 from hardsight.models import load_model
-from hardsight.run._adapt_examples import _strongest
-from hardsight.run._adapt_predict import Seen
 from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig
+from hardsight.run.adapt._examples import _strongest
+from hardsight.run.adapt._predict import Seen
 from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
@@ -169,7 +169,7 @@ def test_scrambled_target_labels_change_nothing_but_the_evaluation(
 
 def test_the_scramble_test_can_fail(net, source, target, settings, tmp_path, monkeypatch):
     """Were labels of the target not hidden, its first examples would be trained on as they are."""
-    from hardsight.run import _adapt_rounds
+    from hardsight.run.adapt import _rounds as _adapt_rounds
 
     plain = _adapt_rounds.selected_by
 

@@ -20,9 +20,9 @@ from hardsight.errors import (
     ProbabilityError,
     UnknownNameError,
 )
-from hardsight.run._adapt_predict import Seen, seen_by
-from hardsight.run._adapt_select import selected_by
 from hardsight.run.adapt import AdaptConfig
+from hardsight.run.adapt._predict import Seen, seen_by
+from hardsight.run.adapt._select import selected_by
 
 
 def settings_of(**given):
@@ -249,7 +249,7 @@ def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
 
     options = {**settings, "rounds": 1, "pretrain": 1}
     with monkeypatch.context() as patch:
-        patch.setattr("hardsight.run._adapt_rounds.save_file", full)
+        patch.setattr("hardsight.run.adapt._rounds.save_file", full)
         with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
             hs.adapt(net, source, target, out=tmp_path / "run", **options)
     done = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **options)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hardsight.run._adapt_labels import RoundLabels
-from hardsight.run._adapt_module import adaptation_loss
+from hardsight.run.adapt._labels import RoundLabels
+from hardsight.run.adapt._module import adaptation_loss
 
 # two classes at odds 3 : 1, so p = (.75, .25)
 LOGITS = torch.tensor([[math.log(3.0), 0.0]] * 3, dtype=torch.float64)
@@ -69,11 +69,10 @@ def _epochs(batches, count):
 
 
 def test_a_batch_carries_the_rounds_labels_and_soft_labels(source, target):
-    from hardsight.run._adapt_config import AdaptConfig
-    from hardsight.run._adapt_data import Pool, opened_target
-    from hardsight.run._adapt_labels import AdaptBatches
-    from hardsight.run._train_config import DataConfig
-    from hardsight.run._train_setup import opened_sources
+    from hardsight.run.adapt import AdaptConfig
+    from hardsight.run.adapt._data import Pool, opened_target
+    from hardsight.run.adapt._labels import AdaptBatches
+    from hardsight.run.train import DataConfig, opened_sources
 
     config = AdaptConfig.load(None, (), model="m", source="s", target="t", out="o", batch_size=7)
     sources = opened_sources(DataConfig("s", validation=0.0), source, seed=0)

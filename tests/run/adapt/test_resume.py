@@ -19,7 +19,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import RunExistsError, RunMismatchError
 from hardsight.models import load_model
-from hardsight.run import _adapt_rounds
+from hardsight.run.adapt import _rounds as _adapt_rounds
 
 
 class Died(BaseException):

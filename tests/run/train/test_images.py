@@ -10,10 +10,9 @@ from PIL import Image
 from hardsight.data import MemorySource, batches, open_source
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run import _train_images as train_images
-from hardsight.run._train_batches import EvaluationBatches, ResidentBatches, StreamedBatches
-from hardsight.run._train_config import AugmentConfig
-from hardsight.run._train_images import (
+from hardsight.run.train import AugmentConfig, EvaluationBatches, ResidentBatches, StreamedBatches
+from hardsight.run.train import _images as train_images
+from hardsight.run.train._images import (
     Decoded,
     Draws,
     Pixels,
@@ -24,7 +23,7 @@ from hardsight.run._train_images import (
     loaded,
     padded,
 )
-from hardsight.run._train_setup import _counted, _statistics, _summed
+from hardsight.run.train._setup import _counted, _statistics, _summed
 
 CPU = torch.device("cpu")
 HOW = Preprocessing(mean=(0.3,), std=(0.2,), channels=1)

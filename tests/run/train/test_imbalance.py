@@ -11,10 +11,10 @@ import hardsight as hs
 from hardsight.errors import HeadError
 from hardsight.heads import Head, find_head
 from hardsight.models import SmallCNN
-from hardsight.run._train_config import AugmentConfig
-from hardsight.run._train_head import frozen_body, reset_head
-from hardsight.run._train_images import Draws, class_balanced_rows
-from hardsight.run._train_module import TrainModule
+from hardsight.run.train import AugmentConfig
+from hardsight.run.train._head import frozen_body, reset_head
+from hardsight.run.train._images import Draws, class_balanced_rows
+from hardsight.run.train.engine import TrainModule
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from hardsight.errors import ConfigError, HeadError
-from hardsight.run._train_config import LossConfig
-from hardsight.run._train_losses import Term, TotalLoss, balancing_weights, linear_layer
+from hardsight.run.train import LossConfig
+from hardsight.run.train._losses import Term, TotalLoss, balancing_weights, linear_layer
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
 LABELS = torch.tensor([0, 2])

@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from hardsight.run._train_config import OptimizerConfig, ScheduleConfig
-from hardsight.run._train_optim import optimizer_of, scheduler_of
+from hardsight.run.train import OptimizerConfig, ScheduleConfig, optimizer_of, scheduler_of
 
 
 def rates(config, *, epochs=10, steps=4, optimizer=None):

@@ -33,9 +33,9 @@ from hardsight.errors import (
     RunMismatchError,
 )
 from hardsight.models import SmallCNN, load_model
-from hardsight.run import _train_records
-from hardsight.run._train_setup import split_rows
 from hardsight.run.evaluate import evaluation_card
+from hardsight.run.train._setup import split_rows
+from hardsight.run.train.engine import _records as _train_records
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads change the rounding
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -121,7 +121,7 @@ def test_without_validation_the_last_epoch_is_selected(images, net, tmp_path):
 
 def test_validation_examples_are_never_trained_on(images, net, tmp_path, monkeypatch):
     seen = {"train": set(), "validation": set()}
-    from hardsight.run._train_module import TrainModule
+    from hardsight.run.train.engine import TrainModule
 
     for part, name in (("train", "training_step"), ("validation", "validation_step")):
         original = getattr(TrainModule, name)
@@ -801,7 +801,7 @@ def test_a_disk_that_is_full_for_weights_or_metrics_is_named(
             raise SafetensorError("Error while serializing: I/O error: No space left on device")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"hardsight.run._train_records.{where}", full)
+    monkeypatch.setattr(f"hardsight.run.train.engine._records.{where}", full)
     with pytest.raises(hs.errors.OutputError, match=r"cannot write .*No space left .* --resume"):
         hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
 

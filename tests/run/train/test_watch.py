@@ -9,7 +9,7 @@ import torch
 
 import hardsight as hs
 from hardsight.errors import ConfigError, DataError, OptionError, RunMismatchError
-from hardsight.run import _train_records
+from hardsight.run.train.engine import _records as _train_records
 from hardsight.tracking import HardnessTracker
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}

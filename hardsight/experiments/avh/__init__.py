@@ -1,0 +1,8 @@
+"""Tables and figures of Angular Visual Hardness."""
+
+from hardsight.experiments.avh._degradation import avh_degradation as avh_degradation
+from hardsight.experiments.avh._dynamics import avh_dynamics as avh_dynamics
+from hardsight.experiments.avh._geometry import avh_geometry as avh_geometry
+from hardsight.experiments.avh._human import avh_human as avh_human
+from hardsight.experiments.avh._selftrain import avh_selftrain as avh_selftrain
+from hardsight.experiments.avh._table5 import avh_table5 as avh_table5

@@ -1,0 +1,185 @@
+"""AVH, Appendix D.2: hardness against how much a picture was degraded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.experiments.avh._models import (
+    PAPER,
+    SMOKE,
+    ModelSetting,
+    Subjects,
+    levels_of,
+    say,
+    set_name,
+)
+from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.run.study import DegradationStudy, degradation_study
+from hardsight.run.train import TrainResult
+
+Studies = dict[str, dict[str, list[DegradationStudy]]]  # by kind, then by network
+
+_SCORES = {"avh": True, "confidence": False, "norm": False}  # higher is harder
+_TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖"}
+
+
+@experiment(
+    "avh-degradation",
+    title="Hardness of noisy and of faint pictures",
+    reproduces="Angular Visual Hardness, Figs. 17, 18",
+    scales={"smoke": SMOKE, "paper": PAPER},
+)
+def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
+    """Scores the same pictures at the paper's levels of uniform noise and of contrast.
+
+    The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
+    pictures {degraded} test pictures of {dataset}. Each picture is its own control: beside the
+    pooled Spearman coefficient of level and score stands the one within a picture, averaged over
+    pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.
+    """
+    subjects = Subjects(lab, setting)
+    studies: Studies = {"noise": {}, "contrast": {}}
+    for model in setting.models:
+        for seed in setting.seeds:
+            done = subjects.run(model, seed)
+            for kind, by_model in studies.items():
+                by_model.setdefault(model, []).append(_study(subjects, done, kind))
+    return Result(
+        tables=[
+            *(_level_table(studies[kind], kind) for kind in studies),
+            *(_coefficient_table(studies[kind], kind) for kind in studies),
+        ],
+        claims=[degradation_claim(studies[kind], kind) for kind in studies],
+        figures=[_figure(lab, studies[kind], kind) for kind in studies],
+        data={
+            kind: {
+                model: [
+                    {
+                        one.name: {"means": one.means, "stds": one.stds, "pooled": one.pooled,
+                                   "within": one.within and one.within.value}
+                        for one in study.scores
+                    }
+                    | {"accuracy": [one.value for one in study.accuracy]}
+                    for study in of_seeds
+                ]
+                for model, of_seeds in by_model.items()
+            }
+            for kind, by_model in studies.items()
+        },
+    )  # fmt: skip
+
+
+def _study(subjects: Subjects, done: TrainResult, kind: str) -> DegradationStudy:
+    """All levels of one kind, from what was recorded in the last epoch."""
+    clean = subjects.histories(done).measures
+    found = [{key: values[-1][subjects.rows] for key, values in clean.items()}]
+    for level in levels_of(kind)[1:]:
+        recorded = subjects.histories(done, set_name(kind, level)).measures
+        found.append({key: values[-1] for key, values in recorded.items()})
+
+    def stacked(key: str) -> NDArray[np.float64]:
+        return np.stack([one[key] for one in found])
+
+    return degradation_study(
+        levels_of(kind), {name: stacked(name) for name in _SCORES}, stacked("correct"), kind=kind,
+        higher_is_harder=_SCORES,
+    )  # fmt: skip
+
+
+def _harder_sign(kind: str) -> int:
+    """Which way the level goes as pictures get harder to see."""
+    return 1 if kind == "noise" else -1
+
+
+def degradation_claim(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Claim:
+    """AVH follows the level in every network and seed."""
+    sign = _harder_sign(kind)
+    found = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
+    within = [one.within for one in found if one.within is not None]
+    ends = [sign * (one.low if sign > 0 else one.high) > 0 for one in within]
+    rises = sum(
+        all(np.diff(study.score("avh").means) > 0)
+        for of_seeds in by_model.values()
+        for study in of_seeds
+    )
+    values = [one.value for one in within]
+    holds = None if not ends else (True if all(ends) else (False if not any(ends) else None))
+    more = "more noise" if kind == "noise" else "less contrast"
+    return Claim(
+        f"AVH is larger where a picture is harder to recognise: with {more}.",
+        f"Fig. {17 if kind == 'noise' else 18}",
+        f"Spearman of level and AVH within a picture {min(values):+.3f} to {max(values):+.3f}, its "
+        f"interval on the expected side in {sum(ends)} of {len(found)} runs; the mean rises at "
+        f"every level in {rises}"
+        if values
+        else "AVH does not vary",
+        holds,
+    )
+
+
+def _level_table(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Table:
+    rows: list[list[Cell]] = []
+    for model, of_seeds in by_model.items():
+        places = range(len(of_seeds[0].levels))
+        accuracy = [spread([study.accuracy[at].value for study in of_seeds]) for at in places]
+        rows.append([say(model), "accuracy", *accuracy])
+        for name, title in _TITLES.items():
+            means = [spread([study.score(name).means[at] for study in of_seeds]) for at in places]
+            rows.append([say(model), title, *means])
+    count = next(iter(by_model.values()))[0].n
+    return Table(
+        f"Means by level of {kind}",
+        ("network", "", *(f"{kind} {level:g}" for level in levels_of(kind))),
+        rows,
+        f"Mean ± standard deviation over seeds, of {count:,} pictures; the first level is the "
+        "picture itself.",
+    )
+
+
+def _coefficient_table(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Table:
+    rows: list[list[Cell]] = []
+    for model, of_seeds in by_model.items():
+        for name, title in _TITLES.items():
+            found = [study.score(name) for study in of_seeds]
+            within = [one.within.value for one in found if one.within is not None]
+            pooled = [one.pooled for one in found if not math.isnan(one.pooled)]
+            cells = [spread(values) if values else None for values in (pooled, within)]
+            rows.append([say(model), title, *cells])
+    return Table(
+        f"Spearman of score and level of {kind}",
+        ("network", "score", "pooled", "within a picture"),
+        rows,
+        "Mean ± standard deviation over seeds. "
+        + ("A hardness is positive." if kind == "noise" else "A hardness is negative."),
+    )
+
+
+def _figure(lab: Lab, by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Figure:
+    figure, axes = panels(1, len(by_model), width=3.4, height=2.9)
+    for axis, (model, of_seeds) in zip(axes, by_model.items(), strict=True):
+        levels = np.array(of_seeds[0].levels)
+        mean = np.mean([study.score("avh").means for study in of_seeds], axis=0)
+        std = np.mean([study.score("avh").stds for study in of_seeds], axis=0)
+        right = np.mean([[one.value for one in s.accuracy] for s in of_seeds], axis=0)
+        axis.plot(levels, mean, "o-", color=COLOURS[0], label="AVH, mean")
+        axis.fill_between(levels, mean - std, mean + std, color=COLOURS[0], alpha=0.15, lw=0,
+                          label="± standard deviation over pictures")  # fmt: skip
+        twin = axis.twinx()
+        twin.plot(levels, right, "s--", color=COLOURS[1], label="accuracy", ms=4)
+        twin.set(ylim=(0, 1), ylabel="accuracy" if axis is axes[-1] else "")
+        twin.grid(False)
+        axis.set(title=say(model), xlabel=f"{kind} level", ylabel="AVH")
+        if kind == "contrast":
+            axis.invert_xaxis()
+    legend(figure)
+    return lab.figure(
+        figure, kind,
+        caption=f"Fig. {17 if kind == 'noise' else 18}: AVH by level of {kind}, mean over pictures "
+        "and seeds; harder to see towards the right.",
+        alt=f"Curves of AVH and accuracy against the level of {kind}, one panel per network.",
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""What an experiment works with: data, trained models, their outputs, figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
+from hardsight.errors import DataError
+from hardsight.experiments.lab._result import Figure
+from hardsight.heads import capture, find_head
+from hardsight.report.figures import save
+from hardsight.run.loop import Advance, borrowed, chosen_device, progress
+from hardsight.run.train import Pixels, TrainResult, train
+
+_BATCH = 1024
+# by name, split and root; whoever forks processes can fill it first
+_DECODED: dict[tuple[str, str | None, str | None], MemorySource] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a model says of a dataset, float32 on the CPU.
+
+    Attributes:
+        embeddings: ``[N, D]``.
+        logits: ``[N, C]``.
+        labels: ``[N]``.
+        class_weights: ``[C, D]``.
+        bias: ``[C]``, or ``None``.
+    """
+
+    embeddings: Tensor
+    logits: Tensor
+    labels: Tensor
+    class_weights: Tensor
+    bias: Tensor | None
+
+    @property
+    def accuracy(self) -> float:
+        """Share of examples whose largest logit is the label's."""
+        return float((self.logits.argmax(dim=1) == self.labels).double().mean())
+
+
+class Lab:
+    """Data, models and figures of one experiment.
+
+    Args:
+        scale: ``smoke`` or ``paper``.
+        out: folder of the results.
+        runs: folder of trained models; a recipe that is found there is not trained again.
+        data_root: folder above those of named datasets.
+        device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+        show_progress: force progress on or off; by default it is shown on a terminal.
+        keep_outputs: write what models say of data beside them, for whoever asks again.
+    """
+
+    def __init__(
+        self,
+        *,
+        scale: str,
+        out: Path,
+        runs: Path,
+        data_root: str | None = None,
+        device: str = "auto",
+        show_progress: bool | None = None,
+        keep_outputs: bool = False,
+    ) -> None:
+        self.scale, self.out, self.runs, self.data_root = scale, out, runs, data_root
+        self.device = chosen_device(device)
+        self.show, self.keeps_outputs = show_progress, keep_outputs
+        self._console = Console(stderr=True, highlight=False)
+        self._seconds: dict[Path, float] = {}
+
+    def source(self, name: str, split: str | None, *, limit: int | None = None) -> MemorySource:
+        """A split of a dataset, decoded once per process.
+
+        Args:
+            name: as :func:`hardsight.data.open_source` takes it.
+            split: of the data.
+            limit: take so many examples, the same share of every class, always the same ones.
+
+        Raises:
+            MissingDataError: it is not there; the message says where to put it.
+        """
+        root = None if ":" in name or "/" in name else self.data_root
+        if (name, split, root) not in _DECODED:
+            opened = open_source(name, split=split, data_root=root)
+            if isinstance(opened, EmbeddingSource):
+                raise DataError(f"{name} holds embeddings; an experiment needs images")
+            self.step(f"reading {name}" + (f" ({split})" if split else ""))
+            _DECODED[name, split, root] = decoded(opened)
+        whole = _DECODED[name, split, root]
+        return whole if limit is None or limit >= len(whole) else whole.subset(_even(whole, limit))
+
+    def train(
+        self,
+        model: str | nn.Module | Mapping[str, Any],
+        source: MemorySource,
+        *,
+        seed: int,
+        **settings: Any,
+    ) -> TrainResult:
+        """Train by :func:`hardsight.train`, or find the finished run of the same recipe.
+
+        Args:
+            model: a name, or a table ``{"name": ..., "options": {...}}`` as in a recipe.
+            source: to train on; the validation share is taken from it.
+            seed: of the run.
+            settings: other keys of :class:`hardsight.run.train.TrainConfig`, and ``track_on``.
+        """
+        key = {
+            "model": model if isinstance(model, str | dict) else repr(model),
+            "data": source.fingerprint(),
+            "seed": seed,
+            **settings,
+        }
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=_identity).encode())
+        folder = self.runs / digest.hexdigest()[:16]
+        self.runs.mkdir(parents=True, exist_ok=True)
+        # experiments side by side share their models: one trains, the others wait and find it
+        with FileLock(f"{folder}.lock"):
+            result = train(
+                model, source, out=folder, seed=seed, device=str(self.device), resume=True,
+                show_progress=self.show, **settings,
+            )  # fmt: skip
+        self._seconds[folder] = sum(row.get("seconds", 0.0) for row in result.history)
+        return result
+
+    @property
+    def training_seconds(self) -> float:
+        """How long the models took that were asked for, also those that were found."""
+        return sum(self._seconds.values())
+
+    def outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
+        """Embeddings and logits of a trained model in eval mode, in float32."""
+        if not self.keeps_outputs:
+            return self._outputs(run, source)
+        file = run.folder / "outputs" / f"{source.fingerprint()[:16]}.safetensors"
+        with FileLock(f"{run.folder}.outputs.lock"):
+            if file.exists():
+                known = load_file(file)
+                return Outputs(bias=known.pop("bias", None), **known)
+            found = self._outputs(run, source)
+            file.parent.mkdir(exist_ok=True)
+            tensors = {name: value for name, value in vars(found).items() if value is not None}
+            part = file.with_suffix(".part")
+            save_file(tensors, part)
+            part.replace(file)
+        return found
+
+    def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
+        pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
+        images = torch.from_numpy(source.images)
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+        parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+        with borrowed(run.model, self.device), torch.inference_mode():
+            first = pixels.normalised(images[:2])
+            head = find_head(run.model, first)
+            with capture(run.model, head) as forward:
+                for some in images.split(_BATCH):
+                    for part, found in zip(parts, forward(pixels.normalised(some)), strict=True):
+                        part.append(found.float().cpu())
+        embeddings, logits = (torch.cat(part) for part in parts)
+        weights, bias = head.weight.detach().float().cpu().clone(), head.bias
+        return Outputs(
+            embeddings.clone(),
+            logits.clone(),
+            torch.from_numpy(source.labels.copy()),
+            weights,
+            None if bias is None else bias.detach().float().cpu().clone(),
+        )
+
+    def step(self, text: str) -> None:
+        """Tell a person what is being done."""
+        shown = self._console.is_terminal if self.show is None else self.show
+        if shown:
+            self._console.print(text, style="dim", markup=False)
+
+    def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:
+        """A progress bar over ``total`` units, on a terminal."""
+        return progress(what, total=total, show=self.show)
+
+    def figure(self, figure: Any, name: str, *, caption: str, alt: str) -> Figure:
+        """Keep a matplotlib figure as ``NAME.svg`` beside the result."""
+        save(figure, self.out / f"{name}.svg")
+        return Figure(f"{name}.svg", caption, alt)
+
+
+def _identity(value: Any) -> str:
+    """What a setting that is no plain value is known by: data by its fingerprint."""
+    return value.fingerprint() if isinstance(value, MemorySource) else str(value)
+
+
+def _even(source: MemorySource, limit: int) -> np.ndarray[Any, Any]:
+    """``limit`` positions with the class shares of the source, in its order."""
+    order = np.random.default_rng(0).permutation(len(source))
+    by_class = order[np.argsort(source.labels[order], kind="stable")]
+    return np.sort(by_class[np.linspace(0, len(source) - 1, limit).round().astype(int)])

@@ -1,0 +1,104 @@
+"""Every table and figure that can be made again, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+
+from hardsight.registry import Registry
+
+if TYPE_CHECKING:
+    from hardsight.experiments.lab._lab import Lab
+    from hardsight.experiments.lab._result import Result
+
+SCALES = ("smoke", "paper")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is known about one experiment.
+
+    Attributes:
+        name: the word on the command line, and the folder of its results.
+        title: one line.
+        reproduces: the paper with the number of its table or figure.
+        scales: settings by scale: ``smoke`` on a CPU in seconds, ``paper`` on a GPU. A setting is
+            a frozen dataclass; its fields are the keys that can be overridden.
+        function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
+            in it stands for what the setting has under that key, or as a property of that name.
+    """
+
+    name: str
+    title: str
+    reproduces: str
+    scales: Mapping[str, Any]
+    function: Callable[[Lab, Any], Result]
+
+    def about(self, setting: Any) -> str:
+        """The docstring of its function as one text, with the numbers of a setting.
+
+        Args:
+            setting: of one of the scales, or with keys overridden.
+        """
+        text = " ".join((self.function.__doc__ or "").split())
+        return text.format_map({key: _words(getattr(setting, key)) for key in _keys(text)})
+
+
+def _keys(text: str) -> list[str]:
+    return [key for _, key, _, _ in Formatter().parse(text) if key]
+
+
+# what a reader calls the data that settings name
+DATASETS = {
+    "builtin:digits": "the small digits",
+    "cifar10": "CIFAR-10",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "pacs": "PACS",
+    "svhn": "SVHN",
+}
+
+
+def _words(value: Any) -> str:
+    """A value of a setting within a sentence.
+
+    Example:
+        >>> _words((0.1, 10.0)), _words(60000), _words(None), _words("mnist"), _words(())
+        ('0.1, 10', '60,000', 'all', 'MNIST', 'none')
+    """
+    if isinstance(value, tuple):
+        return ", ".join(_words(one) for one in value) or "none"
+    if value is None:
+        return "all"
+    if isinstance(value, str):
+        return DATASETS.get(value, value)
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiment")
+
+# the studies of the AVH paper go by their plain names, too
+SHORT_NAMES = {
+    "human": "avh-human",
+    "dynamics": "avh-dynamics",
+    "geometry": "avh-geometry",
+    "degradation": "avh-degradation",
+}
+
+
+def experiment(
+    name: str, *, title: str, reproduces: str, scales: Mapping[str, Any]
+) -> Callable[[Callable[[Lab, Any], Result]], Callable[[Lab, Any], Result]]:
+    """Register the decorated function as an experiment; see :class:`Experiment`."""
+    assert set(scales) == set(SCALES), f"{name}: expected settings for {SCALES}"
+    assert all(is_dataclass(setting) and hasattr(setting, "seeds") for setting in scales.values())
+
+    def register(function: Callable[[Lab, Any], Result]) -> Callable[[Lab, Any], Result]:
+        for key in _keys(function.__doc__ or ""):
+            assert hasattr(scales["paper"], key), f"{name}: the setting has no {key!r}"
+        EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function))
+        return function
+
+    return register

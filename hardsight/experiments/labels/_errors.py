@@ -1,0 +1,262 @@
+"""Who finds planted label errors: every score, every summary of the dynamics, and cleanlab."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from hardsight._optional import require
+from hardsight.data import MemorySource, with_label_errors
+from hardsight.errors import ConfigError
+from hardsight.experiments.lab import DATASETS, Lab, Outputs, Result, experiment
+from hardsight.experiments.labels._findings import Trial, result_of
+from hardsight.registry import SCORES, SUMMARIES
+from hardsight.stats import precision_at_k
+
+if TYPE_CHECKING:
+    from hardsight.run.train import TrainResult
+
+Values = NDArray[np.float64]
+KINDS = ("symmetric", "pairs")
+# Classes that look alike, for noise that depends on the class; both ways, every class once.
+_ALIKE = {
+    "digits": ((0, 2), (1, 7), (3, 8), (4, 9), (5, 6)),
+    # airplane - ship, automobile - truck, bird - frog, cat - dog, deer - horse
+    "cifar10": ((0, 8), (1, 9), (2, 6), (3, 5), (4, 7)),
+}
+_PAIRS = {"mnist": _ALIKE["digits"], "builtin:digits": _ALIKE["digits"], **_ALIKE}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Keys of the experiment.
+
+    Attributes:
+        datasets: to plant errors in.
+        epochs: of training, one per dataset; a multiple of ``folds - 1``.
+        shares: of the labels that are made wrong.
+        kinds: of noise, ``symmetric`` or ``pairs``.
+        folds: of the cross-validation that gives cleanlab its probabilities.
+        model: to train.
+        batch_size: of training.
+        lr: largest learning rate.
+        limit: take so many training examples; all by default.
+        seeds: of the errors, the weights and the order.
+    """
+
+    datasets: tuple[str, ...] = ("mnist", "cifar10")
+    epochs: tuple[int, ...] = (6, 10)
+    shares: tuple[float, ...] = (0.05, 0.2, 0.4)
+    kinds: tuple[str, ...] = KINDS
+    folds: int = 3
+    model: str = "small_cnn"
+    batch_size: int = 1024
+    lr: float = 0.01
+    limit: int | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def plan(self) -> str:
+        """What is trained for how long, in words."""
+        rows = zip(self.datasets, self.epochs, strict=True)
+        return ", ".join(f"{epochs} epochs on {DATASETS.get(name, name)}" for name, epochs in rows)
+
+    def __post_init__(self) -> None:
+        if len(self.epochs) != len(self.datasets):
+            raise ConfigError(
+                f"expected one number of epochs per dataset, got {len(self.epochs)} for "
+                f"{', '.join(self.datasets)}"
+            )
+        if self.folds < 2 or any(epochs % (self.folds - 1) for epochs in self.epochs):
+            raise ConfigError(
+                f"expected at least 2 folds and epochs that are a multiple of folds - 1, so that "
+                f"both sides train equally long; got {self.folds} folds and epochs {self.epochs}"
+            )
+        if not set(self.kinds) <= set(KINDS):
+            raise ConfigError(f"expected kinds among {', '.join(KINDS)}, got {self.kinds}")
+
+
+@experiment(
+    "label-errors",
+    title="Finding planted label errors: suspicion against every score and cleanlab",
+    reproduces="no paper; after AUM (Pleiss et al. 2020) and confident learning "
+    "(Northcutt et al. 2021)",
+    scales={
+        "smoke": Setting(
+            datasets=("builtin:digits",), epochs=(4,), shares=(0.2,), folds=2, batch_size=32,
+            lr=0.005, limit=320, seeds=(0, 1),
+        ),
+        "paper": Setting(),
+    },
+)  # fmt: skip
+def label_errors(lab: Lab, setting: Setting) -> Result:
+    """Finds wrong labels that were planted in training data.
+
+    Labels are made wrong at random (symmetric noise), or swapped between classes that look alike
+    (pairs: noise that depends on the class). One network is trained on the noisy labels while its
+    dynamics are recorded; every score of the final network on its own training data and every
+    summary of the dynamics then ranks the examples. cleanlab ranks them by out-of-sample
+    probabilities from cross-validation with the same network, whose folds together see as many
+    training examples as the one tracked run. A method is as good as its area under the ROC curve
+    and its precision among as many examples as there are errors. The definition of suspicion was
+    chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
+    {limit} training images. The paper scale is short on purpose, too few epochs to memorise wrong
+    labels, which is where scores at the end are at their best.
+    """
+    _cleanlab()  # fail before an hour of training, not after it
+    trials: list[Trial] = []
+    runs = [
+        (name, epochs, kind, share, seed)
+        for name, epochs in zip(setting.datasets, setting.epochs, strict=True)
+        for kind in setting.kinds
+        for share in setting.shares
+        for seed in setting.seeds
+    ]
+    with lab.progress("noisy training sets", len(runs)) as advance:
+        for name, epochs, kind, share, seed in runs:
+            lab.step(f"{name}: {kind} noise of {share:.0%}, seed {seed}")
+            trials.append(_trial(lab, setting, name, epochs, kind, share, seed))
+            advance(1)
+    return result_of(lab, trials)
+
+
+def _trial(
+    lab: Lab, setting: Setting, name: str, epochs: int, kind: str, share: float, seed: int
+) -> Trial:
+    source = lab.source(name, "train", limit=setting.limit)
+    labels, wrong = with_label_errors(
+        source.labels,
+        num_classes=len(source.classes),
+        share=share,
+        seed=seed,
+        towards=None if kind == "symmetric" else partners(name, len(source.classes)),
+    )
+    noisy = source.relabelled(labels)
+    run = _trained(lab, setting, noisy, epochs=epochs, seed=seed, track=True)
+    assert run.dynamics is not None
+    suspects = {
+        **_by_scores(lab.outputs(run, noisy)),
+        **_by_dynamics(run),
+        **by_cleanlab(labels, _held_out_probs(lab, setting, noisy, epochs=epochs, seed=seed)),
+    }
+    return Trial(name, kind, share, seed, {m: _found(v, wrong) for m, v in suspects.items()})
+
+
+def partners(dataset: str, num_classes: int) -> dict[int, int]:
+    """For every class the one it is swapped with: one that looks alike where that is known."""
+    if dataset not in _PAIRS:
+        return {label: (label + 1) % num_classes for label in range(num_classes)}
+    return {a: b for pair in _PAIRS[dataset] for a, b in (pair, pair[::-1])}
+
+
+def _trained(
+    lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int, track: bool
+) -> TrainResult:
+    return lab.train(
+        setting.model,
+        source,
+        seed=seed,
+        epochs=epochs,
+        batch_size=setting.batch_size,
+        optimizer={"name": "adamw", "lr": setting.lr},
+        schedule="one_cycle",
+        validation=0.0,
+        select="last",
+        track=track,
+        thumbnails=0,
+    )
+
+
+def _by_scores(outputs: Outputs) -> dict[str, Values]:
+    """Every score of the final network on its own training data, larger = more suspect."""
+    specs = [spec for spec in SCORES.values() if not spec.per_class]
+    found = {
+        spec.name: spec.function(*(getattr(outputs, n) for n in spec.inputs)) for spec in specs
+    }
+    return {
+        spec.name: _suspect(found[spec.name].double().numpy(), spec.higher_is_harder)
+        for spec in specs
+    }
+
+
+def _by_dynamics(run: TrainResult) -> dict[str, Values]:
+    """Every summary of the dynamics, larger = more suspect."""
+    table = run.dynamics
+    assert table is not None
+    return {
+        name: _suspect(table.column(name).astype(np.float64), spec.higher_is_harder)
+        for name, spec in SUMMARIES.items()
+    }
+
+
+def _suspect(values: Values, higher_is_harder: bool) -> Values:
+    return np.nan_to_num(values if higher_is_harder else -values, nan=-np.inf)
+
+
+def _held_out_probs(
+    lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int
+) -> Values:
+    """Probabilities ``[N, C]`` of every example by a network that did not see it.
+
+    Each of K networks trains on (K - 1) / K of the data for E / (K - 1) epochs: E N examples.
+    """
+    fold = np.random.default_rng([seed, setting.folds]).permutation(len(source)) % setting.folds
+    probs = np.zeros((len(source), len(source.classes)))
+    for number in range(setting.folds):
+        rest, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        run = _trained(
+            lab, setting, source.subset(rest), epochs=epochs // (setting.folds - 1), seed=seed,
+            track=False,
+        )  # fmt: skip
+        logits = lab.outputs(run, source.subset(held)).logits
+        probs[held] = logits.double().softmax(dim=1).numpy()
+    return probs
+
+
+def _cleanlab() -> Any:
+    require("cleanlab", extra="experiments", feature="the experiment label-errors")
+    from cleanlab import filter as filters
+    from cleanlab import rank
+
+    return filters, rank
+
+
+def by_cleanlab(labels: NDArray[np.int64], probs: Values) -> dict[str, Values]:
+    """Cleanlab's rankings from out-of-sample probabilities, larger = more suspect.
+
+    Its label quality by self-confidence (its default) and by normalised margin, the latter also
+    with probabilities adjusted by the class thresholds of confident learning, and confident
+    learning itself: the examples it calls errors first, each part by normalised margin.
+    """
+    filters, rank = _cleanlab()
+
+    def quality(method: str, adjust: bool = False) -> Values:
+        found: Values = rank.get_label_quality_scores(
+            labels, probs, method=method, adjust_pred_probs=adjust
+        )
+        return found
+
+    margin = quality("normalized_margin")
+    called = filters.find_label_issues(labels, probs, n_jobs=1)  # a mask; pruned by noise rate
+    return {
+        "cleanlab self-confidence": -quality("self_confidence"),
+        "cleanlab normalised margin": -margin,
+        "cleanlab adjusted margin": -quality("normalized_margin", adjust=True),
+        "cleanlab confident learning": called.astype(np.float64) - margin,
+    }
+
+
+def _found(suspect: Values, wrong: NDArray[np.bool_]) -> tuple[float, float]:
+    """AUROC, and precision among as many suspects as there are errors."""
+    return area(suspect, wrong), precision_at_k(suspect, wrong, int(wrong.sum())).value
+
+
+def area(suspect: Values, wrong: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve by ranks; ``hs.stats.auroc`` without the time for its interval."""
+    positives = int(wrong.sum())
+    above = rankdata(suspect)[wrong].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * (len(wrong) - positives)))

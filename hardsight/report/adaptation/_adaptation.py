@@ -1,0 +1,191 @@
+"""An adaptation as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from markupsafe import Markup
+
+from hardsight import __version__
+from hardsight.report.figures import Axis, Chart, Line, Mark, Tick, axis_for
+from hardsight.report.page import Record, asset, content_policy, environment, percent, replace_page
+
+_RESULT, _PAGE = "result.json", "adapt.html"
+_RECORD = Record(
+    "finished adaptation", "hardsight adapt", ("classes", "source", "target", "runs", "config")
+)
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196  # the frame of a chart in the template
+_COLOURS = 10
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An example that one rule selects and another does not."""
+
+    id: str
+    label: str
+    truth: str | None
+    probability: float
+    avc: float
+    image: str  # a data address, empty where there is no picture
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the pseudo-label is known to be wrong."""
+        return self.truth is not None and self.truth != self.label
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two rules make of the same predictions in one round."""
+
+    rule: str
+    other: str
+    round: int
+    counts: dict[str, Any]
+    mine: list[Picture]
+    theirs: list[Picture]
+
+
+def write_adaptation(
+    run: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write one self-contained HTML page about an adaptation.
+
+    Accuracy by round, the quality of every round's pseudo-labels, accuracy by class, and examples
+    that one rule selects and another does not. The page needs no network and no server.
+
+    Args:
+        run: the folder of a finished run of ``hardsight adapt``.
+        out: the file to write, or an existing folder; by default ``adapt.html`` in the run.
+        title: heading of the page; by default the names of the two domains.
+
+    Returns:
+        The file written. It replaces an older one only when complete.
+
+    Raises:
+        MissingDataError: there is no finished run there.
+        DataError: the file there is no result of an adaptation.
+        OutputError: the page cannot be written.
+    """
+    folder = Path(run)
+    values = _RECORD.read(folder / _RESULT)
+    place = Path(out) if out is not None else folder
+    file = place / _PAGE if place.is_dir() else place
+    replace_page(file, _page(values, folder, title))
+    return file
+
+
+def _page(values: dict[str, Any], folder: Path, title: str | None) -> str:
+    style, script = asset("report.css") + asset("card.css"), asset("theme.js")
+    keys = ("config", "fingerprints", "weights_digest", "preprocessing", "versions")
+    source, target = (values[key]["spec"] for key in ("source", "target"))
+    return (
+        environment()
+        .get_template("adapt.html")
+        .render(
+            title=title
+            or f"{_with_split(source, values, 'source')} → {_with_split(target, values, 'target')}",
+            result=values,
+            runs=values["runs"],
+            classes=values["classes"],
+            chart=accuracy_chart(values["runs"]),
+            differences=[
+                one
+                for rule, run in values["runs"].items()
+                for one in _differences(folder / rule, run["rounds"], values["classes"])
+            ],
+            record=json.dumps({key: values.get(key) for key in keys}, indent=2, ensure_ascii=False),
+            colours=_COLOURS,
+            style=Markup(style),
+            script=Markup(script),
+            policy=content_policy(script),
+            version=__version__,
+        )
+    )
+
+
+def _with_split(spec: str, values: dict[str, Any], domain: str) -> str:
+    split = values["config"][domain].get("split")
+    return f"{spec} ({split})" if split else spec
+
+
+def accuracy_chart(runs: dict[str, Any]) -> Chart | None:
+    """Accuracy on the target over rounds, one line per rule; ``None`` without true labels."""
+    points = {
+        rule: [
+            (record["round"], record["evaluation"]["accuracy"])
+            for record in run["rounds"]
+            if record["evaluation"]
+        ]
+        for rule, run in runs.items()
+    }
+    shares = np.array([share for series in points.values() for _, share in series])
+    if not len(shares):
+        return None
+    most = max(number for series in points.values() for number, _ in series)
+    x = Axis(0.0, float(max(1, most)), _LEFT, _RIGHT)
+    y = axis_for(shares, _BOTTOM, _TOP)
+    lines = []
+    for place, (rule, series) in enumerate(points.items()):
+        marks = [
+            Mark(round(x.at(number), 1), round(y.at(share), 1),
+                 f"{rule}, {'source model' if not number else f'round {number}'}: {percent(share)}")
+            for number, share in series
+        ]  # fmt: skip
+        path = "M" + "L".join(f"{mark.x} {mark.y}" for mark in marks)
+        lines.append(Line(place, path, marks, dashed=len(marks) == 1))
+    ends = "; ".join(f"{rule} {percent(series[-1][1])}" for rule, series in points.items())
+    rounds = [Tick(x.at(number), str(number)) for number in range(most + 1)]
+    heights = [Tick(tick.at, percent(_value(y, tick.at))) for tick in y.ticks(5)]
+    return Chart(
+        "accuracy", "Accuracy by round", "round", "accuracy", rounds, heights,
+        f"Accuracy on the target over rounds. Last: {ends}.", lines,
+    )  # fmt: skip
+
+
+def _value(axis: Axis, place: float) -> float:
+    return axis.low + (place - axis.start) / (axis.end - axis.start) * (axis.high - axis.low)
+
+
+def _differences(
+    folder: Path, rounds: list[dict[str, Any]], classes: list[str]
+) -> list[Difference]:
+    """The first and the last round of a rule, where another rule would have chosen otherwise."""
+    compared = [record for record in rounds if record.get("compared")]
+    shown = compared[:1] + compared[1:][-1:]
+    return [_difference(folder, record, classes) for record in shown]
+
+
+def _difference(folder: Path, record: dict[str, Any], classes: list[str]) -> Difference:
+    file = folder / f"round-{record['round']:02d}" / "examples.parquet"
+    rows = pq.read_table(file).to_pylist() if file.is_file() else []
+    sides: dict[bool, list[Picture]] = {True: [], False: []}
+    for row in rows:
+        truth = None if row["true_label"] is None else classes[row["true_label"]]
+        picture = Picture(
+            row["id"], classes[row["label"]], truth, row["probability"], row["avc"],
+            _address(row["thumbnail"]),
+        )  # fmt: skip
+        sides[row["selected_by"] == record["rule"]].append(picture)
+    return Difference(
+        record["rule"], record["compared"]["with"], record["round"], record["compared"],
+        sides[True], sides[False],
+    )  # fmt: skip
+
+
+def _address(picture: bytes | None) -> str:
+    if not picture:
+        return ""
+    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"

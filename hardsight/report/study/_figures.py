@@ -1,0 +1,148 @@
+"""Figures of a study, drawn from its ``study.json`` with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.report.figures import COLOURS, density, legend, panels, save
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TITLES = {
+    "avh": "AVH",
+    "model_confidence": "model confidence",
+    "confidence": "model confidence",
+    "feature_norm": "norm ‖x‖",
+    "norm": "norm ‖x‖",
+    "class_normalized_feature_norm": "norm ‖x‖ within class",
+    "correct": "accuracy",
+    "accuracy": "accuracy",
+}
+
+
+def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Two-dimensional histograms, and every score's coefficient with its interval."""
+    return [_human_histograms(content, folder), _forest(content, folder)]
+
+
+def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    shown = {name: one for name, one in content["figures"]["histograms"].items() if one}
+    spearman = {
+        one["name"]: one["correlations"].get("spearman") for one in content["result"]["scores"]
+    }
+    figure, axes = panels(columns=max(1, len(shown)), width=4.0, height=3.6)
+    for axis, (name, one) in zip(axes, shown.items(), strict=False):
+        density(figure, axis, one["counts"], one["x_edges"], one["y_edges"])
+        found = spearman.get(name)
+        said = f"Spearman {found['value']:.3f}" if found else "constant"
+        axis.set(
+            title=f"{title(name)}: {said}", xlabel="human selection frequency", ylabel=title(name)
+        )
+    file = save(figure, folder / "human-histograms.svg")
+    return file, "Human selection frequency against each score; colour: number of examples."
+
+
+def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    tested = [one for one in content["result"]["scores"] if one["correlations"]][::-1]
+    figure, (axis,) = panels(width=6.5, height=0.32 * len(tested) + 1.6)
+    places = np.arange(len(tested))
+    for offset, method, colour in ((0.12, "spearman", 0), (-0.12, "pearson", 1)):
+        values, reach = _intervals([one["correlations"][method] for one in tested])
+        axis.errorbar(
+            values, places + offset, xerr=reach, fmt="o", ms=4, capsize=2,
+            color=COLOURS[colour], label=method.capitalize(),
+        )  # fmt: skip
+    axis.axvline(0, color="#888888", lw=1)
+    axis.set_yticks(places, [one["name"] for one in tested])
+    axis.set(xlabel="correlation with human selection frequency (95 % interval)")
+    legend(figure)
+    file = save(figure, folder / "human-scores.svg")
+    return file, "Every score's correlation with human selection frequency, with 95 % intervals."
+
+
+def _intervals(found: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Values ``[N]``, and how far their intervals reach down and up, ``[2, N]``."""
+    low, values, high = (np.array([one[key] for one in found]) for key in ("low", "value", "high"))
+    return values, np.stack([values - low, high - values]).clip(0)
+
+
+def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Accuracy and mean score against the level, one figure per kind of degradation."""
+    return [_levels(study, folder) for study in content["result"]]
+
+
+def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    levels, kind = np.array(study["levels"]), study["kind"]
+    figure, axes = panels(columns=1 + len(study["scores"]), width=3.4, height=3.2)
+    values, reach = _intervals(study["accuracy"])
+    axes[0].errorbar(levels, values, yerr=reach, fmt="o-", capsize=3, color=COLOURS[0])
+    axes[0].set(title="accuracy (95 % interval)", xlabel=f"{kind} level", ylabel="accuracy")
+    for axis, one in zip(axes[1:], study["scores"], strict=True):
+        mean, std = np.array(one["means"]), np.array(one["stds"])
+        axis.plot(levels, mean, "o-", color=COLOURS[1], label="mean over pictures")
+        axis.fill_between(levels, mean - std, mean + std, color=COLOURS[1], alpha=0.15,
+                          label="± standard deviation", lw=0)  # fmt: skip
+        axis.set(title=title(one["name"]), xlabel=f"{kind} level", ylabel=title(one["name"]))
+    if kind == "contrast":  # harder to the right, as for noise
+        for axis in axes:
+            axis.invert_xaxis()
+    legend(figure)
+    file = save(figure, folder / f"degradation-{kind}.svg")
+    return file, f"Accuracy and scores by level of {kind}; harder to see towards the right."
+
+
+def dynamics_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Measures against epochs: all examples of every run, then the groups of each run."""
+    runs = content["result"]["runs"]
+    made = [_all_runs(runs, folder)]
+    for place, run in enumerate(runs):
+        if run["groups"]:
+            file = folder / f"dynamics-groups-{place + 1}.svg"
+            made.append(_groups(run, file))
+    return made
+
+
+_ALONG = ("norm", "avh", "confidence", "correct")
+
+
+def _all_runs(runs: list[Any], folder: Path) -> tuple[str, str]:
+    figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
+    for place, run in enumerate(runs):
+        _along(axes, run["overall"], run["epochs"], place, run["name"], band=True)
+    legend(figure)
+    file = save(figure, folder / "dynamics.svg")
+    return file, "Means over examples by epoch; bands: standard deviation over examples."
+
+
+def _groups(run: Mapping[str, Any], file: Path) -> tuple[str, str]:
+    figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
+    for place, group in enumerate(run["groups"]):
+        label = f"{group['group']}, n {group['n']:,}"
+        _along(axes, group, run["epochs"], place, label, band=False)
+    legend(figure)
+    name = save(figure, file)
+    return name, f"{run['name']}: means by epoch, split by the share of people who chose the label."
+
+
+def _along(
+    axes: Any, curves: Mapping[str, Any], epochs: int, place: int, label: str, *, band: bool
+) -> None:
+    colour = COLOURS[place % len(COLOURS)]
+    at = np.arange(1, epochs + 1)
+    for axis, measure in zip(axes, _ALONG, strict=True):
+        mean, std = np.array(curves["means"][measure]), np.array(curves["stds"][measure])
+        axis.plot(at, mean, "-o", ms=3, color=colour, label=label)
+        if band and measure in ("norm", "avh"):
+            axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
+        axis.set(title=title(measure), xlabel="epoch", ylabel=title(measure))
+        axis.xaxis.get_major_locator().set_params(integer=True)
+
+
+def title(name: str) -> str:
+    """A column's name as a figure shows it."""
+    return _TITLES.get(name, name.replace("_", " "))

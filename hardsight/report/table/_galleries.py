@@ -1,0 +1,209 @@
+"""Pictures and numbers of the shown examples."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from hardsight.report.page import count, number
+from hardsight.table import SUSPICION
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.report.table._view import View
+
+_MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
+_TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
+_OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An encoded thumbnail, ready to stand in the page."""
+
+    uri: str
+    width: int
+    height: int
+
+    @property
+    def tiny(self) -> bool:
+        """Whether enlarging it should keep its pixels sharp."""
+        return max(self.width, self.height) <= _TINY
+
+
+@dataclass(frozen=True)
+class Example:
+    """One shown example."""
+
+    row: int
+    id: str
+    label: str
+    prediction: str
+    outcome: str
+    facts: list[tuple[str, str]]
+    values: list[str]
+    picture: Picture | None
+
+    @property
+    def file(self) -> str:
+        """The last part of a path, which says most where there is little room."""
+        return self.id.rsplit("/", 1)[-1] or self.id
+
+    @property
+    def alt(self) -> str:
+        """What a screen reader says in place of the picture."""
+        return f"{self.id}: label {self.label}, predicted {self.prediction}"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One row of cards under a heading."""
+
+    key: str
+    title: str
+    empty: str
+    examples: list[Example]
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class ClassPanel:
+    """The three strips of one class."""
+
+    label: int
+    name: str
+    about: str
+    strips: list[Strip]
+
+    @property
+    def few(self) -> bool:
+        """Whether the strips are short enough to stand side by side."""
+        return all(len(strip.examples) <= 4 for strip in self.strips)
+
+
+@dataclass(frozen=True)
+class Galleries:
+    """All shown examples, overall and per class."""
+
+    by: str
+    confidence_by: str
+    overall: list[Strip]
+    panels: list[ClassPanel]
+    classes_left_out: int
+    examples: dict[int, Example]
+    columns: list[tuple[str, str]]  # title and unit
+
+    def island(self) -> dict[str, Any]:
+        """What the enlarged view needs, for the script."""
+        return {
+            "columns": self.columns,
+            "examples": {
+                str(one.row): {
+                    "id": one.id,
+                    "label": one.label,
+                    "prediction": one.prediction,
+                    "outcome": one.outcome,
+                    "values": one.values,
+                }
+                for one in self.examples.values()
+            },
+        }
+
+
+def galleries(view: View) -> Galleries:
+    """The galleries of one table."""
+    gallery = view.gallery
+    examples = _examples(view)
+
+    def strip(key: str, title: str, empty: str, rows: NDArray[np.int64], by: str = "") -> Strip:
+        return Strip(key, title, empty, [examples[row] for row in rows.tolist()], by)
+
+    hard, confident = view.title_of(gallery.by or ""), view.title_of(gallery.confidence_by or "")
+    tracked = [
+        strip("suspects", "Probably mislabelled", "", gallery.suspects, view.title_of(SUSPICION)),
+        strip("late", "Learned last", "", gallery.learned_last, "First learned epoch"),
+        strip("easiest", "Easiest overall", "", gallery.easiest, hard),
+    ]
+    tracked = [one for one in tracked if one.examples]
+
+    no_wrong = "No wrong predictions here."
+    return Galleries(
+        by=hard,
+        confidence_by=confident,
+        overall=[
+            *(one for one in tracked if one.key == "suspects"),
+            strip("hardest", "Hardest overall", "Nothing to rank.", gallery.hardest, hard),
+            strip(
+                "wrong", "Most confidently wrong", no_wrong, gallery.confidently_wrong, confident
+            ),
+            *(one for one in tracked if one.key != "suspects"),
+        ],
+        panels=[
+            ClassPanel(
+                label=one.label,
+                name=view.class_name(one.label),
+                about=_about_class(view, one.label),
+                strips=[
+                    strip("hardest", "Hardest", "", one.hardest),
+                    strip("wrong", "Most confidently wrong", no_wrong, one.confidently_wrong),
+                    strip("easiest", "Easiest", "", one.easiest),
+                ],
+            )
+            for one in gallery.classes
+        ],
+        classes_left_out=gallery.classes_left_out,
+        examples=examples,
+        columns=[(view.title_of(name), view.about(name)["unit"]) for name in view.table.scores],
+    )
+
+
+def picture(encoded: bytes) -> Picture | None:
+    """A thumbnail as a ``data:`` address; ``None`` where it is no readable picture."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=list(_MIMES)) as image:
+            width, height = image.size
+            mime = _MIMES[str(image.format)]
+            image.verify()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+    return Picture(f"data:{mime};base64,{base64.b64encode(encoded).decode()}", width, height)
+
+
+def _examples(view: View) -> dict[int, Example]:
+    rows = view.gallery.rows()
+    scores = {name: view.values(name)[rows].tolist() for name in view.table.scores}
+    about = {name: view.about(name) for name in scores}
+    ranked = sorted((about[name]["on_card"], name) for name in scores if about[name]["on_card"])
+    # the score the examples were chosen by stands first on each card
+    shown = list(dict.fromkeys([view.gallery.by, *(name for _, name in ranked)]))[:3]
+    facts = [(name, about[name]["short_title"]) for name in shown if name in scores]
+    examples = {}
+    for i, (row, key) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
+        encoded = view.thumbnails.get(int(view.gallery.source[row]))
+        examples[row] = Example(
+            row=row,
+            id=key,
+            label=view.class_name(int(view.labels[row])),
+            prediction=view.class_name(int(view.predictions[row])),
+            outcome=_OUTCOMES[int(view.outcome[row])],
+            facts=[(title, _short(scores[name][i])) for name, title in facts],
+            values=[number(values[i]) for values in scores.values()],
+            picture=picture(encoded) if encoded else None,
+        )
+    return examples
+
+
+def _short(value: float) -> str:
+    return number(value, digits=3, trim=False)
+
+
+def _about_class(view: View, label: int) -> str:
+    rows = view.labels == label
+    wrong = int((rows & view.wrong).sum())
+    return f"{count(rows.sum())} examples, {count(wrong)} wrong"

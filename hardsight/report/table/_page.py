@@ -1,0 +1,102 @@
+"""The page: parts filled into templates, with everything it needs inside the one file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from hardsight import __version__
+from hardsight.gallery import is_finite
+from hardsight.report.page import (
+    MINUS,
+    NONE,
+    asset,
+    content_policy,
+    environment,
+    number,
+)
+from hardsight.report.table import _classes, _dynamics, _histograms, _map
+from hardsight.report.table._galleries import galleries
+from hardsight.report.table._summary import summary_of
+
+if TYPE_CHECKING:
+    from hardsight.report.table._view import View
+
+_MOST_LISTED = 200  # unreadable or non-finite examples named one by one
+
+
+def page(view: View) -> str:
+    """The whole report as HTML."""
+    confusions = _classes.confusions_of(view)
+    rows = _classes.class_rows(view, confusions)
+    style, script = asset("report.css"), asset("theme.js") + asset("report.js")
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            view=view,
+            summary=summary_of(view, rows, confusions[:5]),
+            histograms=_histograms.histograms(view),
+            map=_map.angle_norm_map(view),
+            classes=rows[: _classes.MOST_ROWS],
+            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
+            galleries=galleries(view),
+            dynamics=_dynamics.dynamics_of(view),
+            scores=_meanings(view),
+            errors=view.errors.head(_MOST_LISTED).to_dict("records"),
+            broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
+            broken_count=int((~is_finite(view.table)).sum()),
+            run=_run_facts(view),
+            metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
+            style=Markup(style),
+            script=Markup(script),
+            policy=content_policy(script),
+            version=__version__,
+            figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
+        )
+    )
+
+
+def _meanings(view: View) -> list[dict[str, Any]]:
+    """What the page says about each score: title, meaning, range, direction, version."""
+    described = []
+    for name in view.table.scores:
+        about = view.about(name)
+        low, high = about.get("low"), about.get("high")
+        described.append(
+            {
+                "name": name,
+                "title": about["title"],
+                "unit": about["unit"],
+                "meaning": about.get("meaning") or "",
+                "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
+                "direction": _histograms.direction(view, name),
+                "version": about.get("version"),
+            }
+        )
+    return described
+
+
+def _bound(value: Any, unbounded: str) -> str:
+    text = number(value) if isinstance(value, int | float) else NONE
+    return unbounded if text == NONE else text
+
+
+def _run_facts(view: View) -> list[tuple[str, str]]:
+    """The metadata's main facts as name and value; what is missing is left out."""
+    about = view.metadata
+    data, model = about.get("data") or {}, about.get("model") or {}
+    versions = about.get("versions") or {}
+    facts = [
+        ("Data", data.get("spec")),
+        ("Data fingerprint", data.get("fingerprint")),
+        ("Model", model.get("spec")),
+        ("Head", model.get("head")),
+        ("Weights digest", model.get("weights_digest")),
+        ("Sample", about.get("sample")),
+        ("Seed", about.get("seed")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+    return [(name, str(value)) for name, value in facts if value not in (None, "")]

@@ -1,0 +1,136 @@
+"""The head of the page: the few numbers and warnings everyone should see."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hardsight.gallery import is_finite
+from hardsight.report.page import NONE, count, number, percent, plural
+from hardsight.stats import wilson_interval
+from hardsight.table import SUSPICION
+
+if TYPE_CHECKING:
+    from hardsight.report.table._classes import ClassRow, Confusion
+    from hardsight.report.table._view import View
+
+_SAMPLE_NOTES = {
+    "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
+    "have memorised wrong labels and made them look easy. Scores of held-out examples are safer.",
+    "out-of-sample": "These scores are out-of-sample: the model was not trained on these examples.",
+    "unknown": "It is not recorded whether the model was trained on these examples. If it was, "
+    "memorised mistakes may look easy.",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number of the summary, with a line below it."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One sentence of the summary; a warning is marked as such."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers, sentences, the pairs of classes that blur most, and how many were unreadable."""
+
+    facts: list[Fact]
+    notes: list[Note]
+    blurred: list[Confusion]
+    unreadable: int
+
+
+def summary_of(view: View, classes: list[ClassRow], blurred: list[Confusion]) -> Summary:
+    """The summary of one table."""
+    facts = [
+        _accuracy(view),
+        Fact("Examples", count(len(view.table)), _examples_detail(view)),
+        Fact("Classes", count(view.num_classes), _classes_detail(view, classes)),
+        *_hardest_class(view, classes),
+        *_suspect(view),
+        _unusable(view),
+    ]
+    return Summary(facts, _notes(view), blurred, _unreadable(view))
+
+
+def _accuracy(view: View) -> Fact:
+    right, wrong = int(view.right.sum()), int(view.wrong.sum())
+    if right + wrong == 0:
+        return Fact("Accuracy", NONE, "no example has both a label and a finite prediction")
+    low, high = wilson_interval(right, right + wrong)
+    interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
+    return Fact("Accuracy", percent(right / (right + wrong)), interval)
+
+
+def _examples_detail(view: View) -> str:
+    unjudged = len(view.table) - int(view.right.sum()) - int(view.wrong.sum())
+    judged = f"{count(view.right.sum())} right, {count(view.wrong.sum())} wrong"
+    return f"{judged}, {count(unjudged)} not judged" if unjudged else judged
+
+
+def _classes_detail(view: View, classes: list[ClassRow]) -> str:
+    missing = view.num_classes - len(classes)
+    return f"{count(missing)} without an example" if missing > 0 else "each with examples"
+
+
+def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
+    ranked = [row for row in classes if row.mean is not None]
+    if len(ranked) < 2 or view.gallery.by is None:
+        return []
+    worst = ranked[0]
+    title = view.title_of(view.gallery.by)
+    # a summary of training may be a mean by name: no "mean Mean AVH"
+    said = title if title.startswith("Mean ") else f"mean {title}"
+    mean = f"{said} {number(worst.mean)}"
+    return [Fact("Hardest class", worst.name, f"{mean}, accuracy {percent(worst.accuracy)}")]
+
+
+def _suspect(view: View) -> list[Fact]:
+    """How many labels lost against another class on the average of the epochs."""
+    if SUSPICION not in view.table.scores:
+        return []
+    suspect = int((view.values(SUSPICION) > 0.5).sum())
+    return [Fact("Suspect labels", count(suspect), "suspicion above 0.5: a rival class led")]
+
+
+def _unusable(view: View) -> Fact:
+    unread = _unreadable(view)
+    broken = int((~is_finite(view.table)).sum())
+    return Fact("Unusable", count(unread + broken), f"{unread:,} unreadable, {broken:,} not finite")
+
+
+def _unreadable(view: View) -> int:
+    """Examples that could not be read; the list may lie in a folder this table was taken from."""
+    counts = view.metadata.get("counts") or {}
+    return max(len(view.errors), int(counts.get("errors") or 0))
+
+
+def _notes(view: View) -> list[Note]:
+    sample = str(view.metadata.get("sample") or "unknown")
+    text = _SAMPLE_NOTES.get(sample, _SAMPLE_NOTES["unknown"])
+    if sample == "in-sample" and SUSPICION in view.table.scores:
+        text += " Suspicion is taken while they are trained on, and remembers how it began."
+    notes = [Note(text, warning=sample == "in-sample")]
+    flips = (view.metadata.get("bias") or {}).get("flip_rate")
+    if isinstance(flips, int | float) and math.isfinite(flips):
+        text = (
+            f"The head's bias changes {percent(flips)} of the predictions. Angles ignore the bias"
+            f"{', so for those examples AVH and the prediction disagree' if flips else ''}."
+        )
+        notes.append(Note(text, warning=flips > 0.02))
+    unknown = int((view.outcome < 0).sum())
+    if unknown > 0:
+        text = f"{plural(unknown, 'example')} without a label or a finite prediction"
+        notes.append(Note(f"{text} count neither as right nor as wrong."))
+    return notes

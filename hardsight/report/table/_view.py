@@ -1,0 +1,120 @@
+"""What every part of the page looks at: the table, read once into plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
+from hardsight.report.page import NONE
+from hardsight.table import HISTORIES, RunFolder, ScoreTable, error_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class View:
+    """A table with everything derived from it that more than one part needs.
+
+    Attributes:
+        table: the rows.
+        title: heading of the page.
+        labels: class number per row, -1 where there is none.
+        predictions: predicted class number per row, -1 where there is none.
+        outcome: 1 right, 0 wrong, -1 unknown, per row.
+        gallery: the rows the page shows one by one.
+        thumbnails: encoded pictures by source position.
+        errors: examples that could not be read.
+        histories: folder of the tracker's epochs, where the run has them.
+    """
+
+    table: ScoreTable
+    title: str
+    labels: NDArray[np.int64]
+    predictions: NDArray[np.int64]
+    outcome: NDArray[np.int8]
+    gallery: Gallery
+    thumbnails: dict[int, bytes]
+    errors: pd.DataFrame
+    histories: Path | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The table's metadata."""
+        return self.table.metadata
+
+    @cached_property
+    def right(self) -> NDArray[np.bool_]:
+        """Rows predicted right."""
+        return np.equal(self.outcome, RIGHT)
+
+    @cached_property
+    def wrong(self) -> NDArray[np.bool_]:
+        """Rows predicted wrong."""
+        return np.equal(self.outcome, WRONG)
+
+    @cached_property
+    def num_classes(self) -> int:
+        """Number of classes the metadata names, or else the rows hold."""
+        highest = max(self.labels.max(initial=-1), self.predictions.max(initial=-1))
+        return max(len(self.table.classes), int(highest) + 1)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [str(name) for name in self.table.classes]
+
+    def class_name(self, number: int) -> str:
+        """Name of a class, its number where the metadata has no name, a dash where it is unknown.
+
+        An empty name would be an invisible link, so it is replaced by the number as well.
+        """
+        if number < 0:
+            return NONE
+        name = self._names[number] if number < len(self._names) else ""
+        return name if name.strip() else str(number)
+
+    def about(self, score: str) -> dict[str, Any]:
+        """What the metadata says about a score; see :meth:`ScoreTable.about`."""
+        return self.table.about(score)
+
+    def title_of(self, score: str) -> str:
+        """Heading of a score."""
+        return str(self.about(score)["title"])
+
+    def values(self, score: str) -> NDArray[np.float64]:
+        """One score per row, NaN where it is not finite."""
+        values = self.table.column(score).astype(np.float64)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Names of the given rows, their source position where the table has no name."""
+        positions = self.gallery.source[rows].tolist()
+        if "id" not in self.table.columns:
+            return [f"#{position}" for position in positions]
+        names = self.table.to_arrow().column("id").take(rows).to_pylist()
+        return [
+            f"#{position}" if name is None or not str(name).strip() else str(name)
+            for name, position in zip(names, positions, strict=True)
+        ]
+
+
+def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -> View:
+    """The view of one table, with pictures and errors of its run folder where there is one."""
+    data = table.metadata.get("data") or {}
+    return View(
+        table=table,
+        title=title or str(data.get("spec") or "Scored examples"),
+        labels=class_numbers(table, "label"),
+        predictions=class_numbers(table, "prediction"),
+        outcome=outcomes(table),
+        gallery=gallery_rows(table),
+        thumbnails=folder.thumbnails() if folder else {},
+        errors=folder.errors() if folder else error_rows([]).to_pandas(),
+        histories=folder.folder / HISTORIES if folder else None,
+    )

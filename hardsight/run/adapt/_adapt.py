@@ -1,0 +1,299 @@
+"""Self-training to an unlabelled domain: predict, select, retrain, round after round."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight._optional import require
+from hardsight.config import config_from
+from hardsight.errors import ModelError
+from hardsight.models import LoadedModel, StoredModel, load_model
+from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
+from hardsight.run.adapt._config import BASELINES as BASELINES
+from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
+from hardsight.run.adapt._config import StageConfig as StageConfig
+from hardsight.run.adapt._config import TargetConfig as TargetConfig
+from hardsight.run.adapt._data import Pool, Target, opened_target
+from hardsight.run.adapt._folder import prepare_adaptation
+from hardsight.run.adapt._rounds import Bench, RuleRun, run_rule
+from hardsight.run.loop import (
+    AGAIN,
+    check_labels_agree,
+    chosen_device,
+    chosen_layout,
+    chosen_workers,
+    state_digest,
+    versions,
+    write_json,
+    writing,
+)
+from hardsight.run.train import (
+    Sources,
+    loaded_for,
+    normalised_for,
+    opened_sources,
+    run_recipe,
+    typed_model,
+)
+
+RESULT = "result.json"
+_SOURCE = "source"
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """What an adaptation gives back.
+
+    Attributes:
+        folder: holds ``result.json``, the source model in ``source/`` where it was trained here,
+            and a folder per rule with its rounds and its last model.
+        model: the last model of the first rule, in eval mode, on the CPU.
+        runs: what each rule did, by its name.
+        classes: names, position = label.
+        next_step: the command that scores the model.
+    """
+
+    folder: Path
+    model: nn.Module
+    runs: dict[str, RuleRun]
+    classes: tuple[str, ...]
+    next_step: str
+
+    def accuracy(self, rule: str | None = None) -> list[float | None]:
+        """Accuracy on the target after each round, the source model's first.
+
+        Args:
+            rule: the first by default.
+        """
+        run = self.runs[rule if rule is not None else next(iter(self.runs))]
+        found = [record["evaluation"] for record in run.rounds]
+        return [None if one is None else one["accuracy"] for one in found]
+
+
+def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> AdaptResult:
+    """:func:`adapt` by settings, as the command line does it."""
+    return _run(config, config.model.name, config.source.name, config.target.name, show_progress)
+
+
+def adapt(
+    model: str | os.PathLike[str] | nn.Module,
+    source: Any,
+    target: Any,
+    *,
+    out: str | os.PathLike[str],
+    rule: str | tuple[str, ...] | list[str] = "cbst",
+    show_progress: bool | None = None,
+    **settings: Any,
+) -> AdaptResult:
+    """Adapt a classifier to a domain without labels, by class-balanced self-training.
+
+    The model is trained on the source, unless it is a trained one. Then, in every round, it
+    predicts the target, a rule selects the predictions to trust, and the model is trained on the
+    source and the selected target examples. Labels of the target, where it has some, are read to
+    evaluate the rounds and for nothing else.
+
+    Args:
+        model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
+            a module, whose weights are trained in place. With ``resume=True`` a module is first
+            given the weights that the run began with, whatever it holds by now.
+        source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
+            table ``{"name": "pacs", "split": "photo"}``.
+        target: likewise; ``{"name": "street/", "unlabelled": True}`` takes any folder of images.
+        out: folder of the run.
+        rule: ``"cbst"``, ``"cbst+avh"``, ``"avc"``, ``"crst-mrkld"``, ``"crst-lrent"``, or a
+            baseline: ``"source-only"``, ``"entropy"``, ``"threshold"``. Several start from the
+            same source model.
+        show_progress: force progress bars on or off; by default they are shown on a terminal.
+        settings: any other key of :class:`AdaptConfig`, such as ``rounds=4`` or
+            ``retrain={"epochs": 1, "optimizer": {"lr": 0.005}}``.
+
+    Returns:
+        the models and, per round, what was selected and how good it was.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs, tempfile
+        >>> digits = hs.data.open_source("builtin:digits", split="test")
+        >>> dim = hs.data.DegradedSource(digits, contrast=0.3)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = hs.adapt(
+        ...         "small_cnn", "builtin:digits", dim, out=f"{out}/run", rounds=1, pretrain=1,
+        ...         retrain=1, device="cpu",
+        ...     )
+        >>> [record["round"] for record in done.runs["cbst"].rounds]
+        [0, 1]
+
+    Reference:
+        Zou et al., ECCV 2018 and ICCV 2019; Chen et al., Angular Visual Hardness, ICML 2020,
+        section 5.1.
+    """
+    tables, data = [], []
+    for given in (source, target):
+        table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
+        data.append(table["name"])
+        table["name"] = _name_of(table["name"])
+        tables.append(table)
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
+    values = {
+        "model": model if isinstance(model, str) else type(model).__name__,
+        "source": tables[0],
+        "target": tables[1],
+        "out": os.fspath(out),
+        "rule": rule,
+        **settings,
+    }
+    config = config_from(AdaptConfig, values, where="the settings of adapt")
+    return _run(config, model, data[0], data[1], show_progress)
+
+
+def _name_of(data: Any) -> str:
+    return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
+
+
+def _run(
+    config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
+) -> AdaptResult:
+    pl = require("lightning.pytorch", extra="train", feature="adapting")
+    from hardsight.run.train.engine import plain_state
+
+    folder, device = Path(config.out), chosen_device(config.device)
+    config = _as_trained(config, model)
+    sources = opened_sources(config.source, source, seed=config.seed)
+    aim = opened_target(config.target, target, sources.classes)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
+    check_labels_agree(
+        loaded.classes, sources.classes, whose="the model", where=sources.train.source.spec,
+        step="source.classes",
+    )  # fmt: skip
+    sources = normalised_for(loaded.preprocessing, sources, config.source)
+    recipe = _recipe(config, sources, aim, loaded)
+    workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
+    pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
+    module = loaded.model if isinstance(model, nn.Module) else None
+    recipe = prepare_adaptation(folder, recipe, resume=config.resume, module=module)
+    loaded = _source_model(config, model, source, sources, loaded, show)
+    start = _on_device(loaded.model, config, device)
+    bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
+    seen = bench.look("source model: predicting the target")
+    if seen.probs.shape[1] != len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} classes, those of the source, got "
+            f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
+        )
+    runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
+    stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
+    with writing(folder, step=AGAIN):
+        for run in runs.values():
+            run.folder.mkdir(parents=True, exist_ok=True)
+            stored.write(run.folder, plain_state(run.state))
+        _write_result(folder, recipe, sources, aim, runs)
+    first = runs[config.rules[0]]
+    bench.model.load_state_dict(first.state)
+    step = _next_step(first.folder, config, loaded)
+    return AdaptResult(folder, bench.model.cpu().eval(), runs, sources.classes, step)
+
+
+def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
+    """Settings with the size and channels that a trained model was trained with."""
+    if not isinstance(model, str) or not (Path(model) / "model.json").is_file():
+        return config
+    known = load_model(model).preprocessing
+    assert known is not None
+    stated = {
+        key: getattr(known, key)
+        for key in ("size", "channels", "mean", "std")
+        if getattr(config.source, key) is None
+    }
+    return dataclasses.replace(config, source=dataclasses.replace(config.source, **stated))
+
+
+def _is_trained(config: AdaptConfig) -> bool:
+    return config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
+
+
+def _recipe(
+    config: AdaptConfig, sources: Sources, target: Target, loaded: LoadedModel
+) -> dict[str, Any]:
+    """Everything that decides the result."""
+    return {
+        "config": dataclasses.asdict(config),
+        "fingerprints": {"source": sources.fingerprint, "target": target.fingerprint},
+        "weights_digest": state_digest(loaded.model),
+        "preprocessing": dataclasses.asdict(sources.train.how),
+        "versions": versions("lightning"),
+    }
+
+
+def _source_model(
+    config: AdaptConfig,
+    model: str | nn.Module,
+    data: Any,
+    sources: Sources,
+    loaded: LoadedModel,
+    show: bool | None,
+) -> LoadedModel:
+    """The model every rule starts from: trained on the source here, or before."""
+    epochs = config.source_epochs(is_trained=_is_trained(config))
+    if not epochs:
+        return loaded
+    how, table = sources.train.how, config.source
+    if sources.train.are_ours:  # measured already
+        table = dataclasses.replace(table, mean=how.mean, std=how.std)
+    recipe = config.recipe(
+        config.pretrain, out=str(Path(config.out) / _SOURCE), epochs=epochs, data=table,
+        select="accuracy" if sources.validation is not None else "last",
+    )  # fmt: skip
+    trained = run_recipe(recipe, model, data, show)
+    return dataclasses.replace(loaded, model=trained.model)
+
+
+def _on_device(model: nn.Module, config: AdaptConfig, device: torch.device) -> dict[str, Tensor]:
+    """Bring the model into the layout of its images; its weights, which every rule starts from."""
+    if chosen_layout(config.channels_last, device):
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+
+
+def _write_result(
+    folder: Path,
+    recipe: dict[str, Any],
+    sources: Sources,
+    target: Target,
+    runs: dict[str, RuleRun],
+) -> None:
+    content = {
+        "format": 1,
+        "classes": list(sources.classes),
+        "source": {"spec": sources.train.source.spec, "examples": len(sources.train)},
+        "target": {
+            "spec": target.source.spec,
+            "examples": len(target),
+            "labelled": target.labels is not None,
+        },
+        "runs": {
+            rule: {"rounds": run.rounds, "stopped": run.stopped} for rule, run in runs.items()
+        },
+        **recipe,
+    }
+    write_json(folder / RESULT, content)
+
+
+def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
+    """The command that scores the adapted model; on the source where the target has no labels."""
+    data = config.source if config.target.unlabelled else config.target
+    words = ["--data", data.name]
+    words += ["--split", data.split] if data.split else []
+    words += ["--data-root", data.root] if data.root else []
+    words += ["--out", f"{folder}-scores"]
+    return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"

@@ -1,0 +1,258 @@
+"""The settings of an adaptation, as frozen dataclasses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hardsight.config import load_config
+from hardsight.errors import ConfigError, OptionError, UnknownNameError
+from hardsight.registry import unknown_name
+from hardsight.run.train import (
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+from hardsight.selftrain import COMPARISONS, EMPTIES, RULES
+
+SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
+BASELINES = (SOURCE_ONLY, ENTROPY, THRESHOLD)
+ADAPT_RULES = (*RULES, *BASELINES)
+_SOURCE_EPOCHS = 10
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """Table ``[target]``; a plain string is its name.
+
+    Attributes:
+        name: as ``hardsight.data.open_source`` takes it; with ``unlabelled`` also a folder of
+            images without class folders.
+        split: to adapt to.
+        root: folder above those of named datasets.
+        classes: names of the classes, position = label; those of the source by default.
+        unlabelled: never read a label, not even to evaluate.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str
+    split: str | None = None
+    root: str | None = None
+    classes: tuple[str, ...] | None = None
+    unlabelled: bool = False
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """Tables ``[pretrain]`` and ``[retrain]``; a plain number is their epochs.
+
+    Attributes:
+        epochs: passes over the source, or over source and selected target in every round. Of
+            ``pretrain`` by default 0 where the model is a trained one (the folder of a run, or
+            weights are given), else 10.
+        optimizer: starts anew in every round.
+        schedule: of the learning rate; likewise.
+    """
+
+    SHORTHAND: ClassVar[str] = "epochs"
+    epochs: int | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+
+_RETRAIN = StageConfig(epochs=2, optimizer=OptimizerConfig(lr=0.01))
+
+
+@dataclass(frozen=True)
+class AdaptConfig:
+    """The keys of an adaptation's TOML file, and the keywords of :func:`hardsight.adapt`.
+
+    Attributes:
+        model: what to adapt: a network to be trained on the source first, or a trained one.
+        source: labelled data.
+        target: the domain to adapt to. Its labels, where it has some, are read to evaluate only.
+        out: folder of the run.
+        rule: which target examples to trust: a rule of :data:`hardsight.selftrain.RULES`, or a
+            baseline: ``source-only`` (no round at all), ``entropy`` (minimise the entropy of all
+            target examples), ``threshold`` (one fixed threshold for all classes). Several start
+            from the same source model.
+        rounds: of predicting, selecting and retraining; 7 reach the largest portion.
+        portion: share of each class that is selected in the first round, in (0, 1].
+        portion_step: added in each later round.
+        portion_max: largest portion, in (0, 1].
+        empty: see :func:`hardsight.selftrain.select`.
+        comparison: likewise.
+        alpha: temperature of the soft labels of ``crst-lrent``.
+        mrkld_weight: of the regulariser of ``crst-mrkld``; .1 in the paper.
+        entropy_weight: of the entropy in ``entropy``.
+        threshold: of ``threshold``, in (0, 1].
+        compare: a second rule, asked about the same predictions in every round: what one selects
+            and the other does not is kept with thumbnails. By default ``cbst+avh`` for ``cbst``
+            and ``cbst`` for all others.
+        examples: thumbnails per side of that comparison.
+        keep_models: keep the weights of every round, not of the last one alone.
+        pretrain: the training on the source.
+        retrain: the training of every round.
+        batch_size: examples per step.
+        seed: of weights, order and augmentation.
+        augment: of training images.
+        head: name of the classifier layer, where it is not found by itself.
+        device: ``auto``, ``cpu``, ``cuda``, ``mps``; one device.
+        precision: as in :class:`hardsight.run.train.TrainConfig`.
+        channels_last: likewise.
+        deterministic: likewise.
+        resident: likewise; images of both domains are decoded once for all rounds and rules.
+        workers: likewise.
+        resume: continue the unfinished run in ``out``.
+    """
+
+    model: ModelConfig
+    source: DataConfig
+    target: TargetConfig
+    out: str
+    rule: str | tuple[str, ...] = "cbst"
+    rounds: int = 7
+    portion: float = 0.2
+    portion_step: float = 0.05
+    portion_max: float = 0.5
+    empty: str = "never"
+    comparison: str = ">="
+    alpha: float = 0.25
+    mrkld_weight: float = 0.1
+    entropy_weight: float = 0.1
+    threshold: float = 0.9
+    compare: str | None = None
+    examples: int = 12
+    keep_models: bool = True
+    pretrain: StageConfig = StageConfig()
+    retrain: StageConfig = _RETRAIN
+    batch_size: int = 128
+    seed: int = 0
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    head: str | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    channels_last: bool | None = None
+    deterministic: bool = False
+    resident: bool | None = None
+    workers: int | None = None
+    resume: bool = False
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> AdaptConfig:
+        """Settings from TOML, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules to run."""
+        return (self.rule,) if isinstance(self.rule, str) else self.rule
+
+    def __post_init__(self) -> None:
+        _check_rules(self.rules, self.compare)
+        for key in ("portion", "portion_max", "threshold"):
+            value = getattr(self, key)
+            if not 0 < value <= 1:
+                raise OptionError(f"expected {key} in (0, 1], got {value}")
+        if not 0 <= self.portion_step < 1:
+            raise OptionError(f"expected portion_step in [0, 1), got {self.portion_step}")
+        _check_rule_options(self)
+        if self.portion > self.portion_max:
+            raise OptionError(
+                f"expected portion to be at most portion_max, got {self.portion} and "
+                f"{self.portion_max}"
+            )
+        for key, least in (("rounds", 1), ("examples", 0)):
+            if getattr(self, key) < least:
+                raise ConfigError(
+                    f"expected {key} to be at least {least}, got {getattr(self, key)}"
+                )
+        if (self.retrain.epochs or 0) < 1:
+            raise ConfigError(
+                f"expected retrain.epochs to be at least 1, got {self.retrain.epochs}"
+            )
+        for stage in (self.pretrain, self.retrain):
+            self.recipe(stage, out=self.out, epochs=max(1, stage.epochs or 1))  # checks the rest
+
+    def portion_of(self, round_number: int) -> float:
+        """Share of each class in a round, counted from 1.
+
+        Example:
+            >>> config = AdaptConfig(ModelConfig("m"), DataConfig("s"), TargetConfig("t"), "o")
+            >>> [config.portion_of(r) for r in (1, 2, 7, 9)]
+            [0.2, 0.25, 0.5, 0.5]
+        """
+        grown = self.portion + (round_number - 1) * self.portion_step
+        return min(self.portion_max, round(grown, 10))  # 0.2 + 0.05 + ... without its dust
+
+    def compared_with(self, rule: str) -> str:
+        """The rule whose selection is held against that of ``rule``."""
+        if self.compare is not None and self.compare != rule:
+            return self.compare
+        return "cbst+avh" if rule == "cbst" else "cbst"
+
+    def recipe(self, stage: StageConfig, *, out: str, epochs: int, **more: Any) -> TrainConfig:
+        """A stage as a training recipe."""
+        return TrainConfig(
+            **{
+                "model": self.model,
+                "data": self.source,
+                "out": out,
+                "epochs": epochs,
+                "optimizer": stage.optimizer,
+                "schedule": stage.schedule,
+                "batch_size": self.batch_size,
+                "seed": self.seed,
+                "augment": self.augment,
+                "head": self.head,
+                "device": self.device,
+                "precision": self.precision,
+                "channels_last": self.channels_last,
+                "deterministic": self.deterministic,
+                "resident": self.resident,
+                "workers": self.workers,
+                "resume": True,
+                **more,
+            }
+        )
+
+    def source_epochs(self, *, is_trained: bool) -> int:
+        """Epochs on the source; none by default where the model has been trained."""
+        if self.pretrain.epochs is not None:
+            return self.pretrain.epochs
+        return 0 if is_trained else _SOURCE_EPOCHS
+
+
+def _check_rule_options(config: AdaptConfig) -> None:
+    """Raise now rather than in the first round, when the source model is trained already."""
+    for key, known in (("empty", EMPTIES), ("comparison", COMPARISONS)):
+        value = getattr(config, key)
+        if value not in known:
+            raise ConfigError(unknown_name(key, value, list(known)))
+    if not config.alpha > 0:
+        raise OptionError(f"expected alpha above 0, got {config.alpha}")
+    for key in ("mrkld_weight", "entropy_weight"):
+        value = getattr(config, key)
+        if not value >= 0:
+            raise OptionError(f"expected {key} of at least 0, got {value}")
+    if ENTROPY in config.rules and not config.entropy_weight:
+        raise OptionError("the rule 'entropy' needs an entropy_weight above 0, got 0")
+
+
+def _check_rules(rules: Sequence[str], compare: str | None) -> None:
+    if not rules:
+        raise ConfigError("expected at least one rule, got none, e.g. rule = 'cbst'")
+    for rule in rules:
+        if rule not in ADAPT_RULES:
+            raise UnknownNameError(unknown_name("rule", rule, list(ADAPT_RULES)))
+    if len(set(rules)) < len(rules):
+        raise ConfigError(f"expected every rule once, got {', '.join(rules)}")
+    if compare is not None and compare not in RULES:
+        raise UnknownNameError(unknown_name("rule to compare with", compare, list(RULES)))

@@ -1,0 +1,284 @@
+"""The images of both domains: opened, checked against each other, decoded once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hardsight.data import (
+    DATASETS,
+    EmbeddingSource,
+    Example,
+    ExampleSource,
+    MemorySource,
+    UnlabelledFolder,
+    open_source,
+)
+from hardsight.errors import DataError
+from hardsight.run.adapt._config import AdaptConfig, TargetConfig
+from hardsight.run.loop import chosen_layout
+from hardsight.run.train import (
+    Decoded,
+    Examples,
+    Pixels,
+    ResidentBatches,
+    Row,
+    Shard,
+    Sources,
+    StreamedBatches,
+    TrainBatch,
+    TrainBatches,
+    decoded_whole,
+    fits,
+    loaded,
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target domain.
+
+    Attributes:
+        source: the examples, every label hidden.
+        labels: the true ones ``[N]``, to evaluate with; ``None`` where they are not known.
+        fingerprint: of the data.
+    """
+
+    source: WithoutLabels
+    labels: Tensor | None
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class WithoutLabels:
+    """A source whose labels nobody can read: each is -1.
+
+    Args:
+        source: any source of examples.
+    """
+
+    def __init__(self, source: ExampleSource) -> None:
+        self._source = source
+        self.spec, self.classes = source.spec, source.classes
+        if hasattr(source, "dataset"):  # a user's own, whose arrays are used as they are
+            self.dataset = source.dataset
+        if isinstance(source, MemorySource):  # pictures without their labels
+            self.images = source.images
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Example:
+        return replace(self._source[index], label=-1)
+
+    def id_of(self, index: int) -> str:
+        """Name of the example."""
+        return self._source.id_of(index)
+
+    def label_of(self, index: int) -> int:
+        """-1."""
+        return -1
+
+    def fingerprint(self) -> str:
+        """That of the source."""
+        return self._source.fingerprint()
+
+
+def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> Target:
+    """Open the target domain and check that its classes are those of the source.
+
+    Args:
+        config: its table.
+        data: what to open; its name, or a user's object.
+        classes: of the source domain.
+
+    Raises:
+        DataError: there are no examples, other classes, or nothing to train on by position.
+    """
+    source = _opened(config, data)
+    if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
+        kind = "embeddings" if isinstance(source, EmbeddingSource) else "a stream"
+        raise DataError(f"{source.spec} holds {kind}; adapting needs images or arrays by position")
+    if not len(source):
+        raise DataError(
+            f"the target {source.spec} has no examples; name a folder or split with some"
+        )
+    labels = None
+    if not config.unlabelled:
+        _check_classes(source, config, classes)
+        found = torch.tensor([source.label_of(index) for index in range(len(source))])
+        labels = found if bool((found >= 0).all()) else None
+    return Target(WithoutLabels(source), labels, source.fingerprint())
+
+
+def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
+    if config.unlabelled and isinstance(data, str | os.PathLike) and data not in DATASETS:
+        folder = Path(data) / (config.split or "")
+        if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
+            return UnlabelledFolder(folder, spec=os.fspath(data))
+    try:
+        return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+    except DataError as err:
+        if "without class folders" not in str(err):
+            raise
+        raise DataError(
+            f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
+            "lie"
+        ) from err
+
+
+def _check_classes(source: ExampleSource, config: TargetConfig, classes: tuple[str, ...]) -> None:
+    names = source.classes
+    if names == classes:
+        return
+    if not names:  # a user's dataset that does not tell: labels count
+        highest = max(source.label_of(index) for index in range(len(source)))
+        if highest >= len(classes):
+            raise DataError(
+                f"the target {source.spec} has the label {highest}, the source only "
+                f"{len(classes)} classes; give both domains the same classes"
+            )
+        return
+    missing = [name for name in classes if name not in names]
+    extra = [name for name in names if name not in classes]
+    if not missing and not extra:
+        raise DataError(
+            f"the target {source.spec} has the source's classes in another order; pass "
+            "target.classes in the source's order"
+        )
+    said = [f"lacks {', '.join(missing[:5])}"] if missing else []
+    said += [f"has {', '.join(extra[:5])}, which the source lacks"] if extra else []
+    raise DataError(
+        f"expected the source's {len(classes)} classes in the target {source.spec}: it "
+        f"{' and '.join(said)}; give both domains the same classes (target.classes), or pass "
+        "target.unlabelled = true (--unlabelled) to leave its labels alone"
+    )
+
+
+class Both(Examples):
+    """Source and target examples behind each other; a position tells which domain it is of.
+
+    Args:
+        source: the labelled examples.
+        target: the others.
+        rows: positions to be used; all by default.
+    """
+
+    def __init__(self, source: Decoded, target: Decoded, rows: Tensor | None = None) -> None:
+        self.source, self.target, self._rows = source, target, rows
+        pixels = [data.row(0)[1] for data in (source, target)]
+        shapes = [list(image.shape) for image in pixels]
+        if shapes[0] != shapes[1]:
+            raise DataError(
+                f"expected examples of one shape in both domains, got {shapes[0]} in "
+                f"{source.source.spec} and {shapes[1]} in {target.source.spec}; set source.size "
+                "= [H, W] or source.channels, or bring your own tensors to one shape"
+            )
+        # pixels of 8 bits in one domain and floats in the other
+        self._as_floats = pixels[0].dtype != pixels[1].dtype
+
+    def __len__(self) -> int:
+        return len(self.source) + len(self.target) if self._rows is None else len(self._rows)
+
+    def subset(self, rows: Tensor) -> Both:
+        """The same with some positions only."""
+        return Both(self.source, self.target, rows)
+
+    def __getitem__(self, at: int) -> Row | DataError:
+        place = at if self._rows is None else int(self._rows[at])
+        first = len(self.source)
+        row = self.source[place] if place < first else self.target[place - first]
+        if isinstance(row, DataError):
+            return row
+        return place, self._pixels(row[1]), row[2]
+
+    def whole(self, *, workers: int, show: bool | None) -> TrainBatch:
+        """All examples of both domains, decoded."""
+        parts = [
+            decoded_whole(data, workers=workers, show=show) for data in (self.source, self.target)
+        ]
+        images = torch.cat([self._pixels(part.inputs) for part in parts])
+        labels = torch.cat([part.labels for part in parts])
+        return TrainBatch(torch.arange(len(labels)), images, labels)
+
+    def _pixels(self, images: Tensor) -> Tensor:
+        is_bytes = self._as_floats and images.dtype == torch.uint8
+        return images.float() / 255 if is_bytes else images
+
+
+class Pool:
+    """All images of a run, on the device where they fit, for every round and rule.
+
+    Args:
+        sources: the source domain.
+        target: the target domain.
+        config: of the run.
+        device: of the model.
+        workers: loader processes.
+        show: force the progress bar on or off.
+
+    Attributes:
+        num_source: labelled examples; positions from here on are target examples.
+        labels: of the source examples, ``[num_source]``.
+        pixels: normalisation.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        target: Target,
+        config: AdaptConfig,
+        *,
+        device: torch.device,
+        workers: int,
+        show: bool | None,
+    ) -> None:
+        how = sources.train.how
+        hidden = Decoded(target.source, how, range(len(target)))
+        self._both = Both(sources.train, hidden)
+        self.num_source, self.num_target = len(sources.train), len(target)
+        layout = chosen_layout(config.channels_last, device)
+        self.pixels = Pixels(how, channels_last=layout, device=device)
+        self._options: dict[str, Any] = {"batch_size": config.batch_size, "shard": Shard()}
+        self._augment, self._workers = config.augment, workers
+        self._resident: ResidentBatches | None = None
+        padding = config.augment.crop_padding
+        resident = config.resident
+        if resident is None:
+            resident = fits(sources.train, device, padding) and fits(hidden, device, padding)
+        if resident:
+            whole = self._both.whole(workers=workers, show=show)
+            self._resident = ResidentBatches(
+                whole, self.pixels, config.augment, seed=0, **self._options
+            )
+        source = sources.train
+        self.labels = torch.tensor([source.source.label_of(index) for index in source.rows])
+
+    def training(self, rows: Tensor, *, seed: int) -> TrainBatches:
+        """Augmented batches of some positions."""
+        if self._resident is not None:
+            return self._resident.subset(rows, seed=seed)
+        return StreamedBatches(
+            self._both.subset(rows), self.pixels, self._augment, seed=seed, workers=self._workers,
+            **self._options,
+        )  # fmt: skip
+
+    def targets(self, batch_size: int) -> Iterator[Tensor]:
+        """Inputs of all target examples, in order, without augmentation."""
+        rows = torch.arange(self.num_source, self.num_source + self.num_target)
+        if self._resident is not None:
+            for part in rows.split(batch_size):
+                yield self._resident.plain(part).inputs
+            return
+        data = self._both.subset(rows)
+        order = torch.arange(len(rows))
+        for _, images, _ in loaded(data, order, batch_size=batch_size, workers=self._workers):
+            yield self.pixels.normalised(images)

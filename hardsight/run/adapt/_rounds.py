@@ -1,0 +1,301 @@
+"""The rounds of one rule, each a folder that appears when it is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, AdaptConfig
+from hardsight.run.adapt._data import Pool, Target
+from hardsight.run.adapt._examples import compared
+from hardsight.run.adapt._labels import AdaptBatches, RoundLabels
+from hardsight.run.adapt._predict import Seen, seen_by
+from hardsight.run.adapt._select import (
+    accuracy_of,
+    quality_of,
+    selected_by,
+    soft_labels,
+    starved,
+)
+from hardsight.run.loop import (
+    AGAIN,
+    chosen_precision,
+    progress,
+    random_states_kept,
+    seed_of,
+    write_json,
+    writing,
+)
+from hardsight.run.train import TotalLoss, fit, quiet, trainer_of
+from hardsight.selftrain import RULES, Selection
+from hardsight.table import with_metadata
+
+MODEL, ROUND = "model.safetensors", "round.json"
+PSEUDO_LABELS, EXAMPLES = "pseudo_labels.parquet", "examples.parquet"
+_LABELS, _CHOICE = "labels.safetensors", "selection.json"  # of a round that is not complete
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the rules of a run share.
+
+    Attributes:
+        config: of the run.
+        pool: images of both domains.
+        target: the target domain.
+        classes: names, position = label.
+        model: one network, filled with the weights of whoever is at work.
+        start: the source model's weights.
+        device: to compute on.
+        pl: Lightning.
+        show: force progress bars on or off.
+    """
+
+    config: AdaptConfig
+    pool: Pool
+    target: Target
+    classes: tuple[str, ...]
+    model: nn.Module
+    start: dict[str, Tensor]
+    device: torch.device
+    pl: Any
+    show: bool | None
+
+    def look(self, title: str) -> Seen:
+        """One pass of the model, as it is now, over the target."""
+        config = self.config
+        size = max(256, config.batch_size)
+        with progress(title, total=len(self.target), show=self.show) as advance:
+            return seen_by(
+                self.model,
+                self.pool.targets(size),
+                sample=next(self.pool.targets(2)),
+                device=self.device,
+                precision=chosen_precision(config.precision, self.device),
+                head=config.head,
+                id_of=self.target.source.id_of,
+                advance=advance,
+            )
+
+
+@dataclass(frozen=True)
+class RuleRun:
+    """What one rule did.
+
+    Attributes:
+        rule: its name.
+        folder: a folder per round, and the last model, which can be scored.
+        rounds: one record per round; the first is of the source model.
+        stopped: why it ended early; ``None`` where it did not.
+        state: the last model's weights.
+    """
+
+    rule: str
+    folder: Path
+    rounds: list[dict[str, Any]]
+    stopped: str | None
+    state: dict[str, Tensor]
+
+
+def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
+    """All rounds of a rule, from the source model on; complete ones are not done again.
+
+    Args:
+        bench: what the rules share.
+        rule: a rule or a baseline.
+        folder: of the rule.
+        seen: what the source model says about the target.
+    """
+    last = 0 if rule == SOURCE_ONLY else bench.config.rounds
+    now: Seen | None = seen
+    records: list[dict[str, Any]] = [
+        {"round": 0, "evaluation": accuracy_of(seen, bench.target.labels)}
+    ]
+    bench.model.load_state_dict(bench.start)
+    stopped = None
+    for number in range(1, last + 1):
+        one = Round(bench, rule, number, folder)
+        if one.is_complete:
+            records.append(one.read())
+            now = None  # looked at again only where a later round needs it
+            continue
+        choice, labels = one.choice(now)
+        if not len(labels.rows):
+            stopped = _said_why(number, choice, bench.config)
+            one.forget()
+            break
+        one.retrain(labels)
+        now = bench.look(f"{rule}, round {number} of {last}: predicting")
+        records.append(one.completed(choice, now))
+    state = {name: value.detach().cpu().clone() for name, value in bench.model.state_dict().items()}
+    return RuleRun(rule, folder, records, stopped, state)
+
+
+def _said_why(number: int, choice: dict[str, Any], config: AdaptConfig) -> str:
+    if choice["portion"] is None:
+        passed, advice = f"the threshold {config.threshold:g}", "Lower the threshold"
+    else:
+        passed = f"the thresholds at portion {choice['portion']:g}"
+        advice = "Raise the portion, or use empty = 'one'"
+    return (
+        f"stopped in round {number}: no target example passed {passed}; the model of round "
+        f"{number - 1} is kept. {advice}"
+    )
+
+
+class Round:
+    """One round of a rule: choose, retrain, look again; each step survives a kill.
+
+    Args:
+        bench: what the rules share.
+        rule: a rule or a baseline.
+        number: counted from 1.
+        folder: of the rule.
+    """
+
+    def __init__(self, bench: Bench, rule: str, number: int, folder: Path) -> None:
+        self._bench, self._rule, self._number = bench, rule, number
+        self._place = folder / f"round-{number:02d}"
+        self._part = self._place.with_suffix(".part")
+        self._started = time.perf_counter()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier run has done this round."""
+        return (self._place / ROUND).exists()
+
+    def read(self) -> dict[str, Any]:
+        """The record of a complete round; its model becomes the current one."""
+        weights = self._place / MODEL
+        if weights.exists():  # not so where a later round is complete and has its own
+            self._bench.model.load_state_dict(load_file(weights))
+        self._tidy()
+        found: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
+        return found
+
+    def choice(self, seen: Seen | None) -> tuple[dict[str, Any], RoundLabels]:
+        """What to train on, and the record of how it was chosen; read where it was chosen before.
+
+        Args:
+            seen: what the current model says about the target; looked at anew where ``None``.
+        """
+        part, rule = self._part, self._rule
+        if not (part / _CHOICE).exists():
+            if seen is None:
+                seen = self._bench.look(f"{rule}, round {self._number}: predicting")
+            self._choose(seen)
+        choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
+        tensors = load_file(part / _LABELS)
+        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
+
+    def _choose(self, seen: Seen) -> None:
+        bench, rule = self._bench, self._rule
+        portion = bench.config.portion_of(self._number)
+        found = selected_by(rule, seen, portion=portion, config=bench.config)
+        choice: dict[str, Any] = {
+            "round": self._number,
+            "rule": rule,
+            "portion": portion if rule in RULES else None,
+            "thresholds": found.thresholds.tolist(),
+            "label_thresholds": found.label_thresholds.tolist(),
+            "ranks": found.ranks.tolist(),
+            "quality": quality_of(found, seen, bench.target.labels),
+            **starved(found, bench.classes),
+        }
+        tensors = {"labels": found.labels}
+        soft = soft_labels(found, seen, bench.config)
+        if soft is not None:
+            tensors["soft"] = soft
+        with writing(self._part, step=AGAIN):
+            self._part.mkdir(parents=True, exist_ok=True)
+            pq.write_table(self._rows(found, seen), self._part / PSEUDO_LABELS)
+            if rule != ENTROPY:
+                other = selected_by(
+                    bench.config.compared_with(rule), seen, portion=portion, config=bench.config
+                )
+                choice["compared"], pictures = compared(
+                    found, other, seen, bench.target, most=bench.config.examples
+                )
+                pq.write_table(pictures, self._part / EXAMPLES)
+            save_file(tensors, self._part / _LABELS)
+            write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
+
+    def _rows(self, found: Selection, seen: Seen) -> pa.Table:
+        """One row per target example."""
+        target = self._bench.target
+        columns = {
+            "index": torch.arange(len(target)).numpy(),
+            "id": [target.source.id_of(index) for index in range(len(target))],
+            "label": found.labels.numpy(),
+            "prediction": seen.predictions.numpy(),
+            "probability": seen.probs.max(dim=1).values.numpy(),
+            "confidence": found.confidence.numpy(),
+        }
+        if target.labels is not None:
+            columns["true_label"] = target.labels.numpy()
+        about = {"rule": self._rule, "round": self._number, "classes": list(self._bench.classes)}
+        return with_metadata(pa.table(columns), about)
+
+    def retrain(self, labels: RoundLabels) -> None:
+        """Train the current model on source and chosen target examples."""
+        from hardsight.run.adapt._module import AdaptModule
+
+        bench, rule, config = self._bench, self._rule, self._bench.config
+        recipe = config.recipe(
+            config.retrain,
+            out=str(self._part),
+            epochs=config.retrain.epochs or 1,
+            select="last",
+            seed=seed_of(config.seed, "round", self._number) % 2**31,
+        )
+        loss = TotalLoss(recipe.loss)
+        batches = AdaptBatches(bench.pool, labels, seed=recipe.seed)
+        with quiet(bench.pl), random_states_kept(bench.device):
+            module = AdaptModule(
+                bench.model.train(), recipe, loss, head=None, batches=batches,
+                mrkld_weight=config.mrkld_weight if rule == "crst-mrkld" else 0.0,
+                entropy_weight=config.entropy_weight if rule == ENTROPY else 0.0,
+            )  # fmt: skip
+            trainer = trainer_of(bench.pl, recipe, bench.device, loss)
+            title = f"{rule}, round {self._number} of {config.rounds}"
+            fit(trainer, module, batches, None, config=recipe, show=bench.show, title=title)
+
+    def completed(self, choice: dict[str, Any], seen: Seen) -> dict[str, Any]:
+        """Write the model and the record, and let the folder appear."""
+        from hardsight.run.train.engine import plain_state
+
+        record = {
+            **choice,
+            "evaluation": accuracy_of(seen, self._bench.target.labels),
+            "seconds": round(time.perf_counter() - self._started, 3),
+        }
+        with writing(self._place, step=AGAIN):
+            save_file(plain_state(self._bench.model.state_dict()), self._part / MODEL)
+            write_json(self._part / ROUND, record)
+            os.replace(self._part, self._place)
+        self._tidy()
+        return record
+
+    def forget(self) -> None:
+        """Remove what a round without examples has left."""
+        shutil.rmtree(self._part, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """Drop what only an unfinished round needs."""
+        shutil.rmtree(self._place / "checkpoints", ignore_errors=True)
+        for name in (_LABELS, _CHOICE):
+            (self._place / name).unlink(missing_ok=True)
+        if not self._bench.config.keep_models:
+            before = self._place.with_name(f"round-{self._number - 1:02d}")
+            (before / MODEL).unlink(missing_ok=True)

@@ -1,0 +1,10 @@
+"""One evaluation card of one or more models."""
+
+from hardsight.run.evaluate._card import CARD as CARD
+from hardsight.run.evaluate._card import EPSILONS as EPSILONS
+from hardsight.run.evaluate._card import EPSILONS_L2 as EPSILONS_L2
+from hardsight.run.evaluate._card import FORMAT as FORMAT
+from hardsight.run.evaluate._card import EvaluateConfig as EvaluateConfig
+from hardsight.run.evaluate._card import evaluation_card as evaluation_card
+from hardsight.run.evaluate._card import named_model as named_model
+from hardsight.run.evaluate._card import run_evaluate as run_evaluate

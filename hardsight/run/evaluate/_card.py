@@ -1,0 +1,488 @@
+"""One evaluation card: what a model is worth, and what changed between models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hardsight.config import load_config
+from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
+from hardsight.errors import OptionError, OutputError
+from hardsight.evaluate import DEFINITIONS
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.evaluate._pass import Subject
+from hardsight.run.evaluate._study import Study, unknown_normalisation
+from hardsight.run.loop import (
+    borrowed,
+    check_labels_agree,
+    chosen_device,
+    class_names,
+    fed_in_its_dtype,
+    loaded_model,
+    state_digest,
+    verified_head,
+    versions,
+    wanted_preprocessing,
+)
+from hardsight.run.score import length_of
+
+CARD = "card.json"
+FORMAT = 1
+EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
+EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Settings of an evaluation; the keys of its TOML file and the flags of its command.
+
+    Attributes:
+        model: ``[NAME=]SPEC[@WEIGHTS]``, with SPEC as ``hardsight score --model`` takes it.
+        data: labelled data the model was not trained on.
+        compare: further models, likewise.
+        ood: foreign data, each with its own card rows.
+        train: the training data; gives the linear probe its examples and the classes their
+            numbers of training examples.
+        out: folder for ``card.json`` and ``card.html``.
+        weights: file with the weights of ``model``, where they do not stand behind an ``@``.
+        head: name of the classifier layer, where it is not found by itself.
+        split: of ``data``, where it has several.
+        ood_split: of foreign data, where it has several.
+        train_split: of ``train``, where it has several.
+        data_root: folder above those of named datasets.
+        classes: names of the classes, position = label.
+        num_classes: given to a model factory that takes it.
+        size: height and width of the models' input.
+        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
+        std: per channel, on the same scale.
+        epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
+        epsilons_l2: of PGD in L2, on the same scale.
+        attack_steps: of PGD.
+        attack_examples: how many examples are attacked; 0 for no attacks.
+        explain_examples: how many examples are explained by Grad-CAM; 0 for none.
+        cam_layer: layer of Grad-CAM, where it is not found by itself.
+        feature_examples: most examples for probe and clusters.
+        map_examples: most points on the map of features.
+        validation_share: share of the data that the temperature is fitted on.
+        batch_size: examples at once; chosen by device where not given.
+        workers: loader processes; chosen by data and cores where not given.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        seed: of everything that is drawn.
+    """
+
+    model: str
+    data: str
+    compare: tuple[str, ...] = ()
+    ood: tuple[str, ...] = ()
+    train: str | None = None
+    out: str | None = None
+    weights: str | None = None
+    head: str | None = None
+    split: str | None = None
+    ood_split: str | None = None
+    train_split: str | None = None
+    data_root: str | None = None
+    classes: tuple[str, ...] | None = None
+    num_classes: int | None = None
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    epsilons: tuple[float, ...] | None = None
+    epsilons_l2: tuple[float, ...] | None = None
+    attack_steps: int = 10
+    attack_examples: int = 256
+    explain_examples: int = 64
+    cam_layer: str | None = None
+    feature_examples: int = 5000
+    map_examples: int = 1000
+    validation_share: float = 0.2
+    batch_size: int | None = None
+    workers: int | None = None
+    device: str = "auto"
+    seed: int = 0
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> EvaluateConfig:
+        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
+
+
+def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
+    """:func:`evaluate` by settings, as the command line does it."""
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    first, weights = options.pop("model"), options.pop("weights")
+    if weights is not None:
+        if "@" in first:
+            raise OptionError(f"{first!r} names its weights already; leave --weights out")
+        first = f"{first}@{weights}"
+    models = [named_model(text) for text in (first, *options.pop("compare"))]
+    return evaluation_card(models, options.pop("data"), **options)
+
+
+def named_model(text: str) -> tuple[str | None, str, str | None]:
+    """Name, spec and weights in ``[NAME=]SPEC[@WEIGHTS]``.
+
+    Example:
+        >>> named_model("EL=net.py:make@el.safetensors")
+        ('EL', 'net.py:make', 'el.safetensors')
+        >>> named_model("timm:resnet18")
+        (None, 'timm:resnet18', None)
+    """
+    whole, _, weights = text.partition("@")
+    name, equals, spec = whole.partition("=")
+    # an equals sign may also stand in the options of a model, or in the path of a folder
+    if not equals or ":" in name or Path(whole).exists():
+        name, spec = "", whole
+    return name.strip() or None, spec, weights or None
+
+
+def evaluation_card(
+    models: Any,
+    data: Any,
+    *,
+    ood: Any = (),
+    train: Any = None,
+    out: str | os.PathLike[str] | None = None,
+    head: str | None = None,
+    split: str | None = None,
+    ood_split: str | None = None,
+    train_split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    size: tuple[int, int] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    epsilons: Sequence[float] | None = None,
+    epsilons_l2: Sequence[float] | None = None,
+    attack_steps: int = 10,
+    attack_examples: int = 256,
+    explain_examples: int = 64,
+    cam_layer: str | None = None,
+    feature_examples: int = 5000,
+    map_examples: int = 1000,
+    validation_share: float = 0.2,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    show_progress: bool | None = None,
+) -> dict[str, Any]:
+    """Evaluate models on the same data: one card of plain values, ready for JSON.
+
+    All forward passes are in float32, so that clean and attacked accuracy mean the same.
+
+    Args:
+        models: a module, a name or the folder of a trained model; or a mapping of names to such;
+            or a list of ``(name, module or spec, weights or None)``. All are compared with the
+            first.
+        data: labelled data the models were not trained on, see
+            :func:`hardsight.data.open_source`.
+        ood: a foreign dataset, or a list of them; their labels play no part.
+        train: the training data, for the linear probe and the numbers of training examples.
+        out: folder to write ``card.json`` into; ``None`` keeps it in memory.
+        head: name of the classifier layer, where it is not found by itself.
+        split: of ``data``, where it has several.
+        ood_split: of foreign data, where it has several.
+        train_split: of ``train``, where it has several.
+        data_root: folder above those of named datasets, such as ``cifar10``.
+        classes: names of the classes, position = label.
+        num_classes: given to model factories that take it.
+        preprocessing: what the models want done to images; by default what their configs say.
+        size: height and width of the input, over the models' own.
+        mean: per channel on the pixel scale [0, 1], over the models' own; three values make
+            grey images RGB.
+        std: likewise.
+        epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
+        epsilons_l2: of PGD in L2, on the same scale.
+        attack_steps: of PGD.
+        attack_examples: how many examples are attacked; 0 for no attacks.
+        explain_examples: how many examples are explained by Grad-CAM; 0 for none.
+        cam_layer: layer of Grad-CAM, where it is not found by itself.
+        feature_examples: most examples for probe and clusters.
+        map_examples: most points on the map of features.
+        validation_share: share of the data that the temperature is fitted on; calibration is
+            judged on the rest.
+        batch_size: examples at once.
+        workers: loader processes.
+        device: ``"auto"`` is cuda, else mps, else cpu.
+        seed: of everything that is drawn.
+        show_progress: force progress bars on or off; by default they are shown on a terminal.
+
+    Returns:
+        the card; ``hardsight.report.write_card`` makes a page of it.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> from hardsight.models import SmallCNN
+        >>> card = evaluation_card(SmallCNN(), "builtin:digits", split="test", attack_examples=0,
+        ...                 explain_examples=0, map_examples=50, feature_examples=100)
+        >>> card["models"][0]["accuracy"]["top1"]["n"]
+        449
+    """
+    settings = {key: _plain(value) for key, value in locals().items()
+                if key not in ("models", "data", "ood", "train", "show_progress")}  # fmt: skip
+    _check_options(settings)
+    place = chosen_device(str(device))
+    others = list(ood) if isinstance(ood, list | tuple) else [ood]
+    roots = _roots(data_root, data, *others, train)
+    source = _images(data, split, classes, roots)
+    foreign = [_images(one, ood_split, None, roots) for one in others]
+    training = None if train is None else _images(train, train_split, classes, roots)
+    wanted = {"size": size, "mean": mean, "std": std}
+    with ExitStack() as stack:
+        subjects = [
+            _subject(stack, one, source, place, preprocessing, wanted, head, num_classes, seed)
+            for one in _listed(models)
+        ]
+        names = _classes_of(subjects, source, training)
+        asked = epsilons is not None or epsilons_l2 is not None
+        _check_normalisation(subjects, asked=asked)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
+        study = Study(
+            subjects,
+            source,
+            foreign,
+            training,
+            folder=folder,
+            batch_size=batch_size or (256 if place.type == "cuda" else 64),
+            workers=workers,
+            seed=seed,
+            show=show_progress,
+        )
+        parts = study.parts(
+            len(names),
+            epsilons=(
+                _radii(epsilons, EPSILONS, most=1.0),
+                _radii(epsilons_l2, EPSILONS_L2, most=math.inf),
+            ),
+            must_attack=asked,
+            attack_steps=attack_steps,
+            attack_examples=attack_examples,
+            explain_examples=explain_examples,
+            cam_layer=cam_layer,
+            feature_examples=feature_examples,
+            map_examples=map_examples,
+            validation_share=validation_share,
+        )
+    card: dict[str, Any] = {
+        "format": FORMAT,
+        "data": _data_facts(source, split, names),
+        "ood": [_data_facts(one, ood_split, None) for one in foreign],
+        "train": None if training is None else _data_facts(training, train_split, None),
+        **parts,
+        "settings": settings,
+        "versions": versions(),
+        "definitions": {key: dataclasses.asdict(one) for key, one in DEFINITIONS.items()},
+    }
+    card = _finite(card)
+    if out is not None:
+        _write(Path(out), card)
+    return card
+
+
+def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
+    """Name, model and weights of everything to evaluate."""
+    if isinstance(models, str | os.PathLike | nn.Module):
+        models = [models]
+    if isinstance(models, dict):
+        models = [(str(name), model, None) for name, model in models.items()]
+    if not isinstance(models, list | tuple):
+        raise OptionError(
+            "expected a module or the name of one, a mapping of names to modules, or a list, got "
+            f"{type(models).__name__}"
+        )
+    listed = [one if isinstance(one, tuple) else (None, one, None) for one in models]
+    if not listed:
+        raise OptionError("expected at least one model, got none")
+    return [
+        (name, os.fspath(model) if isinstance(model, os.PathLike) else model, weights)
+        for name, model, weights in listed
+    ]
+
+
+def _subject(
+    stack: ExitStack,
+    given: tuple[str | None, Any, Any],
+    source: ExampleSource,
+    place: torch.device,
+    preprocessing: Preprocessing | None,
+    wanted: dict[str, Any],
+    head: str | None,
+    num_classes: int | None,
+    seed: int,
+) -> Subject:
+    name, model, weights = given
+    if isinstance(model, nn.Module):
+        stack.enter_context(borrowed(model, place))
+    loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+    stack.enter_context(fed_in_its_dtype(loaded.model))
+    network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
+    known = preprocessing or loaded.preprocessing
+    how = wanted_preprocessing(known or Preprocessing(), **wanted)
+    found, shape = verified_head(network, source, how, device=place, name=head)
+    facts = {
+        "spec": loaded.spec,
+        "weights": loaded.weights_origin,
+        "weights_digest": loaded.weights_digest,
+        "digest": state_digest(network),
+        "head": found.name,
+        "preprocessing": dataclasses.asdict(how),
+    }
+    label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
+    states = known is not None or (wanted["mean"] is not None and wanted["std"] is not None)
+    return Subject(label, network, found, how, states, shape, place, facts, loaded.classes)
+
+
+def _classes_of(
+    subjects: list[Subject], source: ExampleSource, training: ExampleSource | None
+) -> list[str]:
+    """Class names, the same for all models.
+
+    Raises:
+        OptionError: models of different numbers of classes, or two of the same name.
+        LabelError: the data has more classes than the models, or others in their place.
+    """
+    numbers = {one.head.num_classes for one in subjects}
+    if len(numbers) > 1:
+        counts = ", ".join(f"{one.name} {one.head.num_classes}" for one in subjects)
+        raise OptionError(f"expected models with the same classes, got {counts} classes")
+    names = [one.name for one in subjects]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise OptionError(
+            f"two models are called {twice!r}; name them, as in "
+            "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
+        )
+    if training is not None:
+        check_labels_agree(
+            source.classes, training.classes, whose=f"the evaluated {source.spec}",
+            where=f"the training data {training.spec}", step="classes= (--classes)",
+        )  # fmt: skip
+    count = numbers.pop()
+    named = [class_names(source, count, one.classes) for one in subjects]  # holds every model to it
+    return named[0]
+
+
+def _check_options(settings: dict[str, Any]) -> None:
+    share = settings["validation_share"]
+    if not 0 < share < 1:
+        raise OptionError(f"expected validation_share in (0, 1), got {share}")
+    least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
+             "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
+    for name, smallest in least.items():
+        if settings[name] is not None and settings[name] < smallest:
+            raise OptionError(f"expected {name} >= {smallest}, got {settings[name]}")
+
+
+def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
+    """Raise where attacks were asked for that would need a guess."""
+    for subject in subjects:
+        why = unknown_normalisation(subject)
+        if asked and why:
+            raise OptionError(why)
+
+
+def _radii(
+    given: Sequence[float] | None, usual: tuple[float, ...], *, most: float
+) -> tuple[float, ...]:
+    """Radii in ascending order, 0 among them.
+
+    Raises:
+        OptionError: one is negative or above ``most``.
+    """
+    radii = usual if given is None else tuple(float(one) for one in given)
+    if not all(math.isfinite(one) and one >= 0 for one in radii):
+        raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
+    if max(radii, default=0.0) > most:
+        raise OptionError(
+            f"expected every epsilon of FGSM and PGD in L-infinity in [0, {most:g}], the pixel "
+            f"scale, got {list(radii)}; 8 of 255 is {8 / 255:.4f}"
+        )
+    return tuple(sorted({0.0, *radii}))
+
+
+def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
+    """The root of each named dataset among ``data``.
+
+    Raises:
+        OptionError: none of them is one, so that a root would change nothing.
+    """
+    named = [one for one in data if isinstance(one, str) and one in DATASETS]
+    if root is not None and not named:
+        raise OptionError(f"data_root is for named datasets ({', '.join(DATASETS)}); leave it out")
+    return {} if root is None else dict.fromkeys(named, root)
+
+
+def _images(
+    data: Any, split: str | None, classes: Sequence[str] | None, roots: dict[str, Any]
+) -> ExampleSource:
+    root = roots.get(data) if isinstance(data, str) else None
+    source = open_source(data, split=split, classes=classes, data_root=root)
+    if isinstance(source, EmbeddingSource):
+        raise OptionError(
+            f"{source.spec} holds embeddings; an evaluation needs examples a model can be run on"
+        )
+    return source
+
+
+def _data_facts(
+    source: ExampleSource, split: str | None, names: list[str] | None
+) -> dict[str, Any]:
+    facts = {
+        "spec": source.spec,
+        "split": split,
+        "fingerprint": source.fingerprint(),
+        "rows": length_of(source),
+    }
+    return facts if names is None else {**facts, "classes": names, "named": len(source.classes)}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON can hold it."""
+    if isinstance(value, Preprocessing):
+        return dataclasses.asdict(value)
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _write(folder: Path, card: dict[str, Any]) -> None:
+    partial = folder / f".tmp-{CARD}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(card, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        partial.replace(folder / CARD)
+    except OSError as err:
+        raise OutputError(
+            f"cannot write to {folder}: {err.strerror or err}; choose another --out"
+        ) from err

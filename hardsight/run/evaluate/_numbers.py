@@ -1,0 +1,265 @@
+"""The parts of a card that follow from logits and embeddings alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from hardsight.errors import StatisticError
+from hardsight.evaluate import (
+    INDICATORS,
+    accuracy,
+    agreement,
+    angular_silhouette,
+    brier_score,
+    calibration_bins,
+    calibration_error,
+    class_accuracy,
+    cluster_assignments,
+    detection,
+    fitted_temperature,
+    linear_probe,
+    negative_log_likelihood,
+    ood_indicators,
+    shot_accuracy,
+    tsne_map,
+)
+from hardsight.geometry import row_norms, target_angles
+from hardsight.heads import Head
+from hardsight.run.evaluate._pass import Collected
+from hardsight.scores import conditional_energy, logit_margin
+from hardsight.stats import Estimate
+
+BINS = 15
+_HISTOGRAM_BINS = 40
+_COLDEST = 0.05  # where every validation example is right, likelihood alone would end at 0
+Rows = NDArray[np.int64]
+
+
+def accuracy_part(
+    found: Collected, num_classes: int, training_counts: ArrayLike | None
+) -> dict[str, Any]:
+    """Accuracy of all, of each class, and by number of training examples."""
+    per_class = class_accuracy(found.predictions, found.labels, num_classes)
+    known = [one.value for one in per_class if one is not None]
+    shots = None
+    if training_counts is not None:
+        groups = shot_accuracy(found.predictions, found.labels, training_counts)
+        shots = {name: estimate(one) for name, one in groups.items()}
+    return {
+        "top1": estimate(accuracy(found.predictions, found.labels)),
+        "balanced": float(np.mean(known)),
+        "classes": [estimate(one) for one in per_class],
+        "shots": shots,
+    }
+
+
+def distribution_part(found: Collected, head: Head) -> dict[str, Any]:
+    """Margins, energies per class, norms and angles of usable examples."""
+    rows = np.flatnonzero(found.usable)
+    weights = head.weight.float().cpu()
+    margins = found.per_row(rows, lambda z, x, y: logit_margin(z, y))
+    energies = found.per_row(rows, lambda z, x, y: conditional_energy(z, y))
+    norms = found.per_row(rows, lambda z, x, y: row_norms(x))
+    angles = found.per_row(rows, lambda z, x, y: target_angles(x, y, weights))
+    right, labels = found.right[rows], found.labels[rows]
+    return {
+        "margin": _distribution(margins, right),
+        "norm": _distribution(norms, right),
+        "angle": _distribution(angles, right),
+        "energy": [_quartiles(energies[labels == c]) for c in range(head.num_classes)],
+    }
+
+
+def indicators_of(found: Collected, head: Head) -> dict[str, NDArray[np.float64]]:
+    """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
+    weights = head.weight.float().cpu()
+    rows = np.flatnonzero(found.usable)
+    parts = [ood_indicators(z, x, weights) for z, x, _ in found.chunks(rows)]
+    values = {name: np.full(len(found.index), np.nan) for name in INDICATORS}
+    for name in values if parts else ():
+        values[name][rows] = np.concatenate([part[name].double().numpy() for part in parts])
+    return values
+
+
+def ood_part(
+    own: dict[str, NDArray[np.float64]], foreign: dict[str, NDArray[np.float64]]
+) -> dict[str, Any]:
+    """How well each indicator tells foreign examples; a note where it cannot tell anything."""
+    part: dict[str, Any] = {}
+    for name, values in own.items():
+        known, others = (each[~np.isnan(each)] for each in (values, foreign[name]))
+        if not len(others):
+            part[name] = {"note": "no foreign example has a finite output"}
+            continue
+        try:
+            found = detection(known, others)
+        except StatisticError as err:
+            part[name] = {"note": str(err)}
+            continue
+        part[name] = {**dataclasses.asdict(found), "auroc": estimate(found.auroc)}
+    return part
+
+
+def calibration_rows(found: Collected, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
+    """Usable rows to fit a temperature on, and those to judge it on.
+
+    The draw is over all rows, so that every model of a card is judged on the same ones.
+    """
+    order = np.random.default_rng([seed, 1]).permutation(len(found.index))
+    parts = np.split(order, [round(validation_share * len(order))])
+    fitting, judged = (np.sort(part[found.usable[part]]) for part in parts)
+    return fitting, judged
+
+
+def calibration_part(found: Collected, fitting: Rows, judged: Rows) -> dict[str, Any]:
+    """Calibration before and after a temperature; the temperature stands on other examples."""
+    if not len(fitting) or not len(judged):
+        usable = len(fitting) + len(judged)
+        return {"note": f"{usable} usable examples are too few to fit a temperature beside"}
+    logits = torch.from_numpy(np.array(found.logits[fitting]))
+    truth = torch.from_numpy(found.labels[fitting])
+    temperature = fitted_temperature(logits, truth, low=_COLDEST)
+    return {
+        "validation": len(fitting),
+        "n": len(judged),
+        "temperature": temperature,
+        "before": _calibration(found, judged, 1.0),
+        "after": _calibration(found, judged, temperature),
+    }
+
+
+def representation_part(
+    found: Collected,
+    train: Collected | None,
+    *,
+    most_examples: int,
+    most_points: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Probe, clusters, silhouette and maps of the features of usable examples."""
+    rows = np.flatnonzero(found.usable)
+    rows = _some(rows, most_examples, seed)
+    features, labels = np.array(found.embeddings[rows]), found.labels[rows]
+    shown = _some(np.arange(len(rows)), most_points, seed)
+    part: dict[str, Any] = {
+        "probe": _probe(found, train, most_examples, seed),
+        "predictions": dataclasses.asdict(agreement(found.predictions[rows], labels)),
+        "n": len(rows),
+        "width": features.shape[1],
+    }
+    clusters = len(np.unique(labels))
+    groups = cluster_assignments(features, clusters, seed=seed)
+    part["kmeans"] = {**dataclasses.asdict(agreement(groups, labels)), "clusters": clusters}
+    part["silhouette"] = _silhouette(features[shown], labels[shown])
+    part["map"] = None
+    if len(shown) >= 4:
+        part["map"] = _points(tsne_map(features[shown], seed=seed), labels[shown])
+    part["sphere"] = None
+    if features.shape[1] in (2, 3):
+        lengths = np.linalg.norm(features[shown], axis=1, keepdims=True)
+        units = features[shown] / np.where(lengths == 0, 1, lengths)
+        part["sphere"] = _points(units, labels[shown])
+    return part
+
+
+def estimate(one: Estimate | None) -> dict[str, Any] | None:
+    """An estimate as plain values."""
+    return None if one is None else dataclasses.asdict(one)
+
+
+def _calibration(found: Collected, rows: Rows, temperature: float) -> dict[str, Any]:
+    def confidences(z: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return (z / temperature).softmax(dim=1).amax(dim=1)
+
+    confidence = np.minimum(found.per_row(rows, confidences), 1.0)
+    right = found.right[rows]
+    bins = calibration_bins(confidence, right, bins=BINS)
+    brier = found.per_row(rows, lambda z, x, y: brier_score(z / temperature, y))
+    nll = found.per_row(rows, lambda z, x, y: negative_log_likelihood(z / temperature, y))
+    return {
+        "ece": calibration_error(confidence, right, bins=BINS),
+        "adaptive_ece": calibration_error(confidence, right, bins=BINS, adaptive=True),
+        "brier": float(brier.mean()),
+        "nll": float(nll.mean()),
+        "bins": [dataclasses.asdict(one) for one in bins if one.count],
+    }
+
+
+def _distribution(values: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str, Any]:
+    if not len(values):
+        return {"note": "no usable example"}
+    # a far tail would squeeze all others into one bar: it goes into the outer bars
+    low, high = np.quantile(values, [0.005, 0.995]).tolist()
+    edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
+    values, exact = np.clip(values, edges[0], edges[-1]), values
+    return {
+        "edges": edges.tolist(),
+        "right": np.histogram(values[right], edges)[0].tolist(),
+        "wrong": np.histogram(values[~right], edges)[0].tolist(),
+        "all": _quartiles(exact),
+        "of_right": _quartiles(exact[right]),
+        "of_wrong": _quartiles(exact[~right]),
+    }
+
+
+def _quartiles(values: NDArray[np.float64]) -> dict[str, Any] | None:
+    if not len(values):
+        return None
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    return {"q1": low, "median": middle, "q3": high, "mean": float(values.mean()), "n": len(values)}
+
+
+def _probe(
+    found: Collected, train: Collected | None, most_examples: int, seed: int
+) -> dict[str, Any]:
+    """Accuracy of a probe trained on the training data, or else on one half of this data."""
+    rows = _some(np.flatnonzero(found.usable), 2 * most_examples, seed)
+    if train is None:
+        if len(rows) < 2:
+            return {"note": f"{len(rows)} usable example is too few to train a probe beside"}
+        order = np.random.default_rng([seed, 2]).permutation(len(rows))
+        half = len(rows) // 2
+        fitting, judged, home = rows[order[:half]], rows[order[half:]], found
+        trained_on = "one half of the evaluated data; judged on the other"
+    else:
+        fitting = _some(np.flatnonzero(train.usable), most_examples, seed)
+        judged, home, trained_on = rows, train, "the training data"
+    try:
+        predicted = linear_probe(
+            home.embeddings[fitting], home.labels[fitting], found.embeddings[judged]
+        )
+    except StatisticError as err:
+        return {"note": str(err)}
+    accurate = accuracy(predicted, found.labels[judged])
+    return {
+        "accuracy": estimate(accurate),
+        "own": estimate(accuracy(found.predictions[judged], found.labels[judged])),
+        "fitted": len(fitting),
+        "trained_on": trained_on,
+    }
+
+
+def _silhouette(features: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, Any]:
+    try:
+        values = angular_silhouette(features, labels)
+    except StatisticError as err:
+        return {"note": str(err)}
+    return {"mean": float(values.mean()), "n": len(values)}
+
+
+def _points(places: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, Any]:
+    rounded = np.round(places.astype(np.float64), 4)
+    return {"points": rounded.tolist(), "labels": labels.tolist()}
+
+
+def _some(rows: Rows, most: int, seed: int) -> Rows:
+    """At most ``most`` rows, drawn once and kept in order."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng([seed, 3]).choice(rows, most, replace=False))

@@ -1,0 +1,219 @@
+"""One forward pass over a dataset, kept on disk so that memory does not grow with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hardsight.data import Batch, ExampleSource, batches
+from hardsight.errors import DataError, LabelError, ShapeError
+from hardsight.heads import Head, capture, logits_of
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop import moved
+from hardsight.run.score import length_of
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model under evaluation.
+
+    Attributes:
+        name: what the card calls it.
+        model: in eval mode, on ``device``.
+        head: its classifier layer, verified.
+        preprocessing: what it wants done to images.
+        states_normalisation: whether mean and std are known rather than a default.
+        shape: of one input, ``[C, H, W]`` for images; ``None`` where inputs are no tensor.
+        device: where it runs.
+        facts: spec, weights and digests for the card.
+        classes: names, position = label, where the model tells them.
+    """
+
+    name: str
+    model: nn.Module
+    head: Head
+    preprocessing: Preprocessing
+    states_normalisation: bool
+    shape: tuple[int, ...] | None
+    device: torch.device
+    facts: dict[str, Any]
+    classes: tuple[str, ...] = ()
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits ``[N, C]`` of inputs ``[N, ...]``."""
+        found = logits_of(self.model(inputs))
+        return found.flatten(1) if found.ndim > 2 else found
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Outputs of a model for a dataset, on disk.
+
+    Attributes:
+        index: positions in the source, ``[N]``, ascending.
+        labels: class indices, ``[N]``.
+        logits: ``[N, C]``, float32.
+        embeddings: ``[N, D]``, float32.
+        usable: whether logits and embedding are finite, ``[N]``.
+        predictions: class indices; -1 where not usable, ``[N]``.
+        errors: how many examples could not be read.
+    """
+
+    index: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    embeddings: NDArray[np.float32]
+    usable: NDArray[np.bool_]
+    predictions: NDArray[np.int64]
+    errors: int
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether each prediction is the label."""
+        found: NDArray[np.bool_] = self.predictions == self.labels
+        return found
+
+    def chunks(self, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Logits, embeddings and labels of chosen rows, a few thousand at a time."""
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[first : first + _ROWS_AT_ONCE]
+            yield (
+                torch.from_numpy(np.array(self.logits[some])),
+                torch.from_numpy(np.array(self.embeddings[some])),
+                torch.from_numpy(self.labels[some]),
+            )
+
+    def per_row(
+        self, rows: NDArray[np.int64], values: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> NDArray[np.float64]:
+        """One number per chosen row, from its logits, embedding and label."""
+        parts = [values(*chunk).double().numpy() for chunk in self.chunks(rows)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+def collected(
+    subject: Subject,
+    source: ExampleSource,
+    folder: Path,
+    *,
+    batch_size: int,
+    workers: int,
+    advance: Callable[[int], None],
+    has_own_labels: bool = True,
+) -> Collected:
+    """Run a model over a dataset.
+
+    Args:
+        subject: the model.
+        source: the data.
+        folder: for the outputs; two files appear in it.
+        batch_size: examples at once.
+        workers: loader processes.
+        advance: told how many positions are done.
+        has_own_labels: whether the labels are classes of the model; not of a foreign dataset.
+
+    Raises:
+        LabelError: a label is no class of the model.
+        ShapeError: inputs of another shape than those of the subject's own data.
+        DataError: no example could be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "logits", folder / "embeddings"]
+    index, labels, errors = [], [], 0
+    loaded = batches(source, subject.preprocessing, batch_size=batch_size, workers=workers)
+    with (
+        closing(loaded),
+        capture(subject.model, subject.head) as forward,
+        files[0].open("wb") as logit_sink,
+        files[1].open("wb") as embedding_sink,
+    ):
+        for batch in loaded:
+            advance(len(batch.index) + len(batch.errors))
+            errors += len(batch.errors)
+            if not len(batch.index):
+                continue
+            _check(batch, subject, source, has_own_labels)
+            with torch.inference_mode():
+                embeddings, logits = forward(moved(batch.inputs, subject.device))
+            logit_sink.write(logits.float().cpu().numpy().tobytes())
+            embedding_sink.write(embeddings.float().cpu().numpy().tobytes())
+            index.append(batch.index.numpy())
+            labels.append(batch.labels.numpy())
+    if not index:
+        raise DataError(f"none of the examples of {source.spec} could be read")
+    return _opened(files, subject.head, np.concatenate(index), np.concatenate(labels), errors)
+
+
+def inputs_at(
+    subject: Subject, source: ExampleSource, positions: NDArray[np.int64], *, at_once: int
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Inputs of chosen positions in batches, with their positions; unreadable ones are missing."""
+    for first in range(0, len(positions), at_once):
+        found, kept = [], []
+        for position in positions[first : first + at_once].tolist():
+            one = batches(source, subject.preprocessing, start=position, stop=position + 1,
+                          batch_size=1, workers=0)  # fmt: skip
+            with closing(one):
+                for batch in one:
+                    if len(batch.index):
+                        found.append(batch.inputs)
+                        kept.append(position)
+        if found:
+            yield np.array(kept), moved(torch.cat(found), subject.device)
+
+
+def spread_positions(source: ExampleSource, most: int) -> NDArray[np.int64]:
+    """At most ``most`` positions, spread evenly over the data."""
+    length = length_of(source)
+    assert length is not None
+    return np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(np.int64))
+
+
+def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels: bool) -> None:
+    shape = tuple(batch.inputs.shape[1:]) if isinstance(batch.inputs, Tensor) else None
+    if shape != subject.shape:
+        raise ShapeError(
+            f"expected inputs of shape {list(subject.shape or ())}, as the evaluated data has for "
+            f"{subject.name}, got {list(shape or ())} from {source.spec}; resize with --size "
+            "(size=), or name data with as many channels"
+        )
+    outside = (batch.labels < 0) | (batch.labels >= subject.head.num_classes)
+    if has_own_labels and bool(outside.any()):
+        row = int(outside.nonzero()[0, 0])
+        raise LabelError(
+            f"expected labels in [0, {subject.head.num_classes}), the classes of {subject.name}, "
+            f"got {int(batch.labels[row])} for {batch.ids[row]}; evaluate data with the model's "
+            "classes, or a model with the data's"
+        )
+
+
+def _opened(
+    files: list[Path],
+    head: Head,
+    index: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    errors: int,
+) -> Collected:
+    widths = (head.num_classes, head.width)
+    logits, embeddings = (
+        np.memmap(os.fspath(file), np.float32, "r", shape=(len(index), width))
+        for file, width in zip(files, widths, strict=True)
+    )
+    usable, predictions = np.ones(len(index), bool), np.empty(len(index), np.int64)
+    for first in range(0, len(index), _ROWS_AT_ONCE):
+        some = slice(first, first + _ROWS_AT_ONCE)
+        finite = np.isfinite(logits[some]).all(1) & np.isfinite(embeddings[some]).all(1)
+        usable[some] = finite
+        predictions[some] = np.where(finite, logits[some].argmax(1), -1)
+    return Collected(index, labels, logits, embeddings, usable, predictions, errors)

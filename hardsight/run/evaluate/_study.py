@@ -1,0 +1,248 @@
+"""All models over all data: the parts of a card, put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.data import ExampleSource
+from hardsight.errors import DataError, NonFiniteError, OptionError, ShapeError
+from hardsight.run.evaluate._attacks import AttackRun, Masks, attack_part, masking_part
+from hardsight.run.evaluate._compare import (
+    Indicators,
+    compared_indicators,
+    compared_masks,
+    compared_outputs,
+)
+from hardsight.run.evaluate._maps import explanation_part
+from hardsight.run.evaluate._numbers import (
+    accuracy_part,
+    calibration_part,
+    calibration_rows,
+    distribution_part,
+    indicators_of,
+    ood_part,
+    representation_part,
+)
+from hardsight.run.evaluate._pass import Collected, Subject, collected, spread_positions
+from hardsight.run.loop import chosen_workers, progress
+from hardsight.run.score import length_of
+
+
+class Study:
+    """All models over all data.
+
+    Args:
+        subjects: the models.
+        source: the data to evaluate on.
+        foreign: data to be told apart.
+        training: the training data, where it is known.
+        folder: an empty folder for outputs.
+        batch_size: examples at once.
+        workers: loader processes.
+        seed: of everything that is drawn.
+        show: force progress bars on or off.
+    """
+
+    def __init__(
+        self,
+        subjects: list[Subject],
+        source: ExampleSource,
+        foreign: list[ExampleSource],
+        training: ExampleSource | None,
+        *,
+        folder: Path,
+        batch_size: int,
+        workers: int | None,
+        seed: int,
+        show: bool | None,
+    ) -> None:
+        self.subjects, self.source, self.foreign, self.training = (
+            subjects, source, foreign, training,
+        )  # fmt: skip
+        self.folder, self.batch_size, self.workers = folder, batch_size, workers
+        self.seed, self.show = seed, show
+        self._read: dict[int, NDArray[np.int64]] = {}  # positions of each dataset
+
+    def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
+        """Cards of the models, their comparison, and pictures side by side."""
+        found = [self._pass(one, self.source) for one in self.subjects]
+        counts = self._training_counts(num_classes)
+        cards = []
+        indicators: list[list[Indicators]] = []
+        share = options["validation_share"]
+        rows = [calibration_rows(one, validation_share=share, seed=self.seed) for one in found]
+        for subject, one, (fitting, judged) in zip(self.subjects, found, rows, strict=True):
+            train = None if self.training is None else self._pass(subject, self.training)
+            others = [self._pass(subject, data, own=False) for data in self.foreign]
+            sets = [indicators_of(each, subject.head) for each in (one, *others)]
+            indicators.append(sets)
+            cards.append({
+                "name": subject.name,
+                **subject.facts,
+                "counts": {"rows": len(one.index), "unreadable": one.errors,
+                           "non_finite": int((~one.usable).sum())},
+                "accuracy": accuracy_part(one, num_classes, counts),
+                **distribution_part(one, subject.head),
+                "ood": [ood_part(sets[0], each) for each in sets[1:]],
+                "calibration": calibration_part(one, fitting, judged),
+                "representation": representation_part(
+                    one, train, most_examples=options["feature_examples"],
+                    most_points=options["map_examples"], seed=self.seed),
+            })  # fmt: skip
+        masks = self._attack(cards, found, **options)
+        explanations = self._explain(cards, **options)
+        return {
+            "models": cards,
+            "comparisons": self._comparisons(
+                found, [judged for _, judged in rows], indicators, masks
+            ),
+            "explanations": explanations,
+        }
+
+    def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Collected:
+        number = len(list(self.folder.iterdir()))
+        length = length_of(source)
+        with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
+            found = collected(
+                subject,
+                source,
+                self.folder / str(number),
+                batch_size=self.batch_size,
+                workers=chosen_workers(self.workers, length=length),
+                advance=advance,
+                has_own_labels=own,
+            )
+        self._check(found, subject, source, own)
+        return found
+
+    def _check(self, found: Collected, subject: Subject, source: ExampleSource, own: bool) -> None:
+        """Raise where numbers would stand on nothing, or on other examples than another model's.
+
+        Raises:
+            NonFiniteError: a model has no finite output on its own kind of data.
+            DataError: an example could be read for one model and not for another.
+        """
+        if own and not found.usable.any():
+            raise NonFiniteError(
+                f"{subject.name} has no finite output for any of the {len(found.index):,} examples "
+                f"of {source.spec}; check its weights, and mean and std of its inputs"
+            )
+        before = self._read.setdefault(id(source), found.index)
+        if not np.array_equal(before, found.index):
+            raise DataError(
+                f"{subject.name} could read {len(found.index):,} of the examples of {source.spec}, "
+                f"the model before it others ({len(before):,}), so they cannot be compared; "
+                "evaluate again when the data can be read, or one model at a time"
+            )
+
+    def _training_counts(self, num_classes: int) -> NDArray[np.int64] | None:
+        if self.training is None or length_of(self.training) is None:
+            return None
+        labels = [self.training.label_of(index) for index in range(len(self.training))]
+        return np.bincount(labels, minlength=num_classes)
+
+    def _attack(
+        self, cards: list[dict[str, Any]], found: list[Collected], **options: Any
+    ) -> list[Masks]:
+        """Fill in the part on attacks; the masks it stands on, where there are any."""
+        note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
+        masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
+        runs: list[AttackRun | None] = []
+        for card, subject, one in zip(cards, self.subjects, found, strict=True):
+            why = note or unknown_normalisation(subject)
+            card["robustness"] = {"note": why} if why else None
+            runs.append(None if why else AttackRun(
+                subject, self.source, one,
+                spread_positions(self.source, options["attack_examples"]),
+                steps=options["attack_steps"], at_once=self.batch_size, seed=self.seed,
+            ))  # fmt: skip
+        for number, (card, run) in enumerate(zip(cards, runs, strict=True)):
+            if run is not None:
+                try:
+                    with progress(f"{card['name']}: attacks", total=1, show=self.show) as advance:
+                        part, masks[number] = attack_part(run, *options["epsilons"])
+                        advance(1)
+                    card["robustness"] = {**part, "steps": options["attack_steps"]}
+                except (NonFiniteError, OptionError, ShapeError) as err:
+                    if options["must_attack"]:
+                        raise
+                    # nobody asked for attacks: the rest of the card is worth having
+                    runs[number], card["robustness"] = None, {"note": str(err)}
+        for run, card, mask in zip(runs, cards, masks, strict=True):
+            if run is not None:
+                others = [each for each in runs if each is not None and each is not run]
+                title = f"{card['name']}: searches for masked gradients"
+                with progress(title, total=1, show=self.show) as advance:
+                    card["robustness"]["masking"] = masking_part(run, others, mask)
+                    advance(1)
+        return masks
+
+    def _explain(self, cards: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
+        """Fill in the part on explanations; pictures of the same examples for all models."""
+        note = self._no_images() or ("" if options["explain_examples"] else "not asked for")
+        if note:
+            for card in cards:
+                card["explanation"] = {"note": note}
+            return []
+        positions = spread_positions(self.source, options["explain_examples"])
+        pictured = positions[np.linspace(0, len(positions) - 1, min(8, len(positions))).astype(int)]
+        pictures = []
+        for card, subject in zip(cards, self.subjects, strict=True):
+            card["explanation"], shown = explanation_part(
+                subject, self.source, positions, pictured,
+                layer=options["cam_layer"], at_once=self.batch_size,
+            )  # fmt: skip
+            pictures.append(shown)
+        return [
+            {
+                "id": self.source.id_of(position),
+                "label": self.source.label_of(position),
+                "models": [shown.get(position) for shown in pictures],
+            }
+            for position in pictured.tolist()
+            if any(position in shown for shown in pictures)
+        ]
+
+    def _no_images(self) -> str:
+        if any(one.shape is None or len(one.shape) != 3 for one in self.subjects):
+            return "the inputs are no images [C, H, W]"
+        if length_of(self.source) is None:
+            return "the data is a stream, which is read once"
+        return ""
+
+    def _comparisons(
+        self,
+        found: list[Collected],
+        judged: list[NDArray[np.int64]],
+        indicators: list[list[Indicators]],
+        masks: list[Masks],
+    ) -> list[dict[str, Any]]:
+        """Every further model against the first, on the same examples."""
+        return [
+            {
+                "first": self.subjects[0].name,
+                "second": self.subjects[number].name,
+                "rows": [
+                    *compared_outputs(found[0], found[number], (judged[0], judged[number])),
+                    *compared_indicators(
+                        indicators[0], indicators[number], [one.spec for one in self.foreign]
+                    ),
+                    *compared_masks(masks[0], masks[number]),
+                ],
+            }
+            for number in range(1, len(found))
+        ]
+
+
+def unknown_normalisation(subject: Subject) -> str:
+    """Why a model cannot be attacked; empty where it can."""
+    if subject.states_normalisation:
+        return ""
+    return (
+        f"{subject.name} does not state how its inputs are made from pixels, and attacks need it; "
+        "pass --mean and --std (mean=, std=), 0 and 1 for plain pixels in [0, 1]"
+    )

@@ -1,0 +1,310 @@
+"""Any model on any labelled data: one table, a row per example."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.config import load_config
+from hardsight.data import EmbeddingSource, open_source
+from hardsight.errors import OptionError, ShapeError
+from hardsight.heads import Head
+from hardsight.models import LoadedModel
+from hardsight.preprocessing import Preprocessing
+from hardsight.registry import described
+from hardsight.run.loop import (
+    borrowed,
+    chosen_device,
+    chosen_precision,
+    chosen_workers,
+    class_names,
+    fed_in_its_dtype,
+    loaded_model,
+    state_digest,
+    tensors_digest,
+    versions,
+    wanted_preprocessing,
+)
+from hardsight.run.score._run import ScoreRun, check_free, length_of
+from hardsight.run.score._scorers import EmbeddingScorer, ModelScorer, ScorePlan, Scorer
+from hardsight.table import RunFolder, ScoreTable
+
+SAMPLES = ("unknown", "in-sample", "out-of-sample")
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """Settings of a scoring run; the keys of its TOML file and the flags of its command.
+
+    Attributes:
+        data: labelled data, as ``hardsight.data.open_source`` takes it.
+        model: ``package.module:factory``, ``file.py:factory``, ``timm:``, ``torchvision:`` or
+            ``hf:NAME``; none for stored embeddings.
+        weights: file with the model's weights.
+        head: name of the classifier layer, where it is not found by itself.
+        scores: names of the scores; all where none is given.
+        out: folder of the run.
+        resume: continue the unfinished run in ``out``.
+        split: of data that has several.
+        data_root: folder above those of named datasets.
+        labels: file with labels of stored embeddings.
+        class_weights: file with the head of stored embeddings.
+        bias: file with its bias.
+        classes: names of the classes, position = label.
+        num_classes: given to a model factory that takes it.
+        size: height and width of the model's input.
+        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
+        std: per channel, on the same scale.
+        batch_size: examples at once; chosen by device where not given.
+        workers: loader processes; chosen by data and cores where not given.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        precision: of the forward pass: ``auto``, ``float32``, ``bfloat16``, ``float16``.
+        sample: whether the model was trained on this data: ``in-sample``, ``out-of-sample``.
+        strict: stop at the first unreadable example.
+        thumbnails: most pictures kept for the report.
+        shard_rows: source positions per shard; a kill loses at most one.
+        seed: of a model that is initialised at random.
+    """
+
+    data: str
+    model: str | None = None
+    weights: str | None = None
+    head: str | None = None
+    scores: tuple[str, ...] | None = None
+    out: str | None = None
+    resume: bool = False
+    split: str | None = None
+    data_root: str | None = None
+    labels: str | None = None
+    class_weights: str | None = None
+    bias: str | None = None
+    classes: tuple[str, ...] | None = None
+    num_classes: int | None = None
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    batch_size: int | None = None
+    workers: int | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    sample: str = "unknown"
+    strict: bool = False
+    thumbnails: int = 600
+    shard_rows: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> ScoreConfig:
+        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
+
+
+def run_score(config: ScoreConfig) -> ScoreTable:
+    """:func:`score` by settings, as the command line does it."""
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return score(options.pop("model"), options.pop("data"), **options)
+
+
+def score(
+    model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
+    data: Any,
+    *,
+    scores: str | Sequence[str] | None = None,
+    head: str | Head | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device = "auto",
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    labels: Any = None,
+    class_weights: Any = None,
+    bias: Any = None,
+    classes: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    size: tuple[int, int] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    workers: int | None = None,
+    precision: str = "auto",
+    sample: str = "unknown",
+    strict: bool = False,
+    thumbnails: int = 600,
+    shard_rows: int | None = None,
+    seed: int = 0,
+    show_progress: bool | None = None,
+) -> ScoreTable:
+    """Score every example of ``data`` with ``model``: one table, a row per example.
+
+    Args:
+        model: any ``nn.Module``, or its name (see :func:`hardsight.models.load_model`). For
+            stored embeddings their head: a :class:`Head`, a tensor of class weights ``[C, D]``,
+            or ``None`` where ``class_weights`` or the file itself has it.
+        data: any labelled data, see :func:`hardsight.data.open_source`.
+        scores: name of a score, or names; every score there is if ``None``.
+        head: name of the classifier layer, or a :class:`Head`, where it is not found by itself.
+        batch_size: examples at once.
+        device: ``"auto"`` is cuda, else mps, else cpu.
+        out: folder for the run; ``None`` keeps the table in memory.
+        resume: continue the unfinished run in ``out``; the table is the same as without a break.
+        weights: file with the model's weights, safetensors or torch (loaded without running code).
+        split: of data that has several.
+        data_root: folder above those of named datasets, such as ``cifar10``.
+        labels: labels of stored embeddings, values or a file.
+        class_weights: head of stored embeddings, values or a file.
+        bias: its bias, likewise.
+        classes: names of the classes, position = label.
+        num_classes: given to a model factory that takes it.
+        preprocessing: what the model wants done to images; by default what its own config says.
+        size: height and width of the input, over the model's own.
+        mean: per channel on the pixel scale [0, 1], over the model's own; three values make
+            grey images RGB.
+        std: likewise.
+        workers: loader processes.
+        precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.
+        sample: ``"in-sample"`` if the model was trained on this data, ``"out-of-sample"`` if not.
+        strict: stop at the first unreadable example instead of listing it.
+        thumbnails: most pictures kept for the report; 0 for none.
+        shard_rows: source positions per shard.
+        seed: of a model that is initialised at random.
+        show_progress: force the progress bar on or off; by default it is shown on a terminal.
+
+    Returns:
+        the table; ``table.hardest(10)`` and ``table.to_pandas()`` are good starts.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs
+        >>> from hardsight.models import SmallCNN
+        >>> table = hs.score(SmallCNN(num_classes=10), "builtin:digits", split="test")
+        >>> len(table), table.scores[:2]
+        (449, ['avh', 'target_angle'])
+    """
+    if isinstance(model, os.PathLike):  # such as the folder of a trained model
+        model = os.fspath(model)
+    if sample not in SAMPLES:
+        raise OptionError(f"expected sample to be one of {', '.join(SAMPLES)}, got {sample!r}")
+    _check_counts(batch_size=batch_size, shard_rows=shard_rows)
+    if thumbnails < 0:
+        raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    folder = None if out is None else RunFolder(out)
+    if folder is not None:
+        check_free(folder, resume=resume)
+    source = open_source(
+        data,
+        split=split,
+        labels=labels,
+        bias=bias,
+        classes=classes,
+        class_weights=class_weights,
+        data_root=data_root,
+    )
+    plan, place = ScorePlan(scores), chosen_device(str(device))
+    about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
+    about["config"] = {
+        "head": head if isinstance(head, str) else None,
+        "weights": None if weights is None else str(weights),
+        "device": str(place),
+        "precision": precision,
+        "strict": strict,
+        "thumbnails": thumbnails,
+        "shard_rows": shard_rows,
+    }
+    with ExitStack() as stack:
+        scorer: Scorer
+        known: tuple[str, ...] = ()
+        if isinstance(source, EmbeddingSource):
+            stored = _stored_head(model, head, source)
+            scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
+            parts = [one for one in (stored.weight, stored.bias) if one is not None]
+            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
+            about["bias"] = scorer.bias_facts()
+        else:
+            if isinstance(model, nn.Module):
+                stack.enter_context(borrowed(model, place))
+            loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+            stack.enter_context(fed_in_its_dtype(loaded.model))
+            known = loaded.classes
+            own = preprocessing or loaded.preprocessing or Preprocessing()
+            wanted = wanted_preprocessing(own, size, mean, std)
+            scorer = ModelScorer(
+                source,
+                loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
+                plan,
+                wanted,
+                head=head,
+                device=place,
+                precision=chosen_precision(precision, place),
+                batch_size=batch_size,
+                workers=chosen_workers(workers, length=length_of(source)),
+                strict=strict,
+            )
+            about["model"] = _model_facts(loaded, scorer)
+            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["precision"] = scorer.precision
+        about["classes"] = class_names(source, scorer.num_classes, known)
+        about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
+        about |= described(plan.specs)
+        about["batch_size"] = scorer.batch_size
+        rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        # whole batches per shard, so that a resumed run forms the same batches
+        per_shard = max(1, round(rows / scorer.batch_size))
+        run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
+        return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise OptionError(f"expected {name} to be 1 or more, got {count}")
+
+
+def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
+    """The head of stored embeddings, from wherever the user has it."""
+    given = head if isinstance(head, Head) else model
+    if isinstance(given, Head):
+        found = given
+    elif isinstance(given, Tensor):
+        found = Head(name="stored", weight=given.detach(), bias=None)
+    elif given is not None:
+        raise OptionError(
+            f"{source.spec} holds embeddings, which need no model; pass their head as "
+            "class_weights=FILE (--class-weights), a Head or a tensor"
+        )
+    elif source.class_weights is None:
+        raise OptionError(
+            f"{source.spec} holds embeddings but no class weights; pass class_weights=FILE "
+            "(--class-weights), the weights of the classifier layer they feed"
+        )
+    else:
+        bias = None if source.bias is None else torch.tensor(source.bias)
+        found = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
+    if found.width != source.width:
+        raise ShapeError(
+            f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
+            f"embeddings {[len(source), source.width]}, class_weights {list(found.weight.shape)}"
+        )
+    return found
+
+
+def _model_facts(loaded: LoadedModel, scorer: ModelScorer) -> dict[str, Any]:
+    return {
+        "spec": loaded.spec,
+        "weights": loaded.weights_origin,
+        "weights_digest": loaded.weights_digest,
+        "digest": state_digest(loaded.model),
+        "head": None if scorer.head is None else scorer.head.name,
+    }

@@ -1,0 +1,244 @@
+"""Studies on a user's own data: scores against people, against degradation, along training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency
+from hardsight.errors import OptionError, TableError
+from hardsight.registry import unknown_name
+from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
+from hardsight.run.study._degradation import ScoreByLevel as ScoreByLevel
+from hardsight.run.study._degradation import degradation_study as degradation_study
+from hardsight.run.study._dynamics import Curves as Curves
+from hardsight.run.study._dynamics import DynamicsStudy as DynamicsStudy
+from hardsight.run.study._dynamics import Histories as Histories
+from hardsight.run.study._dynamics import Observation as Observation
+from hardsight.run.study._dynamics import RunDynamics as RunDynamics
+from hardsight.run.study._dynamics import concordance as concordance
+from hardsight.run.study._dynamics import observations as observations
+from hardsight.run.study._dynamics import read_histories as read_histories
+from hardsight.run.study._dynamics import run_dynamics as run_dynamics
+from hardsight.run.study._dynamics import settled_epoch as settled_epoch
+from hardsight.run.study._human import HumanStudy as HumanStudy
+from hardsight.run.study._human import Hypothesis as Hypothesis
+from hardsight.run.study._human import ScoreAgainstPeople as ScoreAgainstPeople
+from hardsight.run.study._human import human_study as human_study
+from hardsight.run.study._tables import StudyTable as StudyTable
+from hardsight.run.study._tables import said_p as said_p
+from hardsight.run.study._tables import write_study
+from hardsight.stats import HUMAN_BINS
+from hardsight.table import ScoreTable, read_table
+
+
+def study_human(
+    table: str | os.PathLike[str] | ScoreTable,
+    human: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    scores: Sequence[str] | None = None,
+    test: str = "steiger",
+    bins: Sequence[float] = HUMAN_BINS,
+    quantiles: int = 5,
+    alpha: float = 0.05,
+) -> HumanStudy:
+    """Each score of a table against the share of people who chose the label.
+
+    Args:
+        table: a score table, its file, or the folder of its run.
+        human: a CSV with a column ``id`` or ``index`` and one ``frequency``; or counts ``[N, C]``
+            in the order of the data, as ``.npy`` or as the column ``human_counts`` of a
+            ``.parquet``.
+        out: folder for ``study.json``; :func:`hardsight.report.write_study` then adds the page and
+            the figures.
+        scores: columns to study; every score of the table by default.
+        test: between the correlations of AVH and of model confidence; see :func:`human_study`.
+        bins: edges of the bins of human frequency.
+        quantiles: how many quantile bins.
+        alpha: level of every decision.
+
+    Returns:
+        coefficients with intervals, bins, the comparison, and H1 to H4 in words.
+
+    Raises:
+        TableError: the table has no such score.
+        DataError: the file does not fit the table.
+        HardsightError: another subclass that says what to do.
+
+    Example:
+        >>> import tempfile, numpy as np, hardsight as hs
+        >>> from hardsight.models import SmallCNN
+        >>> table = hs.score(SmallCNN(num_classes=10), "builtin:digits", split="test")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     counts = np.random.default_rng(0).integers(1, 9, size=(449, 10))
+        ...     np.save(f"{folder}/counts.npy", counts)
+        ...     study = study_human(table, f"{folder}/counts.npy")
+        >>> [one.name for one in study.hypotheses], study.n
+        (['H1', 'H2', 'H3', 'H4'], 449)
+    """
+    found = table if isinstance(table, ScoreTable) else read_table(table)
+    names = _chosen(found, scores)
+    frequency = human_frequency(found, file=human)
+    study = human_study(
+        {name: found.column(name) for name in names},
+        frequency,
+        labels=found.column("label"),
+        higher_is_harder={name: found.higher_is_harder(name) for name in names},
+        test=test,
+        bins=bins,
+        quantiles=quantiles,
+        alpha=alpha,
+    )
+    if out is not None:
+        settings = {
+            "table": str(found.path),
+            "human": os.fspath(human),
+            "test": test,
+            "bins": list(bins),
+            "quantiles": quantiles,
+            "alpha": alpha,
+            "sample": found.metadata.get("sample", "unknown"),
+            "data": found.metadata.get("data"),
+            "model": found.metadata.get("model"),
+        }
+        figures = {"histograms": study.histograms}
+        write_study(out, "human", study, study.tables(), settings=settings, figures=figures)
+    return study
+
+
+def study_degradation(
+    model: Any,
+    data: Any,
+    *,
+    noise: Sequence[float] = NOISE_LEVELS,
+    contrast: Sequence[float] = CONTRAST_LEVELS,
+    scores: Sequence[str] = ("avh", "model_confidence", "feature_norm"),
+    limit: int | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> list[DegradationStudy]:
+    """Scores of the same pictures at every level of noise and of contrast.
+
+    Args:
+        model: as :func:`hardsight.score` takes it.
+        data: pictures, as :func:`hardsight.data.open_source` takes them.
+        noise: widths of additive uniform noise; empty for none.
+        contrast: levels of contrast; empty for none.
+        scores: names of scores.
+        limit: take so many pictures, evenly spaced over the data.
+        seed: of the noise; each picture has the same draw at every level.
+        split: of data that has several.
+        data_root: folder above those of named datasets.
+        out: folder for ``study.json``; see :func:`study_human`.
+        options: further keywords of :func:`hardsight.score`, such as ``device``.
+
+    Returns:
+        one study for noise and one for contrast.
+
+    Raises:
+        OptionError: no levels, or one outside ``[0, 1]``.
+        DataError: the data holds no pictures.
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Definition 4, Figs. 17 and 18.
+    """
+    from hardsight.run.study._levels import level_scores
+
+    kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
+    found = [
+        degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
+        for kind, values, correct, harder in level_scores(
+            model, data, kinds, scores=scores, limit=limit, seed=seed, split=split,
+            data_root=data_root, **options,
+        )
+    ]  # fmt: skip
+    if out is not None:
+        settings = {
+            "model": str(model), "data": str(data), "split": split, "limit": limit, "seed": seed,
+        }  # fmt: skip
+        tables = [table for study in found for table in study.tables()]
+        write_study(out, "degradation", found, tables, settings=settings, figures={})
+    return found
+
+
+def study_dynamics(
+    runs: Sequence[str | os.PathLike[str]],
+    *,
+    examples: str = "test",
+    human: str | os.PathLike[str] | None = None,
+    bins: Sequence[float] = HUMAN_BINS,
+    out: str | os.PathLike[str] | None = None,
+) -> DynamicsStudy:
+    """Norm, AVH, confidence and accuracy along training, and the AVH paper's observations.
+
+    Args:
+        runs: folders of ``hardsight train``, of different models to compare them.
+        examples: ``test`` (recorded with ``track_test = true``), ``train`` (``track = true``), or
+            a name given to ``track_on`` of :func:`hardsight.train`.
+        human: what people chose, as in :func:`study_human`; curves are then split by it.
+        bins: edges of the bins of human frequency.
+        out: folder for ``study.json``; see :func:`study_human`.
+
+    Raises:
+        MissingDataError: a run has nothing recorded.
+        OptionError: no run was given, or one comes twice.
+        HardsightError: another subclass that says what to do.
+
+    Reference:
+        Chen et al., Angular Visual Hardness, ICML 2020, Section 3.2, Figs. 4, 9 and 10.
+    """
+    folders = [Path(run) for run in runs]
+    for at, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:at]]:
+            raise OptionError(f"expected different runs, got {folder} twice; name each once")
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    found = []
+    for folder, name in zip(folders, names, strict=True):
+        histories = read_histories(folder, examples=examples, name=name)
+        frequency = None if human is None else _tracked_frequency(histories, human)
+        found.append(run_dynamics(histories, frequency=frequency, bins=bins))
+    study = DynamicsStudy(tuple(found), observations(found))
+    if out is not None:
+        settings = {
+            "runs": [str(folder) for folder in folders], "examples": examples,
+            "human": None if human is None else os.fspath(human), "bins": list(bins),
+        }  # fmt: skip
+        write_study(out, "dynamics", study, study.tables(), settings=settings, figures={})
+    return study
+
+
+def _tracked_frequency(histories: Histories, human: str | os.PathLike[str]) -> NDArray[np.float64]:
+    if histories.examples is None:
+        raise TableError(
+            f"the run {histories.name} does not say who its examples are, so what people said "
+            "cannot be joined; study the examples of track_test or track_on"
+        )
+    return human_frequency(histories.examples, file=human)[histories.rows]
+
+
+def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:
+    if not table.scores:
+        raise TableError(
+            f"{table.path or 'the table'} has no score columns; write one with `hardsight score`"
+        )
+    for name in scores or ():
+        if name not in table.scores:
+            raise TableError(unknown_name("score", name, table.scores))
+    return list(scores or table.scores)
+
+
+def study_folder(table: str | os.PathLike[str], kind: str) -> Path:
+    """Where a study of a table is written when no folder is named: beside it."""
+    path = Path(table)
+    return (path if path.is_dir() else path.parent) / f"study-{kind}"

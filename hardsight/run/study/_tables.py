@@ -1,0 +1,132 @@
+"""Tables of a study: printed on a terminal, written as markdown, stored as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardsight.errors import OutputError
+from hardsight.stats import BinCorrelation, Estimate
+
+STUDY = "study.json"
+FORMAT = 1
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """One table, ready to be read.
+
+    Attributes:
+        title: what it shows.
+        columns: headings.
+        rows: as many cells each.
+        note: how to read it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def said_interval(found: Estimate | None) -> str:
+    """``-0.212 [-0.231, -0.193]``."""
+    if found is None:
+        return NONE
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def said_p(p: float | None) -> str:
+    """A p-value as papers print it.
+
+    Example:
+        >>> said_p(0.04912), said_p(1e-9), said_p(None)
+        ('0.049', '< 0.001', '–')
+    """
+    if p is None or math.isnan(p):
+        return NONE
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def said_bin(bins: Sequence[BinCorrelation], place: int) -> str:
+    """``[0.2, 0.4)``; the last one is closed."""
+    one = bins[place]
+    return f"[{one.low:.3g}, {one.high:.3g}{']' if place == len(bins) - 1 else ')'}"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: dataclasses as objects, arrays as lists, NaN as null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def histogram(
+    x: NDArray[np.float64], y: NDArray[np.float64], *, bins: int = 25
+) -> dict[str, list[Any]]:
+    """Counts ``[x, y]`` of a two-dimensional histogram; x lies in [0, 1], y has its own range."""
+    span = (float(y.min()), float(y.max()))
+    edges = np.linspace(0, 1, bins + 1), np.linspace(*span, bins + 1)
+    counts, _, _ = np.histogram2d(x, y, bins=edges)
+    return {
+        "x_edges": edges[0].tolist(),
+        "y_edges": edges[1].tolist(),
+        "counts": counts.astype(int).tolist(),
+    }
+
+
+def write_study(
+    out: str | os.PathLike[str],
+    kind: str,
+    study: Any,
+    tables: Sequence[StudyTable],
+    *,
+    settings: dict[str, Any],
+    figures: dict[str, Any],
+) -> Path:
+    """Write ``study.json``: what was found, from what, with which versions.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from hardsight.run.study._versions import light_versions
+
+    content = {
+        "format": FORMAT,
+        "kind": kind,
+        "settings": plain(settings),
+        "versions": light_versions(),
+        "tables": plain(list(tables)),
+        "figures": plain(figures),
+        "result": plain(study),
+    }
+    file = Path(out) / STUDY
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".tmp-{STUDY}")
+        part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(file)
+    except OSError as err:
+        raise OutputError(
+            f"cannot write to {out}: {err.strerror or err}; choose another --out"
+        ) from err
+    return file

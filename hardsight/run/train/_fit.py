@@ -1,0 +1,87 @@
+"""One fit of a run: checkpoints to go on from, and an answer to whatever ends it early."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hardsight.errors import NonFiniteError
+from hardsight.run.train._batches import EvaluationBatches, TrainBatches
+from hardsight.run.train._config import TrainConfig
+
+if TYPE_CHECKING:
+    from hardsight.run.train.engine import RunRecorder, TrainModule
+
+
+def start_of(config: TrainConfig) -> Path | None:
+    """The checkpoint a run goes on from; ``None`` where it begins anew."""
+    last = _last(config)
+    return last if config.resume and last.exists() else None
+
+
+def fit(
+    trainer: Any,
+    module: TrainModule,
+    train: TrainBatches,
+    validation: EvaluationBatches | None,
+    *,
+    config: TrainConfig,
+    show: bool | None,
+    title: str = "training",
+    callbacks: Sequence[Any] = (),
+) -> RunRecorder:
+    """Train to the last epoch, from the run's last checkpoint where it is to be resumed.
+
+    Args:
+        trainer: of Lightning.
+        module: what is trained.
+        train: batches to learn from.
+        validation: batches to select by.
+        config: the recipe.
+        show: force the progress bar on or off.
+        title: of the bar.
+        callbacks: called before the one that writes an epoch's checkpoint.
+
+    Returns:
+        the metrics of all epochs, those of an interrupted run included.
+
+    Raises:
+        NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
+        KeyboardInterrupt: where Lightning would have ended the process.
+    """
+    from hardsight.run.train.engine import ProgressBar, RunRecorder
+
+    recorder = RunRecorder(Path(config.out), config)
+    bar = ProgressBar(config, len(train), recorder, show, title)
+    trainer.callbacks += [*callbacks, recorder, bar]
+    answer = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, train, validation, ckpt_path=start_of(config), weights_only=True)
+    except NonFiniteError as err:
+        raise NonFiniteError(f"{err}; {_advice(_last(config), recorder.rows)}") from err
+    except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, answer)
+        raise KeyboardInterrupt from err
+    finally:
+        module.close()
+        bar.close()
+    return recorder
+
+
+def _last(config: TrainConfig) -> Path:
+    from hardsight.run.train.engine import LAST
+
+    return Path(config.out) / LAST
+
+
+def _advice(last: Path, rows: list[dict[str, float]]) -> str:
+    kept = (
+        f"the checkpoint of epoch {int(rows[-1]['epoch'])} is kept in {last}"
+        if rows
+        else "no epoch was complete, so there is no checkpoint"
+    )
+    return f"{kept}. Lower the learning rate, clip the gradient, or look at these examples"

@@ -1,0 +1,336 @@
+"""Training images: decoded once, kept where the model is, augmented there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from hardsight.data import ExampleSource, MemorySource, model_input
+from hardsight.errors import BadExampleError, DataError, HardsightError
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop import generator, progress
+from hardsight.run.train._config import AugmentConfig
+
+Rows = Sequence[int]
+Row = tuple[int, Tensor, int]
+
+
+class TrainBatch(NamedTuple):
+    """What a training step sees; in the order in which a tracker reads it.
+
+    Attributes:
+        index: positions in the source, ``[B]``.
+        inputs: normalised images ``[B, C, H, W]``, or a user's own tensors.
+        labels: class indices ``[B]``.
+    """
+
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    inputs: Tensor
+    labels: Tensor
+
+    def to(self, device: torch.device) -> TrainBatch:
+        """The batch on a device."""
+        return TrainBatch(self.index.to(device), self.inputs.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of every batch this process takes."""
+
+    rank: int = 0
+    count: int = 1
+
+    def of(self, rows: Tensor) -> Tensor:
+        """This process's rows of a batch; all processes take equally many."""
+        return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
+
+
+class Examples(Dataset[Row | DataError], ABC):
+    """Examples by position: each a row, or why there is none."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+
+class Decoded(Examples):
+    """A source as tensors: images uint8 ``[C, H, W]`` where that loses nothing, else float32.
+
+    Args:
+        source: any example source.
+        how: size and channels; the normalisation happens on the device.
+        rows: positions to be used.
+    """
+
+    def __init__(self, source: ExampleSource, how: Preprocessing, rows: Rows) -> None:
+        self.source, self.how, self.rows = source, how, rows
+        self._raw = dataclasses.replace(how, mean=(0.0,), std=(1.0,))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> Row | DataError:
+        """The example, or why there is none: an error raised in a worker arrives garbled."""
+        try:
+            return self.row(at)
+        except HardsightError as err:
+            return DataError(str(err))
+
+    def row(self, at: int) -> Row:
+        """Position in the source, raw pixels, label.
+
+        Raises:
+            DataError: the example cannot be read.
+        """
+        index = self.rows[at]
+        try:
+            example = self.source[index]
+        except BadExampleError as err:
+            raise DataError(
+                f"{self.source.spec}: example {index} ({self.source.id_of(index)}) cannot be read: "
+                f"{err}; remove or repair it before training"
+            ) from err
+        return index, self._tensor(example.content), example.label
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the pictures lie in memory in the wanted size and colours."""
+        if not isinstance(self.source, MemorySource):
+            return False
+        shape = self.source.images.shape
+        channels = 1 if len(shape) == 3 else shape[3]
+        return self.how.size in (None, shape[1:3]) and self.how.channels in (None, channels)
+
+    def ready(self) -> TrainBatch:
+        """All examples at once, where :attr:`is_ready`."""
+        assert isinstance(self.source, MemorySource)
+        rows = np.asarray(self.rows)
+        images = torch.from_numpy(self.source.images[rows])
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+        labels = torch.from_numpy(self.source.labels[rows])
+        return TrainBatch(torch.from_numpy(rows), images.contiguous(), labels)
+
+    @property
+    def are_ours(self) -> bool:
+        """Whether images are brought to size and scale by us, not by a user's own dataset."""
+        return not self._is_theirs(self.source[self.rows[0]].content)
+
+    def _is_theirs(self, content: Any) -> bool:
+        """As in scoring: tensors, and arrays of a user's dataset, are used as they are."""
+        is_array = isinstance(content, np.ndarray)
+        return isinstance(content, Tensor) or (is_array and hasattr(self.source, "dataset"))
+
+    def _tensor(self, content: Any) -> Tensor:
+        if self._is_theirs(content):
+            return torch.as_tensor(content)
+        is_picture = isinstance(content, Image.Image)
+        if is_picture or (isinstance(content, np.ndarray) and content.ndim > 1):
+            pixels = model_input(content, self._raw)
+            if is_picture or content.dtype == np.uint8:  # 8 bits in, 8 bits out
+                return torch.from_numpy(np.rint(pixels * 255).astype(np.uint8))
+            return torch.from_numpy(pixels)
+        if isinstance(content, np.ndarray):
+            return torch.from_numpy(np.ascontiguousarray(content, dtype=np.float32))
+        raise DataError(
+            f"cannot train on {type(content).__name__} from {self.source.spec}; expected images, "
+            "arrays or tensors"
+        )
+
+
+def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBatch:
+    """All examples, stacked in the order of ``data``; raw pixels, not normalised."""
+    if data.is_ready:
+        return data.ready()
+    parts: list[list[Tensor]] = [[], [], []]
+    with progress(f"decoding {data.source.spec}", total=len(data), show=show) as advance:
+        for batch in loaded(data, torch.arange(len(data)), batch_size=256, workers=workers):
+            for part, tensor in zip(parts, batch, strict=True):
+                part.append(tensor)
+            advance(len(batch[0]))
+    return TrainBatch(*(torch.cat(part) for part in parts))
+
+
+def loaded(
+    data: Examples, order: Tensor, *, batch_size: int, workers: int
+) -> Iterator[list[Tensor]]:
+    """Batches of positions, raw pixels and labels in a given order.
+
+    Raises:
+        DataError: an example cannot be read, or its size differs.
+    """
+    batches: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=batch_size,
+        sampler=order.tolist(),
+        num_workers=workers,
+        collate_fn=_stacked,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
+    )
+    for batch in batches:
+        if isinstance(batch, DataError):
+            raise batch
+        yield batch
+
+
+def _stacked(rows: list[Row | DataError]) -> list[Tensor] | DataError:
+    for row in rows:
+        if isinstance(row, DataError):
+            return row
+    good = [row for row in rows if not isinstance(row, DataError)]
+    shapes = {tuple(image.shape) for _, image, _ in good}
+    if len(shapes) > 1:
+        one, two = sorted(shapes)[:2]
+        return DataError(
+            f"expected images of one size, got {list(one)} and {list(two)} (channels, height, "
+            "width); set data.size = [H, W], and data.channels where some are grey"
+        )
+    index, images, labels = zip(*good, strict=True)
+    return [torch.tensor(index), torch.stack(images), torch.tensor(labels)]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chance decides about one epoch, the same on every device and for any number of them.
+
+    Attributes:
+        order: training rows one after the other, ``[N]``: a permutation, or draws of classes.
+        offsets: corner of each one's crop, ``[N, 2]``, in ``[0, 2 padding]``.
+        flips: those to be mirrored, ``[N]``.
+    """
+
+    order: Tensor
+    offsets: Tensor
+    flips: Tensor
+
+    @classmethod
+    def of_epoch(
+        cls,
+        length: int,
+        how: AugmentConfig,
+        *,
+        seed: int,
+        epoch: int,
+        balanced: Tensor | None = None,
+    ) -> Draws:
+        """The draws of an epoch; each kind has a generator of its own.
+
+        ``balanced``: labels ``[N]`` where every class is to be drawn equally often.
+        """
+        draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
+        reach = 2 * how.crop_padding + 1
+        offsets = torch.randint(reach, (length, 2), generator=draw[1])
+        flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
+        if balanced is not None:  # a row that comes twice is cropped anew
+            return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
+        order = torch.randperm(length, generator=draw[0])
+        return cls(order, offsets[order], flips[order])
+
+    def to(self, device: torch.device) -> Draws:
+        """The draws on a device."""
+        return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+
+def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
+    """As many rows as there are labels, each of a random class, then a random one of that class.
+
+    Args:
+        labels: class indices, ``[N]``; a class without examples is never drawn.
+        draw: decides both.
+    """
+    length = len(labels)
+    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+    sorted_rows = position.argsort(stable=True)  # class after class
+    starts = counts.cumsum(0) - counts
+    drawn = torch.randint(len(counts), (length,), generator=draw)
+    # in double precision a class of 2^24 examples and more still reaches its last one
+    share = torch.rand(length, generator=draw, dtype=torch.float64)
+    rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
+    return rows
+
+
+class Pixels:
+    """Raw images to model inputs, on one device.
+
+    Args:
+        how: normalisation.
+        channels_last: memory layout of the result.
+        device: of the images.
+    """
+
+    def __init__(self, how: Preprocessing, *, channels_last: bool, device: torch.device) -> None:
+        self.device = device
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
+        # (x / white - mean) / std as one product and one sum
+        self._scale = (1 / std).float().to(device)
+        self._scale_of_bytes = (1 / (255 * std)).float().to(device)
+        self._shift = (-mean / std).float().to(device)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
+        images = images.to(self.device, non_blocking=True)
+        if images.ndim < 4:
+            return images.float()
+        scale = self._scale_of_bytes if images.dtype == torch.uint8 else self._scale
+        values = torch.addcmul(self._shift, images.float(), scale)
+        return values.contiguous(memory_format=self._layout)
+
+
+def padded(images: Tensor, padding: int) -> Tensor:
+    """Images ``[N, C, H, W]`` with a black frame, stored with channels last, ``[N, H, W, C]``."""
+    if padding:
+        images = functional.pad(images, (padding,) * 4)
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
+    """Windows of padded images, mirrored where asked, by one gather.
+
+    Args:
+        frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
+        rows: images to take, ``[B]``.
+        offsets: upper left corner of each window, ``[B, 2]``.
+        flips: windows to be mirrored, ``[B]``.
+        padding: p.
+
+    Returns:
+        ``[B, C, H, W]``, a view with channels last.
+    """
+    height, width = (side - 2 * padding for side in frames.shape[1:3])
+    down = torch.arange(height, device=frames.device) + offsets[:, :1]  # [B, H]
+    right = torch.arange(width, device=frames.device).expand(len(rows), -1)
+    right = torch.where(flips[:, None], width - 1 - right, right) + offsets[:, 1:]  # [B, W]
+    windows = frames[rows[:, None, None], down[:, :, None], right[:, None, :]]
+    return windows.permute(0, 3, 1, 2)
+
+
+def fits(data: Decoded, device: torch.device, padding: int) -> bool:
+    """Whether the decoded examples take at most a quarter of the device's free memory."""
+    _, example, _ = data.row(0)
+    grown = 1.0
+    if example.ndim == 3:
+        height, width = example.shape[1:]
+        grown = (height + 2 * padding) * (width + 2 * padding) / (height * width)
+    wanted = example.numel() * example.element_size() * grown * len(data)
+    return wanted <= _free_bytes(device) / 4
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return 4 * 2**30

@@ -1,0 +1,350 @@
+"""From a recipe to what is trained on: splits, normalisation, batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hardsight.data import (
+    EmbeddingSource,
+    ExampleSource,
+    MemorySource,
+    long_tailed_rows,
+    open_source,
+)
+from hardsight.errors import DataError, OptionError
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop import chosen_layout, generator, seed_of
+from hardsight.run.train._batches import (
+    EvaluationBatches,
+    ResidentBatches,
+    StreamedBatches,
+    TrainBatches,
+)
+from hardsight.run.train._config import DataConfig, TrainConfig
+from hardsight.run.train._images import (
+    Decoded,
+    Pixels,
+    Shard,
+    TrainBatch,
+    decoded_whole,
+    fits,
+    loaded,
+)
+
+_STATISTICS_ROWS = 5000
+# of pictures in memory, by the rows that were counted: many runs train on the same ones
+_COUNTS: WeakKeyDictionary[MemorySource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data of a run.
+
+    Attributes:
+        train: examples to learn from.
+        validation: held out to select the model; ``None`` where the recipe wants none.
+        test: evaluated once at the end; ``None`` where the recipe names none.
+        classes: names, position = label.
+        fingerprint: of the training split.
+    """
+
+    train: Decoded
+    validation: Decoded | None
+    test: Decoded | None
+    classes: tuple[str, ...]
+    fingerprint: str
+
+
+def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
+    """Open the splits, hold out the validation part, and measure the normalisation.
+
+    Args:
+        config: the recipe's table.
+        data: what to open; the recipe's name, or a user's object.
+        seed: of the validation part.
+
+    Raises:
+        DataError: the data holds embeddings, too few examples, or other classes in another split.
+    """
+    train = _examples(data, config, config.split)
+    how = Preprocessing(size=config.size, channels=config.channels)
+    rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
+                                seed=seed)  # fmt: skip
+    if config.imbalance > 1:
+        rows = _long_tailed(train, rows, config.imbalance, seed=seed)
+    others = {
+        name: None if split is None else _other_split(data, config, split, train)
+        for name, split in (("validation", config.validation_split), ("test", config.test_split))
+    }
+    measured = _measured(Decoded(train, how, rows), config, how)
+    validation, held = others["validation"], None
+    if validation is not None:
+        held = Decoded(validation, measured, range(len(validation)))
+    elif held_out:
+        held = Decoded(train, measured, held_out)
+    test = others["test"]
+    return Sources(
+        train=Decoded(train, measured, rows),
+        validation=held,
+        test=None if test is None else Decoded(test, measured, range(len(test))),
+        classes=_class_names(train),
+        fingerprint=train.fingerprint(),
+    )
+
+
+def normalised_for(known: Preprocessing | None, sources: Sources, config: DataConfig) -> Sources:
+    """The data as a model wants it that states its own mean and deviation, such as a trained one.
+
+    What the recipe states goes first; size and channels stay those of the images or the recipe.
+
+    Raises:
+        OptionError: the model states values for other channels than the images have.
+    """
+    if known is None or not sources.train.are_ours or sources.train.row(0)[1].ndim != 3:
+        return sources
+    mean = known.mean if config.mean is None else config.mean
+    std = known.std if config.std is None else config.std
+    how = replace(sources.train.how, mean=mean, std=std, origin=known.origin)
+    _check_normalisation(how, how.channels, whose="model")
+
+    def again(data: Decoded | None) -> Decoded | None:
+        return None if data is None else Decoded(data.source, how, data.rows)
+
+    train = Decoded(sources.train.source, how, sources.train.rows)
+    return replace(
+        sources, train=train, validation=again(sources.validation), test=again(sources.test)
+    )
+
+
+def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
+    """Rows to train on and rows held out, the same share of every class.
+
+    Raises:
+        DataError: nothing would be left to train on.
+    """
+    labels = np.array([source.label_of(index) for index in range(len(source))])
+    order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
+    held: list[int] = []
+    for label in np.unique(labels):
+        rows = order[labels[order] == label]
+        held += rows[: round(share * len(rows))].tolist()
+    out = set(held)
+    rows = [index for index in range(len(labels)) if index not in out]
+    if not rows or (share and not held):
+        raise DataError(
+            f"{source.spec} has {len(labels)} examples, too few for validation = {share}; pass "
+            "another share, or 0 and select = 'last'"
+        )
+    return rows, sorted(held)
+
+
+def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
+    labels = [source.label_of(index) for index in rows]
+    found = long_tailed_rows(
+        labels, num_classes=len(_class_names(source)), ratio=ratio,
+        seed=seed_of(seed, "imbalance"),
+    )  # fmt: skip
+    return [rows[at] for at in found]
+
+
+def class_counts(sources: Sources) -> list[int]:
+    """Training examples of each class."""
+    labels = _labels(sources.train)
+    return torch.bincount(labels, minlength=len(sources.classes)).tolist()
+
+
+def _labels(data: Decoded) -> torch.Tensor:
+    return torch.tensor([data.source.label_of(index) for index in data.rows])
+
+
+def batches_of(
+    sources: Sources,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    shard: Shard,
+    workers: int,
+    show: bool | None,
+) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
+    """Training and validation batches, resident on the device where they fit."""
+    layout = chosen_layout(config.channels_last, device)
+    pixels = Pixels(sources.train.how, channels_last=layout, device=device)
+    resident = config.resident
+    if resident is None:
+        resident = fits(sources.train, device, config.augment.crop_padding)
+
+    def whole(data: Decoded) -> TrainBatch | None:
+        return decoded_whole(data, workers=workers, show=show) if resident else None
+
+    common: dict[str, Any] = {
+        "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
+        "balanced": _labels(sources.train) if config.sampling == "class_balanced" else None,
+    }  # fmt: skip
+    train: TrainBatches
+    decoded = whole(sources.train)
+    if decoded is not None:
+        train = ResidentBatches(decoded, pixels, config.augment, **common)
+    else:
+        train = StreamedBatches(sources.train, pixels, config.augment, workers=workers, **common)
+    if not len(train):
+        raise DataError(
+            f"{len(sources.train)} examples are too few for {shard.count} devices; use fewer"
+        )
+    held = sources.validation
+    if held is None:
+        return train, None, pixels
+    validation = EvaluationBatches(
+        held,
+        pixels,
+        batch_size=max(256, config.batch_size),
+        shard=shard,
+        workers=workers,
+        whole=whole(held),
+    )
+    return train, validation, pixels
+
+
+def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
+    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+    if isinstance(source, EmbeddingSource):
+        raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
+    if hasattr(source, "samples"):  # read in its own order, from the start
+        raise DataError(f"{source.spec} is a stream; training needs examples by position")
+    return source
+
+
+def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource) -> ExampleSource:
+    """A further split, its labels those of the training split.
+
+    Folders number their classes by name: a split without one of them is opened again with the
+    names of all.
+
+    Raises:
+        DataError: a class that the training split does not have.
+    """
+    found = _examples(data, config, split)
+    if found.classes == train.classes[: len(found.classes)]:
+        return found
+    if set(found.classes) <= set(train.classes):
+        again = _examples(data, replace(config, classes=train.classes), split)
+        if _named_labels(again) == _named_labels(found):
+            return again
+    raise DataError(
+        f"expected the {len(train.classes)} classes of the training split, got "
+        f"{len(found.classes)} others in the split {split!r} of {found.spec}: expected "
+        f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
+        "data.classes"
+    )
+
+
+def _named_labels(source: ExampleSource) -> list[str]:
+    return [source.classes[source.label_of(index)] for index in range(len(source))]
+
+
+def _class_names(source: ExampleSource) -> tuple[str, ...]:
+    if source.classes:
+        return source.classes
+    highest = max(source.label_of(index) for index in range(len(source)))
+    return tuple(str(label) for label in range(highest + 1))
+
+
+def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
+    """Mean and deviation of the training images, unless the recipe states them.
+
+    From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
+    """
+    given = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in given.items() if value is not None}
+    origin = "stated by the recipe"
+    if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
+        picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)
+        mean, std = _statistics(data, torch.from_numpy(np.unique(picked)))
+        stated = {"mean": mean, "std": std, **stated}
+        origin = "measured on the training images"
+    size = config.size or _size(data)
+    channels = _channels(data) if data.are_ours else how.channels
+    found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+    _check_normalisation(found, _channels(data), whose="recipe")
+    return found
+
+
+def _channels(data: Decoded) -> int | None:
+    """Of the images as they are decoded; ``None`` where the examples are no images."""
+    image = data.row(0)[1]
+    return image.shape[0] if image.ndim == 3 else None
+
+
+def _check_normalisation(how: Preprocessing, channels: int | None, *, whose: str) -> None:
+    """Raise where means would give the images other channels than they have.
+
+    Raises:
+        OptionError: neither one value nor one per channel.
+    """
+    for name, values in (("mean", how.mean), ("std", how.std)):
+        if channels is not None and len(values) not in (1, channels):
+            plural = "channel" if channels == 1 else "channels"
+            raise OptionError(
+                f"{name} of the {whose} has {len(values)} values, but the images have {channels} "
+                f"{plural}; give one value, or one per channel. To make RGB of grey images, or the "
+                "other way round, set channels = 3 or 1 in the table of the data"
+            )
+
+
+def _size(data: Decoded) -> tuple[int, int] | None:
+    image = data.row(0)[1]
+    return (image.shape[1], image.shape[2]) if image.ndim == 3 and data.are_ours else None
+
+
+def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if data.is_ready:
+        mean, std = _counted(data, rows.numpy())
+    else:
+        mean, std = _summed(data, rows)
+    # rounded: they are printed, stored and typed again
+    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
+
+
+def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of every channel, from images as they are read."""
+    total = squares = torch.zeros(1, dtype=torch.float64)
+    count = 0
+    for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
+        values = images.double() / (255 if images.dtype == torch.uint8 else 1)
+        total = total + values.sum(dim=(0, 2, 3))
+        squares = squares + (values**2).sum(dim=(0, 2, 3))
+        count += values.numel() // values.shape[1]
+    mean = total / count
+    return mean, (squares / count - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of pictures in memory, by counting their 256 values: once per source."""
+    source = data.source
+    assert isinstance(source, MemorySource)
+    picked = np.asarray(data.rows)[rows]
+    known = _COUNTS.setdefault(source, {})
+    counts = known.get(picked.tobytes())
+    if counts is None:
+        counts = known[picked.tobytes()] = _value_counts(source.images, picked)
+    share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ values
+    return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _value_counts(images: NDArray[np.uint8], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each value occurs in each channel, ``[channels, 256]``."""
+    channels = 1 if images.ndim == 3 else images.shape[3]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    for some in np.array_split(rows, max(1, len(rows) // 64)):
+        pixels = images[some].reshape(-1, channels)
+        for channel in range(channels):
+            counts[channel] += np.bincount(pixels[:, channel], minlength=256)
+    return counts

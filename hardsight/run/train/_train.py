@@ -1,0 +1,492 @@
+"""Training by recipe: a checkpoint that can be scored, on Lightning."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight._optional import require
+from hardsight.config import config_from
+from hardsight.errors import ConfigError, ModelError, OptionError
+from hardsight.evaluate import Normalisation
+from hardsight.heads import Head, find_head, logits_of
+from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop import (
+    AGAIN,
+    borrowed,
+    chosen_device,
+    chosen_layout,
+    chosen_workers,
+    random_states_kept,
+    seed_of,
+    seeded,
+    state_digest,
+    write_json,
+    writing,
+)
+from hardsight.run.train._adversary import Adversary
+from hardsight.run.train._batches import EvaluationBatches
+from hardsight.run.train._config import AdversarialConfig as AdversarialConfig
+from hardsight.run.train._config import AugmentConfig as AugmentConfig
+from hardsight.run.train._config import DataConfig as DataConfig
+from hardsight.run.train._config import LossConfig as LossConfig
+from hardsight.run.train._config import ModelConfig as ModelConfig
+from hardsight.run.train._config import OptimizerConfig as OptimizerConfig
+from hardsight.run.train._config import ScheduleConfig as ScheduleConfig
+from hardsight.run.train._config import TrainConfig as TrainConfig
+from hardsight.run.train._engine import own_device, quiet, trainer_of
+from hardsight.run.train._fit import fit, start_of
+from hardsight.run.train._folder import is_first_process, prepare, recipe_of
+from hardsight.run.train._head import frozen_body, reset_head
+from hardsight.run.train._images import Decoded, Pixels, Shard
+from hardsight.run.train._losses import TotalLoss
+from hardsight.run.train._setup import (
+    Sources,
+    batches_of,
+    class_counts,
+    normalised_for,
+    opened_sources,
+)
+from hardsight.run.train._tracking import kept_dynamics, tracker_of
+from hardsight.table import DYNAMICS, ScoreTable, read_table
+from hardsight.tracking import HardnessTracker
+
+_PACKAGES = ("timm:", "torchvision:", "hf:")
+_RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gives back.
+
+    Attributes:
+        folder: holds ``model.safetensors``, ``model.json``, ``metrics.csv``, ``recipe.json``,
+            ``result.json`` and ``checkpoints/``.
+        model: with the selected weights, in eval mode, on the CPU.
+        history: metrics by epoch.
+        best_epoch: the epoch, counted from 1, whose weights were selected.
+        test: accuracy and loss on the test split, where the recipe names one.
+        next_step: the command that scores the model.
+        preprocessing: what was done to images in training, and must be done to them again.
+        dynamics: one row per training example with the summaries of its dynamics, where the
+            recipe has ``track = true``; also in ``dynamics.parquet``.
+        is_first_process: of several that train together, the one that writes and prints.
+        tracked: folder of the epochs of each set of examples that was watched but never trained
+            on; see ``track_on`` of :func:`train`.
+    """
+
+    folder: Path
+    model: nn.Module
+    history: list[dict[str, float]]
+    best_epoch: int
+    test: dict[str, float] | None
+    next_step: str
+    preprocessing: Preprocessing
+    dynamics: ScoreTable | None = None
+    is_first_process: bool = True
+    tracked: dict[str, Path] = field(default_factory=dict)
+
+
+def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
+    """:func:`train` by settings, as the command line does it."""
+    return run_recipe(config, config.model.name, config.data.name, show_progress)
+
+
+def train(
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Train a classifier on labelled data, select it on a validation split, and keep it.
+
+    Args:
+        model: a name (see :func:`hardsight.models.load_model`), a module, whose weights are
+            trained in place, or the recipe's table ``{"name": "resnet18", "weights": FILE}``.
+            With ``resume=True`` its weights come from the last checkpoint.
+        data: a name (see :func:`hardsight.data.open_source`), a dataset, or the recipe's table
+            ``{"name": "cifar10", "test_split": "test"}``.
+        out: folder of the run.
+        show_progress: force the progress bar on or off; by default it is shown on a terminal.
+        track_on: examples to watch but never to train on, by name, each anything that
+            :func:`hardsight.data.open_source` takes: after every epoch the measures of
+            :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
+            key ``track_test`` does the same with the test split, under the name ``test``.
+        settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
+            ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
+            ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
+            ``data``.
+
+    Returns:
+        the selected model and its history.
+
+    Raises:
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> import hardsight as hs, tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = hs.train(
+        ...         "small_cnn", "builtin:digits", split="train", out=f"{out}/run", epochs=1,
+        ...         device="cpu",
+        ...     )
+        >>> done.history[0]["epoch"], done.best_epoch
+        (1, 1)
+    """
+    table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
+    for key in ("split", "root", "validation", "validation_split", "test_split", "imbalance"):
+        if key in settings:
+            table[key] = settings.pop(key)
+    data = table["name"]
+    if not isinstance(data, str):
+        is_path = isinstance(data, os.PathLike)
+        table["name"] = os.fspath(data) if is_path else getattr(data, "spec", type(data).__name__)
+    started = dict(model) if isinstance(model, Mapping) else {"name": model}
+    net = started.get("name")
+    if isinstance(net, nn.Module):
+        started["name"] = type(net).__name__
+    elif isinstance(net, os.PathLike):  # such as the folder of a trained model
+        started["name"] = os.fspath(net)
+    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, given, where="the settings of train")
+    net_or_name = net if isinstance(net, nn.Module) else config.model.name
+    return run_recipe(config, net_or_name, data, show_progress, track_on=track_on)
+
+
+def run_recipe(
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    track_on: Mapping[str, Any] | None = None,
+) -> TrainResult:
+    """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
+    pl = require("lightning.pytorch", extra="train", feature="training")
+    folder, device = Path(config.out), chosen_device(config.device)
+    sources = opened_sources(config.data, data, seed=config.seed)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
+    sources = normalised_for(loaded.preprocessing, sources, config.data)
+    _check_parameters(loaded.model)
+    _check_outputs(loaded.model, sources)
+    own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
+    are_balanced = any(term.class_balance is not None for term in config.loss)
+    loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
+    watched = _watched(config, sources, track_on)
+    _check_strategy(config, loss, watched)
+    changes_head = config.freeze_body or config.reset_head
+    needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
+    head = _head(config, loaded.model, sources) if needs_head else None
+    if config.reset_head and head is not None:
+        reset_head(loaded.model, head, seed=config.seed)
+    adversary = _adversary(config, sources)
+    recipe = recipe_of(config, sources)
+    recipe["own_weights"] = own_weights
+    recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
+    is_first = is_first_process()
+    if is_first:
+        prepare(folder, recipe, resume=config.resume)
+    if config.resume and (folder / _RESULT).exists():
+        return _finished(folder, config, loaded, sources, watched)
+    with quiet(pl), random_states_kept(device):
+        recorder, pixels, tracker = _fitted(
+            pl, config, sources, loaded, loss, head, adversary, device, show, watched
+        )
+    _load_best(loaded.model, folder)
+    test = _tested(loaded.model, sources, pixels, config) if sources.test is not None else None
+    result = TrainResult(
+        folder,
+        loaded.model.cpu().eval(),
+        recorder.rows,
+        recorder.best,
+        test,
+        _next_step(folder, config, loaded),
+        sources.train.how,
+        None if tracker is None else kept_dynamics(tracker, config, sources, is_first, show),
+        is_first,
+        {name: folder / "tracked" / name for name in watched},
+    )
+    if is_first:
+        _keep(result, loaded, sources, recipe)
+    return result
+
+
+def loaded_for(
+    config: ModelConfig,
+    model: str | nn.Module,
+    sources: Sources,
+    *,
+    seed: int,
+    device: torch.device,
+) -> LoadedModel:
+    """The model with random weights of a seed, unless it brings its own, fitting the data."""
+    _, image, _ = sources.train.row(0)
+    shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
+    drawn = seed_of(seed, "weights") % 2**31
+    with seeded(drawn, device):
+        return load_model(
+            model,
+            weights=config.weights,
+            num_classes=len(sources.classes),
+            options=config.options,
+            if_taken={**shape, "seed": drawn},
+        )
+
+
+def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
+    """Two training examples as the model takes them, where it is."""
+    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    pixels = Pixels(sources.train.how, channels_last=False, device=place)
+    rows = [sources.train.row(at)[1] for at in range(min(2, len(sources.train)))]
+    return pixels.normalised(torch.stack(rows))
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Raise unless the model has weights to learn, in float32.
+
+    Raises:
+        ModelError: it has not.
+    """
+    weights = [one for one in model.parameters() if one.is_floating_point()]
+    if not any(one.requires_grad for one in weights):
+        raise ModelError(
+            f"no parameter of {type(model).__name__} requires a gradient, so nothing can learn; "
+            "call model.requires_grad_()"
+        )
+    dtypes = {one.dtype for one in weights}
+    if len(dtypes) == 1 and dtypes != {torch.float32}:
+        raise ModelError(
+            f"expected weights in float32, got {dtypes.pop()}; pass model.float(), and choose the "
+            "precision of the forward pass by precision="
+        )
+
+
+def _output(model: nn.Module, inputs: Tensor) -> Any:
+    try:
+        return model(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as err:  # what layers raise for inputs of another shape
+        raise ModelError(
+            f"{type(model).__name__} cannot take images {list(inputs.shape[1:])} (channels, "
+            f"height, width): {err}; set channels or size in the table of the data, or build the "
+            "model for them"
+        ) from err
+
+
+def _check_outputs(model: nn.Module, sources: Sources) -> None:
+    """Raise before the first step, where a GPU would end in an assertion of its own.
+
+    Raises:
+        ModelError: a class has no output, or the model cannot take the images.
+    """
+    with random_states_kept(), torch.no_grad():
+        inputs = _two_inputs(model, sources)
+        with borrowed(model, inputs.device):
+            outputs = logits_of(_output(model, inputs)).shape[1]
+    if outputs < len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} outputs, one per class of "
+            f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
+            f"{len(sources.classes)}, or train on fewer classes"
+        )
+
+
+def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
+    """The classifier head, verified on two training images."""
+    return find_head(model, _two_inputs(model, sources), name=config.head)
+
+
+def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
+    """Who changes the training images, where the recipe wants it.
+
+    Raises:
+        ConfigError: pixels are not known, so no change of them can be measured.
+    """
+    if config.adversarial is None:
+        return None
+    data = sources.train
+    if not data.are_ours or data.row(0)[1].ndim != 3:
+        raise ConfigError(
+            "adversarial training needs images whose pixels are known, got tensors or vectors from "
+            f"{data.source.spec}; pass images, and leave their normalisation to the recipe"
+        )
+    return Adversary(config.adversarial, Normalisation(data.how.mean, data.how.std))
+
+
+def _watched(
+    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+) -> dict[str, Decoded]:
+    """The examples to watch, by name; none in most runs."""
+    if not (config.track_test or given):
+        return {}
+    from hardsight.run.train.engine import watched_sets  # needs Lightning
+
+    return watched_sets(config, sources, given)
+
+
+def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
+    if config.strategy == "fsdp" and watched:
+        raise ConfigError(
+            "strategy 'fsdp' splits the weights, which a pass over tracked examples (track_test, "
+            "track_on) needs whole; use strategy = 'ddp'"
+        )
+    if config.strategy == "fsdp" and loss.needs_class_weights:
+        raise ConfigError(
+            "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
+            "use strategy = 'ddp'"
+        )
+    if config.strategy != "auto" and config.device == "mps":
+        raise OptionError("mps is a single device; leave strategy out")
+
+
+def _fitted(
+    pl: Any,
+    config: TrainConfig,
+    sources: Sources,
+    loaded: LoadedModel,
+    loss: TotalLoss,
+    head: Head | None,
+    adversary: Adversary | None,
+    device: torch.device,
+    show: bool | None,
+    watched: Mapping[str, Decoded],
+) -> tuple[Any, Pixels, HardnessTracker | None]:
+    from hardsight.run.train.engine import TrainModule
+
+    trainer = trainer_of(pl, config, device, loss)
+    own = own_device(trainer, device)
+    shard = Shard(trainer.global_rank, trainer.world_size)
+    workers = chosen_workers(config.workers, length=len(sources.train))
+    train, validation, pixels = batches_of(
+        sources, config, device=own, shard=shard, workers=workers, show=show
+    )
+    tracker = None
+    if config.track:
+        assert head is not None
+        layer = loaded.model.get_submodule(head.name)
+        tracker = tracker_of(config, sources, layer, start_of(config))
+    loaded.model.train()
+    if chosen_layout(config.channels_last, device):
+        loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
+    # before the recorder: an epoch's rows are written when its checkpoint says so
+    callbacks: list[Any] = [] if tracker is None else [tracker.lightning_callback()]
+    if watched:
+        from hardsight.run.train.engine import evaluation_tracking
+
+        assert head is not None
+        how: dict[str, Any] = {"shard": shard, "start": start_of(config), "show": show}
+        callbacks.append(
+            evaluation_tracking(
+                config, watched, loaded.model, head, pixels, classes=sources.classes, **how
+            )
+        )
+    still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
+    with still:
+        recorder = fit(
+            trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+        )
+    return recorder, pixels, tracker
+
+
+def _finished(
+    folder: Path,
+    config: TrainConfig,
+    loaded: LoadedModel,
+    sources: Sources,
+    watched: Mapping[str, Decoded],
+) -> TrainResult:
+    """The result of a run that was completed before."""
+    content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+    _load_best(loaded.model, folder)
+    return TrainResult(
+        folder,
+        loaded.model.eval(),
+        content["history"],
+        content["best_epoch"],
+        content["test"],
+        _next_step(folder, config, loaded),
+        sources.train.how,
+        read_table(folder / DYNAMICS) if config.track else None,
+        is_first_process(),
+        {name: folder / "tracked" / name for name in watched},
+    )
+
+
+def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
+    """The command that scores the model: on the test split, or on the training data."""
+    data, split = config.data, config.data.test_split or config.data.split
+    words = ["--data", data.name]
+    words += ["--split", split] if split else []
+    words += ["--data-root", data.root] if data.root else []
+    words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
+    words += ["--out", f"{folder}-scores"]
+    return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
+
+
+def typed_model(folder: Path, loaded: LoadedModel) -> str:
+    """How to name a stored model on the command line; a user's own code is named openly."""
+    spec = loaded.built_as
+    if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
+        return shlex.join([spec, "--weights", str(folder / "model.safetensors")])
+    return shlex.quote(str(folder))
+
+
+def _load_best(model: nn.Module, folder: Path) -> None:
+    from hardsight.run.train.engine import BEST
+
+    load_weights(model, folder / BEST)
+
+
+@torch.inference_mode()
+def _tested(
+    model: nn.Module, sources: Sources, pixels: Pixels, config: TrainConfig
+) -> dict[str, float]:
+    """Accuracy and cross-entropy on the test split, by the selected model."""
+    from hardsight.run.train.engine import Tally
+
+    assert sources.test is not None
+    model = model.to(pixels.device).eval()
+    tally = Tally(pixels.device)
+    workers = chosen_workers(config.workers, length=len(sources.test))
+    for batch in EvaluationBatches(
+        sources.test, pixels, batch_size=max(256, config.batch_size), shard=Shard(), workers=workers
+    ):
+        logits = logits_of(model(batch.inputs)).float()
+        tally.add(nn.functional.cross_entropy(logits, batch.labels), logits, batch.labels)
+    loss, accuracy = tally.means()
+    return {"accuracy": accuracy, "loss": loss, "examples": len(sources.test)}
+
+
+def _keep(
+    result: TrainResult, loaded: LoadedModel, sources: Sources, recipe: dict[str, Any]
+) -> None:
+    """Write the model as a folder that ``hardsight score`` takes, and the result beside it."""
+    from hardsight.run.train.engine import plain_state
+
+    stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
+    content = {
+        "best_epoch": result.best_epoch,
+        "test": result.test,
+        "train_examples": len(sources.train),
+        "validation_examples": 0 if sources.validation is None else len(sources.validation),
+        "history": result.history,
+        **recipe,
+    }
+    with writing(result.folder, step=AGAIN):
+        stored.write(result.folder, plain_state(result.model.state_dict()))
+        write_json(result.folder / _RESULT, content)  # last: says that all of it is there

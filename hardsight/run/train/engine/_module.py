@@ -1,0 +1,219 @@
+"""One training step, one validation step, and the guard against losses that are not finite."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hardsight.errors import NonFiniteError
+from hardsight.heads import Head, capture, logits_of
+from hardsight.run.loop import seed_generators, seed_of
+from hardsight.run.train import (
+    Adversary,
+    TotalLoss,
+    TrainBatch,
+    TrainBatches,
+    TrainConfig,
+    linear_layer,
+    optimizer_of,
+    scheduler_of,
+)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What is kept of a step until it is known to be good; tensors stay on the device."""
+
+    step: int
+    loss: Tensor
+    index: Tensor
+    finite: Tensor  # whether all logits of a row are; the logits themselves would fill the device
+
+
+class StepGuard:
+    """Finds the first step whose loss is not finite, without waiting for the device each time.
+
+    Args:
+        every: steps between two looks; a look waits for the device.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every, self._records = every, list[StepRecord]()
+
+    def add(self, record: StepRecord) -> None:
+        """Take in a step; looks when enough of them wait.
+
+        Raises:
+            NonFiniteError: as :meth:`look`.
+        """
+        self._records.append(record)
+        if len(self._records) >= self._every:
+            self.look()
+
+    def look(self) -> None:
+        """Raise if a loss since the last look was not finite.
+
+        Raises:
+            NonFiniteError: names the step and its examples.
+        """
+        records, self._records = self._records, []
+        if not records:
+            return
+        bad = ~torch.stack([record.loss for record in records]).isfinite()
+        if bool(bad.any()):
+            raise NonFiniteError(_said(records[int(bad.nonzero()[0])]))
+
+
+def _said(record: StepRecord) -> str:
+    rows = ~record.finite
+    suspects = record.index[rows] if bool(rows.any()) else record.index
+    names = ", ".join(str(int(i)) for i in suspects[:8]) + (", ..." if len(suspects) > 8 else "")
+    where = "with logits that are not finite" if bool(rows.any()) else "in the batch"
+    return (
+        f"the loss is {float(record.loss)} at step {record.step}; examples {where}: {names} "
+        f"({len(suspects)} of {len(record.index)})"
+    )
+
+
+class Tally:
+    """Sums over an epoch, kept on the device: loss, correct predictions, examples."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(3, dtype=torch.float64, device=_with_doubles(device))
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Take in a batch; ``loss`` is its mean."""
+        right = (logits.argmax(dim=1) == labels).sum()
+        count = torch.full_like(right, len(labels))
+        self.sums += torch.stack([loss.detach() * len(labels), right, count]).to(self.sums)
+
+    def means(self) -> tuple[float, float]:
+        """Mean loss and accuracy."""
+        loss, right, count = self.sums.tolist()
+        return loss / max(count, 1), right / max(count, 1)
+
+
+def _with_doubles(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+class TrainModule(pl.LightningModule):
+    """A classifier under a recipe.
+
+    Args:
+        model: in train mode.
+        config: the recipe.
+        loss: its losses.
+        head: of the model, where a loss or a tracker reads embeddings.
+        batches: to train on.
+        adversary: changes the images of every batch first.
+
+    Attributes:
+        embeddings: of the last training batch, where a head is known; for callbacks.
+        logits: of the last training batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        loss: TotalLoss,
+        *,
+        head: Head | None,
+        batches: TrainBatches,
+        adversary: Adversary | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._adversary = adversary
+        self._config, self._loss, self._head = config, loss, head
+        self._batches = batches
+        # in tuples, or the state dict would hold these parts of the model a second time
+        self._layer: tuple[nn.Linear | None] = (None,)
+        if head is not None and loss.needs_class_weights:
+            self._layer = (linear_layer(model, head.name),)
+        self._runner = (torch.compile(model) if config.compile else model,)
+        self._forward: Any = None
+        self._open = ExitStack()
+        self.embeddings: Tensor | None = None
+        self.logits: Tensor | None = None
+
+    def on_fit_start(self) -> None:
+        """Open the hook on the head for the whole run."""
+        runner: Any = self._runner[0]
+        if self._head is None:
+            self._forward = lambda inputs: (None, logits_of(runner(inputs)))
+        else:
+            self._forward = self._open.enter_context(capture(runner, self._head))
+        self._guard = StepGuard(every=1 if self.device.type == "cpu" else 50)
+
+    def close(self) -> None:
+        """Remove the hook; Lightning calls no hook of its own after an error."""
+        self._open.close()
+
+    def on_train_epoch_start(self) -> None:
+        """Start sums and random states anew: an epoch depends on nothing but its number."""
+        self.train_tally = Tally(self.device)
+        if self._config.freeze_body:
+            self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
+        self._batches.set_epoch(self.current_epoch)
+        seed = seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank)
+        seed_generators(seed, gpus=self.device.type != "cpu")
+
+    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
+        """Loss of a batch."""
+        if self._adversary is not None:
+            batch = self._adversary.changed(self.model, batch)
+        self.embeddings, self.logits = self._forward(batch.inputs)
+        assert self.logits is not None
+        loss = self.loss_of(self.logits, batch)
+        with torch.no_grad():
+            self.train_tally.add(loss, self.logits, batch.labels)
+            finite = self.logits.isfinite().all(dim=1)
+        self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
+        return loss
+
+    def loss_of(self, logits: Tensor, batch: TrainBatch) -> Tensor:
+        """The recipe's losses of a batch."""
+        return self._loss(
+            logits,
+            batch.labels,
+            embeddings=self.embeddings,
+            layer=self._layer[0],
+            epoch=self.current_epoch,
+        )
+
+    def check_steps(self) -> None:
+        """Raise where a loss since the last check was not finite."""
+        self._guard.look()
+
+    def on_validation_epoch_start(self) -> None:
+        """Start the sums anew."""
+        self.validation_tally = Tally(self.device)
+
+    def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
+        """Cross-entropy and accuracy, whatever the training loss: comparable between recipes."""
+        logits = logits_of(self.model(batch.inputs)).float()
+        loss = functional.cross_entropy(logits, batch.labels)
+        self.validation_tally.add(loss, logits, batch.labels)
+
+    def configure_optimizers(self) -> Any:
+        """Optimizer and schedule of the recipe."""
+        optimizer = optimizer_of(self._config.optimizer, self.model.parameters())
+        schedule = scheduler_of(
+            self._config.schedule,
+            optimizer,
+            epochs=self._config.epochs,
+            steps_per_epoch=len(self._batches),
+        )
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        """Batches are made on the device."""
+        return batch

@@ -1,0 +1,236 @@
+"""What a training run leaves behind: metrics, checkpoints, and a progress bar on the way."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hardsight.run.loop import AGAIN, progress, writing
+from hardsight.run.train import TrainConfig, is_first_process
+from hardsight.run.train.engine._module import Tally, TrainModule
+
+LAST, BEST, METRICS = "checkpoints/last.ckpt", "checkpoints/best.safetensors", "metrics.csv"
+
+
+class RunRecorder(pl.Callback):
+    """Metrics and checkpoints after every epoch, each file renamed into place when complete.
+
+    The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
+    wait under a name of their own until it is in place, so that an epoch lost in between, which
+    may come out otherwise when it is trained again, leaves the selected weights alone.
+
+    Args:
+        folder: of the run.
+        config: its recipe.
+
+    Attributes:
+        rows: one per epoch.
+        best: the epoch, counted from 1, whose weights are kept.
+    """
+
+    def __init__(self, folder: Path, config: TrainConfig) -> None:
+        self._folder, self._config = folder, config
+        self.rows: list[dict[str, float]] = []
+        self.best = 0
+        self._board: Any = None
+        self._started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kept in the Lightning checkpoint, so that a resumed run goes on with it."""
+        return {"rows": self.rows, "best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the checkpoint was written; rows and weights of a lost epoch are dropped."""
+        self.rows, self.best = list(state["rows"]), state["best"]
+        if is_first_process():
+            self._select_weights()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the epoch and keep its weights; validation is done by now."""
+        assert isinstance(pl_module, TrainModule)
+        pl_module.check_steps()  # nothing is kept of an epoch that went wrong
+        row = self._row(trainer, pl_module)
+        self.rows.append(row)
+        if self._is_best():
+            self.best = int(row["epoch"])
+            self._save_weights(trainer)
+        if trainer.is_global_zero:
+            with writing(self._folder / METRICS, step=AGAIN):
+                self._write_metrics(row)
+        self._save_state(trainer)
+        if trainer.is_global_zero:
+            self._select_weights()
+        trainer.strategy.barrier("weights")  # after the last epoch every process reads them
+
+    def _row(self, trainer: pl.Trainer, module: TrainModule) -> dict[str, float]:
+        loss, accuracy = _reduced(trainer, module.train_tally)
+        row: dict[str, float] = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            "lr": float(trainer.optimizers[0].param_groups[0]["lr"]),
+            "train_loss": loss,
+            "train_accuracy": accuracy,
+        }
+        if trainer.val_dataloaders:
+            row["val_loss"], row["val_accuracy"] = _reduced(trainer, module.validation_tally)
+        row["seconds"] = round(time.perf_counter() - self._started, 3)
+        return row
+
+    def _is_best(self) -> bool:
+        """Whether the last row is the one to keep; the earlier of two equal ones stays."""
+        column = {"accuracy": "val_accuracy", "loss": "val_loss"}.get(self._config.select)
+        if column is None or column not in self.rows[-1]:
+            return True
+        values = [row[column] for row in self.rows]
+        before = [value for value in values[:-1] if not math.isnan(value)]
+        if not before:
+            return True
+        return values[-1] < min(before) if column == "val_loss" else values[-1] > max(before)
+
+    def _save_weights(self, trainer: pl.Trainer) -> None:
+        """Write the weights of the best epoch, which is this one, under their waiting name."""
+        state = model_state(trainer)
+        if trainer.is_global_zero:
+            file = self._waiting()
+            with writing(file, step=AGAIN):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save_file(state, file)
+
+    def _select_weights(self) -> None:
+        """Put waiting weights in place where they are the best epoch's; drop those of a lost one.
+
+        The checkpoint names an epoch as the best only after its weights were written in full.
+        """
+        file = self._folder / BEST
+        with writing(file, step=AGAIN):
+            if self._waiting().exists():
+                self._waiting().replace(file)
+            for lost in file.parent.glob(f"{file.stem}-*.part"):
+                lost.unlink()
+
+    def _waiting(self) -> Path:
+        file = self._folder / BEST
+        return file.with_name(f"{file.stem}-{self.best:05d}.part")
+
+    def _save_state(self, trainer: pl.Trainer) -> None:
+        file = self._folder / LAST
+        part = file.with_suffix(".part")
+        with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
+            trainer.save_checkpoint(part)  # every process takes part in this
+            if trainer.is_global_zero:
+                part.replace(file)
+
+    def _write_metrics(self, row: dict[str, float]) -> None:
+        file = self._folder / METRICS
+        part = file.with_suffix(".part")
+        with part.open("w", newline="") as sink:
+            writer = csv.DictWriter(sink, list(row))
+            writer.writeheader()
+            writer.writerows(self.rows)
+        part.replace(file)
+        if self._board is None and importlib.util.find_spec("tensorboard") is not None:
+            from lightning.pytorch.loggers import TensorBoardLogger
+
+            self._board = TensorBoardLogger(self._folder, name="tensorboard", version="")
+        if self._board is not None:
+            epoch = int(row["epoch"])
+            self._board.log_metrics({k: v for k, v in row.items() if k != "epoch"}, step=epoch)
+            self._board.save()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Close the TensorBoard file."""
+        if self._board is not None:
+            self._board.finalize("done")
+            self._board = None
+
+
+class ProgressBar(pl.Callback):
+    """One bar over all epochs, on a terminal only.
+
+    Args:
+        config: the recipe.
+        steps_per_epoch: of this process.
+        recorder: has the metrics of the epochs done.
+        show: force the bar on or off.
+        name: what is being done.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        steps_per_epoch: int,
+        recorder: RunRecorder,
+        show: bool | None,
+        name: str = "training",
+    ) -> None:
+        self._name = name
+        self._config, self._steps, self._recorder, self._show = (
+            config, steps_per_epoch, recorder, show,
+        )  # fmt: skip
+        self._open = ExitStack()
+        self._advance: Any = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the bar, with the epochs an earlier run has done."""
+        if trainer.is_global_zero:
+            total, done = (n * self._steps for n in (self._config.epochs, trainer.current_epoch))
+            bar = progress(self._title(), total=total, done=done, show=self._show)
+            self._advance = self._open.enter_context(bar)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """One step further."""
+        if self._advance is not None:
+            self._advance(1)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the metrics of the epoch."""
+        if self._advance is not None:
+            self._advance(0, title=self._title())
+
+    def close(self) -> None:
+        """Close the bar; Lightning calls no hook of its own after an error."""
+        self._open.close()
+
+    def _title(self) -> str:
+        if not self._recorder.rows:
+            return f"{self._name}, epoch 1 of {self._config.epochs}"
+        row = self._recorder.rows[-1]
+        shown = f"loss {row['train_loss']:.3f}"
+        if "val_accuracy" in row:
+            shown += f", validation {row['val_accuracy']:.1%}"
+        return f"{self._name}, epoch {row['epoch']} of {self._config.epochs}: {shown}"
+
+
+def model_state(trainer: pl.Trainer) -> dict[str, Tensor]:
+    """The model's weights, whole and on the CPU; empty where another process has them."""
+    state = trainer.strategy.lightning_module_state_dict()
+    return plain_state({name.removeprefix("model."): v for name, v in state.items()})
+
+
+def plain_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them: contiguous, none sharing memory with another."""
+    return {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _reduced(trainer: pl.Trainer, tally: Tally) -> tuple[float, float]:
+    """Mean loss and accuracy over all processes."""
+    tally.sums = trainer.strategy.reduce(tally.sums, reduce_op="sum")
+    return tally.means()

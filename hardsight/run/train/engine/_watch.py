@@ -1,0 +1,181 @@
+"""Examples that are never trained on, watched while a model is: one pass over them per epoch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+
+from hardsight.data import EmbeddingSource, open_source
+from hardsight.errors import DataError, OptionError
+from hardsight.heads import Head, capture
+from hardsight.run.loop import borrowed, check_labels_agree, chosen_workers
+from hardsight.run.train import (
+    Decoded,
+    EvaluationBatches,
+    Pixels,
+    Shard,
+    Sources,
+    TrainConfig,
+    decoded_whole,
+    fits,
+    is_first_process,
+)
+from hardsight.table import with_metadata
+from hardsight.tracking import HardnessTracker
+
+TRACKED, EXAMPLES, TEST = "tracked", "examples.parquet", "test"
+
+
+def watched_sets(
+    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+) -> dict[str, Decoded]:
+    """What is to be watched, by name: the test split, and the examples a caller gave.
+
+    Raises:
+        OptionError: a name cannot be that of a folder.
+        DataError: examples of more classes.
+        LabelError: the same classes in another order.
+    """
+    found = {}
+    if config.track_test:
+        assert sources.test is not None  # the recipe is checked for it
+        found[TEST] = sources.test
+    for name, data in (given or {}).items():
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in found:
+            raise OptionError(
+                f"expected names of tracked examples of letters, digits, '.', '-' and '_', each "
+                f"once, got {name!r}"
+            )
+        source = open_source(data, data_root=config.data.root)
+        if isinstance(source, EmbeddingSource):
+            raise DataError(f"{source.spec} holds embeddings; only images can be watched")
+        if len(source.classes) > len(sources.classes):
+            raise DataError(
+                f"expected the {len(sources.classes)} classes of the training data in the tracked "
+                f"examples {name!r}, got {len(source.classes)}"
+            )
+        check_labels_agree(
+            sources.classes, source.classes, whose="the training data",
+            where=f"the tracked examples {name!r}", step="a source opened with classes=",
+        )  # fmt: skip
+        found[name] = Decoded(source, sources.train.how, range(len(source)))
+    return found
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One set of examples under watch."""
+
+    batches: EvaluationBatches
+    tracker: HardnessTracker
+
+
+class EvaluationTracking(pl.Callback):
+    """After every epoch, one pass over each watched set in eval mode and float32.
+
+    The pass draws nothing at random and changes no weight, so that training goes on as without
+    it. On a GPU it waits for the device once per set and epoch, when the rows are written.
+
+    Args:
+        model: that is trained.
+        head: of it.
+        watched: by name.
+    """
+
+    def __init__(self, model: nn.Module, head: Head, watched: Mapping[str, Watched]) -> None:
+        self._model, self._head, self._watched = model, head, watched
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epochs written, so that a resumed run goes on with them."""
+        return {name: one.tracker.state_dict(gather=True) for name, one in self._watched.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint; epochs after it are removed."""
+        for name, one in self._watched.items():
+            one.tracker.load_state_dict(state_dict[name])
+
+    @torch.no_grad()
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Run and write one pass over each set."""
+        with borrowed(self._model, pl_module.device), capture(self._model, self._head) as forward:
+            for one in self._watched.values():
+                for batch in one.batches:
+                    embeddings, logits = forward(batch.inputs)
+                    one.tracker.update(batch.index, embeddings, logits, batch.labels)
+                one.tracker.end_epoch()
+
+
+def evaluation_tracking(
+    config: TrainConfig,
+    sets: Mapping[str, Decoded],
+    model: nn.Module,
+    head: Head,
+    pixels: Pixels,
+    *,
+    shard: Shard,
+    classes: tuple[str, ...],
+    start: Path | None,
+    show: bool | None,
+) -> EvaluationTracking:
+    """The callback, with a folder per set; an earlier run's are removed unless it goes on."""
+    layer = model.get_submodule(head.name)
+    watched = {}
+    for name, data in sets.items():
+        folder = tracked_folder(Path(config.out), name)
+        if is_first_process():
+            if start is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            _write_examples(folder, data, classes)
+        workers = chosen_workers(config.workers, length=len(data))
+        resident = fits(data, pixels.device, 0) if config.resident is None else config.resident
+        batches = EvaluationBatches(
+            data,
+            pixels,
+            batch_size=max(256, config.batch_size),
+            shard=shard,
+            workers=workers,
+            whole=decoded_whole(data, workers=workers, show=show) if resident else None,
+        )
+        tracker = HardnessTracker(
+            len(data.source), head=layer, folder=folder, resume=start is not None,
+            stage="evaluation",
+        )  # fmt: skip
+        watched[name] = Watched(batches, tracker)
+    return EvaluationTracking(model, head, watched)
+
+
+def tracked_folder(run: Path, name: str) -> Path:
+    """Where the epochs of a watched set lie in a run."""
+    return run / TRACKED / name
+
+
+def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:
+    """Who the examples are, so that a study can join what people said of them."""
+    source = data.source
+    every = range(len(source))
+    rows = pa.table(
+        {
+            "index": pa.array(every, pa.int64()),
+            "id": [source.id_of(index) for index in every],
+            "label": pa.array([source.label_of(index) for index in every], pa.int64()),
+        }
+    )
+    facts = {
+        "classes": list(classes),
+        "data": {"spec": source.spec, "fingerprint": source.fingerprint()},
+        "sample": "out-of-sample",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".tmp-{EXAMPLES}"
+    pq.write_table(with_metadata(rows, facts), part)
+    part.replace(folder / EXAMPLES)
