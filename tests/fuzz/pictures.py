@@ -37,7 +37,6 @@ class Examples:
         must_refuse: why no table could be right; empty if one can.
         may_refuse: whether a refusal is as good an answer.
         any_order: positions and ids are not promised, only that every example is there.
-        is_flat: every picture is of one colour, so that no resizing changes it.
     """
 
     flags: list[str]
@@ -50,10 +49,14 @@ class Examples:
     must_refuse: str = ""
     may_refuse: bool = False
     any_order: bool = False
-    is_flat: bool = False
 
     def __post_init__(self) -> None:
         self.index = self.index or list(range(len(self.ids)))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every picture is of one colour, so that no resizing changes it."""
+        return self.pixels.ndim == 4 and bool((self.pixels == self.pixels[:, :, :1, :1]).all())
 
 
 def make_examples(draw: Draw, folder: Path) -> Examples:
