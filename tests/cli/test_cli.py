@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_score_then_report(run, embeddings, tmp_path):
     assert reported.exit_code == 0, reported.output
     page = (tmp_path / "run" / "report.html").read_text()
     assert "avh" in page.lower()
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]run", "a b", "back\\slash\\"])
+def test_a_folder_is_printed_as_it_is_called(run, embeddings, tmp_path, name):
+    scored = run("score", *embeddings, "--out", tmp_path / name)
+    assert scored.exit_code == 0, scored.output
+    assert f" -> {tmp_path / name / 'table.parquet'}\n" in scored.output
+    step = next(line for line in scored.output.splitlines() if line.startswith("next: hardsight"))
+    reported = run(*shlex.split(step)[2:])
+    assert reported.exit_code == 0, reported.output
+    assert (tmp_path / name / "report.html").exists()
 
 
 def test_evaluate_writes_a_card_and_says_where(run, tmp_path):

@@ -48,6 +48,14 @@ def test_a_recipe_ends_with_the_model_and_the_next_command(recipe, tmp_path):
     assert "449 rows" in scored.output
 
 
+def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):
+    folder = tmp_path / "[/b] [red]"
+    done = run(recipe, "--epochs", 1, "--set", "track=true", "--out", folder)
+    assert done.exit_code == 0, done.output
+    assert f"examples -> {folder / 'dynamics.parquet'}\n" in done.output
+    assert f"model -> {folder / 'model.safetensors'}\n" in done.output
+
+
 def test_flags_and_overrides_go_over_the_recipe(recipe, tmp_path):
     changes = ["--set", "optimizer.lr=0.01", "--epochs", 1, "--out", tmp_path / "other"]
     done = run(recipe, *changes, "--seed", 3)
