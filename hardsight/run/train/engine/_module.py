@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hardsight.errors import NonFiniteError
+from hardsight.errors import ConfigError, NonFiniteError
 from hardsight.heads import Head, capture, logits_of
 from hardsight.run.loop import seed_generators, seed_of
 from hardsight.run.train import (
@@ -99,6 +99,19 @@ class Tally:
         return loss / max(count, 1), right / max(count, 1)
 
 
+def _nothing_learns(config: TrainConfig) -> str:
+    losses = ", ".join(loss.name for loss in config.loss)
+    if config.freeze_body:
+        return (
+            f"freeze_body lets the head alone learn, and no loss depends on its weights: {losses}; "
+            "add one that reads the logits, such as cross_entropy, or leave freeze_body out"
+        )
+    return (
+        f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
+        "more of the model learn: model.requires_grad_()"
+    )
+
+
 def _with_doubles(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
@@ -173,6 +186,8 @@ class TrainModule(pl.LightningModule):
         self.embeddings, self.logits = self._forward(batch.inputs)
         assert self.logits is not None
         loss = self.loss_of(self.logits, batch)
+        if not loss.requires_grad:
+            raise ConfigError(_nothing_learns(self._config))
         with torch.no_grad():
             self.train_tally.add(loss, self.logits, batch.labels)
             finite = self.logits.isfinite().all(dim=1)
