@@ -75,6 +75,7 @@ def run_case(
     *,
     as_program: bool = False,
     limit: float = LIMIT_SECONDS,
+    answers: list[Answer] | None = None,
 ) -> Failure | None:
     """Write the files of a case, run its commands, and judge every answer.
 
@@ -84,6 +85,7 @@ def run_case(
         folder: empty; the commands run in it.
         as_program: start the program instead of calling it.
         limit: seconds until a command counts as hung.
+        answers: takes in what came back.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words: list[str] = []
@@ -92,6 +94,8 @@ def run_case(
     for step in make(draw, folder):
         words = step.words
         answer = run(words, folder, limit)
+        if answers is not None:
+            answers.append(answer)
         complaint = complaint_about(answer) or step.judge(answer)
         if complaint:
             command = shlex.join(["hardsight", *words])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fuzz.draw import Array, Draw
-from tests.fuzz.oracle import TOLERANCE, Outputs, log_sum_exp, softmax
+from tests.fuzz.heads import WIDTH, make_head, text_of
+from tests.fuzz.oracle import TOLERANCE, Outputs
 
-_WIDTH = 5
 _QUIET_ROWS = 8  # as many as a search for the head may look at
 
 
@@ -34,40 +37,6 @@ class Net:
     outputs: Outputs
     must_refuse: str = ""
     may_refuse: bool = False
-
-
-@dataclass(frozen=True)
-class _Body:
-    """What lies between inputs and head: features ``[N, D]`` and tokens ``[N, T, D]``."""
-
-    setup: str
-    lines: str
-    features: Array
-    tokens: Array
-    magnitude: Array
-
-
-@dataclass(frozen=True)
-class _Head:
-    """How logits are made.
-
-    Attributes:
-        setup: lines of ``__init__``.
-        line: lines of ``forward`` that set ``z``.
-        logits: in numpy.
-        features: that a linear layer turns into the logits; ``None`` if there are none.
-        weight: of that layer.
-        may_refuse: the file hides the layer too well for a search to be expected to find it.
-        must_refuse: why no number could be right.
-    """
-
-    setup: str
-    line: str
-    logits: Array
-    features: Array | None
-    weight: Array
-    may_refuse: bool = False
-    must_refuse: str = ""
 
 
 _FILE = """\
@@ -141,10 +110,10 @@ def make_net(
         name: of the file, so that a case may have several.
     """
     flat = inputs.reshape(len(inputs), -1)
-    body = _body(draw, flat, _tokens_in(inputs))
     level, marked = _marked(flat)
+    body = _body(draw, flat, inputs.shape[2] if inputs.ndim == 4 else 1)
     classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
-    head = _head(draw, body, classes, marked)
+    head = make_head(draw, body.features, body.tokens, marked, classes=classes)
     output, output_may, output_must = _output(draw, len(flat), classes)
     dtype = draw.pick("net.dtype", ("float32", "float64", "bfloat16", "float16"), plain=0.75)
     quirk, quirk_must = _quirk(draw, bool(marked.any()))
@@ -154,10 +123,11 @@ def make_net(
     weights = "none"
     if quirk in _MADE:
         weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)
+    forward = [*_PRELUDES.get(quirk, ()), *body.forward, *head.forward, f"return {output}"]
     text = _FILE.format(
-        setup=body.setup + head.setup,
-        level=repr(level),
-        forward=f"{_PRELUDES.get(quirk, '')}{body.lines}{head.line}\n{output}",
+        setup=_indented([*body.setup, *head.setup]),
+        level=level,
+        forward=_indented(forward),
         zero=weights != "none",
         factory=_factory(quirk, dtype),
     )
@@ -176,9 +146,8 @@ def make_net(
     )
 
 
-def _tokens_in(inputs: Array) -> int:
-    """Into how many equal parts an input is cut: the rows of a picture."""
-    return inputs.shape[2] if inputs.ndim == 4 else 1
+def _indented(lines: list[str]) -> str:
+    return textwrap.indent("\n".join(lines), " " * 8)
 
 
 def _marked(flat: Array) -> tuple[float, Array]:
@@ -201,275 +170,46 @@ _BODIES: dict[str, tuple[Callable[[Array], Array], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class _Body:
+    """What lies before the head: features ``[N, D]`` and tokens ``[N, T, D]``."""
+
+    setup: list[str]
+    forward: list[str]
+    features: Array
+    tokens: Array
+    magnitude: Array
+
+
 def _body(draw: Draw, flat: Array, tokens: int) -> _Body:
-    weight = draw.weights("net.body weight", _WIDTH, flat.shape[1])
-    bias = draw.weights("net.body bias", _WIDTH)
+    weight = draw.weights("net.body weight", WIDTH, flat.shape[1])
+    bias = draw.weights("net.body bias", WIDTH)
     kind = draw.pick("net.body", list(_BODIES), plain=0.4)
-    setup = f"        self.body = linear({_tensor(weight)}, {_tensor(bias)})\n"
+    setup = [f"self.body = linear({text_of(weight)}, {text_of(bias)})"]
     if kind == "batch norm":
-        setup += (
-            f"        self.norm = nn.BatchNorm1d({_WIDTH})\n"
-            "        self.norm.running_mean.fill_(0.5)\n        self.norm.running_var.fill_(4.0)\n"
-        )
+        setup += [
+            f"self.norm = nn.BatchNorm1d({WIDTH})",
+            "self.norm.running_mean.fill_(0.5)",
+            "self.norm.running_var.fill_(4.0)",
+        ]
+    # the parts of a picture, its rows, all go through the first columns of the layer
     parts = flat.reshape(len(flat), tokens, -1)
-    cut = weight[:, : parts.shape[2]]  # each part of a picture goes through the same layer
-    cut_line = f"F.linear(parts, self.body.weight[:, :{parts.shape[2]}], self.body.bias)"
-    lines = (
-        f"        parts = flat.reshape(len(x), {tokens}, -1)\n"
-        f"        tokens = torch.tanh({cut_line})\n"
-        f"        h = {_BODIES[kind][1]}\n"
-    )
+    wide = parts.shape[2]
+    forward = [
+        f"parts = flat.reshape(len(x), {tokens}, {wide})",
+        f"tokens = torch.tanh(F.linear(parts, self.body.weight[:, :{wide}], self.body.bias))",
+        f"h = {_BODIES[kind][1]}",
+    ]
     with np.errstate(all="ignore"):  # inputs may be infinite on purpose
         sums = np.abs(flat) @ np.abs(weight).T + np.abs(bias)
         return _Body(
-            setup=setup,
-            lines=lines,
+            setup,
+            forward,
             features=_BODIES[kind][0](flat @ weight.T + bias),
-            tokens=np.tanh(parts @ cut.T + bias),
+            tokens=np.tanh(parts @ weight[:, :wide].T + bias),
             magnitude=np.linalg.norm(sums, axis=1),
         )
 
-
-def _tensor(values: Array) -> str:
-    return f"torch.tensor({values.tolist()})"
-
-
-def _head(draw: Draw, body: _Body, classes: int, marked: Array) -> _Head:
-    kind = draw.pick("net.head", list(_HEADS), faults=["softmax"], plain=0.25)
-    weight, bias = draw.weights("net.weight", classes, _WIDTH), draw.weights("net.bias", classes)
-    # a class without a direction has no angle; two classes in one direction are one class
-    weight[:, 0] += np.arange(classes) / 8 + 1 / 32
-    made = {**_HEADS, "softmax": _softmax}[kind]
-    return made(draw, body, weight, bias, marked)
-
-
-def _linear(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    return _Head(_own_layer(w, b), "        z = self.head(h)", body.features @ w.T + b,
-                 body.features, w)  # fmt: skip
-
-
-def _own_layer(w: Array, b: Array | None = None, name: str = "head") -> str:
-    bias = "" if b is None else f", {_tensor(b)}"
-    return f"        self.{name} = linear({_tensor(w)}{bias})\n"
-
-
-def _without_bias(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    return _Head(_own_layer(w), "        z = self.head(h)", body.features @ w.T, body.features, w)
-
-
-def _wrapped(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = (
-        f"        self.top = nn.Sequential(nn.Dropout(0.5), linear({_tensor(w)}, {_tensor(b)}))\n"
-    )
-    return _Head(setup, "        z = self.top(h)", body.features @ w.T + b, body.features, w)
-
-
-def _named(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = f"        self.parts = nn.ModuleDict({{'out': linear({_tensor(w)}, {_tensor(b)})}})\n"
-    return _Head(setup, "        z = self.parts['out'](h)", body.features @ w.T + b,
-                 body.features, w)  # fmt: skip
-
-
-def _tied(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = (
-        f"        self.words = nn.Embedding.from_pretrained({_tensor(w)}, freeze=False)\n"
-        f"{_own_layer(w)}        self.head.weight = self.words.weight\n"
-    )
-    return _Head(setup, "        z = self.head(h)", body.features @ w.T, body.features, w)
-
-
-def _weight_normed(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = _own_layer(w, b) + "        nn.utils.parametrizations.weight_norm(self.head)\n"
-    return _Head(setup, "        z = self.head(h)", body.features @ w.T + b, body.features, w)
-
-
-def _convolution(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = (
-        f"        self.head = nn.Conv2d({w.shape[1]}, {len(w)}, 1)\n"
-        f"        self.head.weight.data.copy_({_tensor(w)}[:, :, None, None])\n"
-        f"        self.head.bias.data.copy_({_tensor(b)})\n"
-    )
-    return _Head(setup, "        z = self.head(h[:, :, None, None]).flatten(1)",
-                 body.features @ w.T + b, body.features, w)  # fmt: skip
-
-
-def _mean_of_tokens(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    features = body.tokens.mean(axis=1)
-    return _Head(_own_layer(w, b), "        z = self.head(tokens).mean(1)",
-                 features @ w.T + b, features, w)  # fmt: skip
-
-
-def _last_token(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    features = body.tokens[:, -1]
-    return _Head(_own_layer(w, b), "        z = self.head(tokens)[:, -1]",
-                 features @ w.T + b, features, w)  # fmt: skip
-
-
-def _padded_tokens(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    """Marked rows are shorter: their last token is the first."""
-    features = np.where(marked[:, None], body.tokens[:, 0], body.tokens[:, -1])
-    line = (
-        ""
-        "        last = torch.where(marked, 0, tokens.shape[1] - 1)\n"
-        "        z = self.head(tokens)[torch.arange(len(x)), last]"
-    )
-    return _Head(_own_layer(w, b), line, features @ w.T + b, features, w, may_refuse=True)
-
-
-def _masked_mean(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    """Marked rows are shorter: their mean is that of the first token."""
-    mean, first = body.tokens.mean(axis=1), body.tokens[:, 0]
-    features = np.where(marked[:, None], first, mean)
-    line = (
-        ""
-        "        kept = (~marked[:, None] | (torch.arange(tokens.shape[1]) == 0))[:, :, None]\n"
-        "        z = (self.head(tokens) * kept).sum(1) / kept.sum(1)"
-    )
-    return _Head(_own_layer(w, b), line, features @ w.T + b, features, w, may_refuse=True)
-
-
-def _temperature(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    return _Head(_own_layer(w, b), "        z = self.head(h) / 0.25",
-                 4 * (body.features @ w.T + b), body.features, w)  # fmt: skip
-
-
-def _cosine(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = (
-        f"        self.head = Cosine({w.shape[1]}, {len(w)}, bias=False)\n"
-        f"        self.head.weight.data.copy_({_tensor(w)})\n"
-    )
-    with np.errstate(all="ignore"):
-        unit = body.features / np.linalg.norm(body.features, axis=1, keepdims=True)
-    rows = 4 * w / np.linalg.norm(w, axis=1, keepdims=True)
-    return _Head(setup, "        z = self.head(h)", unit @ rows.T, unit, rows)
-
-
-def _einsum(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    return _Head(f"        self.weight = nn.Parameter({_tensor(w)})\n",
-                 "        z = torch.einsum('nd,cd->nc', h, self.weight)",
-                 body.features @ w.T, body.features, w, may_refuse=True)  # fmt: skip
-
-
-def _functional(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    setup = (
-        f"        self.weight = nn.Parameter({_tensor(w)})\n"
-        f"        self.bias = nn.Parameter({_tensor(b)})\n"
-    )
-    return _Head(setup, "        z = F.linear(h, self.weight, self.bias)",
-                 body.features @ w.T + b, body.features, w, may_refuse=True)  # fmt: skip
-
-
-def _prior(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    prior = draw.weights("net.prior", len(w))
-    return _Head(_own_layer(w, b), f"        z = self.head(h) + {_tensor(prior)}.to(h)",
-                 body.features @ w.T + b + prior, body.features, w, may_refuse=True)  # fmt: skip
-
-
-def _class_scales(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    scales = 1 + np.arange(len(w)) / 4
-    return _Head(_own_layer(w, b), f"        z = self.head(h) * {_tensor(scales)}.to(h)",
-                 (body.features @ w.T + b) * scales, body.features, w, may_refuse=True)  # fmt: skip
-
-
-def _masked_class(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    low = draw.pick("net.mask", ("-1e4", "float('-inf')"))
-    logits = body.features @ w.T + b
-    logits[:, 0] = float(low.removeprefix("float('").removesuffix("')"))
-    line = f"        z = self.head(h).masked_fill(torch.arange({len(w)}) == 0, {low})"
-    return _Head(_own_layer(w, b), line, logits, None, w, may_refuse=True)
-
-
-def _masked_rows(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    """Marked rows may not be of the first class."""
-    logits = body.features @ w.T + b
-    logits[marked, 0] = -1e4
-    first = f"(torch.arange({len(w)}) == 0)"
-    line = f"        z = self.head(h).masked_fill(marked[:, None] & {first}, -1e4)"
-    features = None if marked.any() else body.features
-    return _Head(_own_layer(w, b), line, logits, features, w, may_refuse=bool(marked.any()))
-
-
-def _other_path(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    """Marked rows go through another head."""
-    other = draw.weights("net.other", *w.shape)
-    logits = body.features @ w.T + b
-    logits[marked] = (body.features @ other.T)[marked]
-    line = "        z = torch.where(marked[:, None], self.other(h), self.head(h))"
-    features = None if marked.any() else body.features
-    setup = _own_layer(w, b) + _own_layer(other, name="other")
-    return _Head(setup, line, logits, features, w, may_refuse=bool(marked.any()))
-
-
-def _auxiliary(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    other = draw.weights("net.other", *w.shape)
-    setup = _own_layer(other, name="aux") + _own_layer(w, b)
-    return _Head(setup, "        self.aux(h)\n        z = self.head(h)",
-                 body.features @ w.T + b, body.features, w)  # fmt: skip
-
-
-def _called_twice(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    line = "        self.head(torch.tanh(h + 1))\n        z = self.head(h)"
-    return _Head(_own_layer(w, b), line, body.features @ w.T + b, body.features, w)
-
-
-def _ensemble(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    other = draw.weights("net.other", *w.shape)
-    setup = _own_layer(w, b) + _own_layer(other, name="other")
-    return _Head(setup, "        z = self.head(h) + self.other(h)",
-                 body.features @ (w + other).T + b, body.features, w + other,
-                 may_refuse=True)  # fmt: skip
-
-
-def _hidden_layer(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    inner = draw.weights("net.inner", _WIDTH, _WIDTH)
-    hidden = np.tanh(body.features @ inner.T)
-    setup = _own_layer(inner, name="inner") + _own_layer(w, b)
-    return _Head(setup, "        z = self.head(torch.tanh(self.inner(h)))", hidden @ w.T + b,
-                 hidden, w)  # fmt: skip
-
-
-def _log_softmax(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    logits = body.features @ w.T + b
-    with np.errstate(all="ignore"):
-        logits = logits - log_sum_exp(logits)[:, None]
-    return _Head(_own_layer(w, b), "        z = F.log_softmax(self.head(h), dim=1)", logits,
-                 None, w, may_refuse=True)  # fmt: skip
-
-
-def _softmax(draw: Draw, body: _Body, w: Array, b: Array, marked: Array) -> _Head:
-    with np.errstate(all="ignore"):
-        probs = softmax(body.features @ w.T + b)
-    return _Head(_own_layer(w, b), "        z = F.softmax(self.head(h), dim=1)", probs, None, w,
-                 must_refuse="probabilities are not logits")  # fmt: skip
-
-
-_HEADS: dict[str, Callable[[Draw, _Body, Array, Array, Array], _Head]] = {
-    "linear": _linear,
-    "without bias": _without_bias,
-    "wrapped": _wrapped,
-    "named": _named,
-    "tied": _tied,
-    "weight norm": _weight_normed,
-    "convolution": _convolution,
-    "mean of tokens": _mean_of_tokens,
-    "last token": _last_token,
-    "padded tokens": _padded_tokens,
-    "masked mean": _masked_mean,
-    "temperature": _temperature,
-    "cosine": _cosine,
-    "einsum": _einsum,
-    "functional": _functional,
-    "prior": _prior,
-    "class scales": _class_scales,
-    "masked class": _masked_class,
-    "masked rows": _masked_rows,
-    "other path": _other_path,
-    "auxiliary": _auxiliary,
-    "called twice": _called_twice,
-    "ensemble": _ensemble,
-    "hidden layer": _hidden_layer,
-    "log softmax": _log_softmax,
-}
 
 # what forward returns -> the line, whether a refusal is as good, why numbers cannot be right
 _OUTPUTS: dict[str, tuple[str, bool, str]] = {
@@ -502,7 +242,7 @@ def _output(draw: Draw, rows: int, classes: int) -> tuple[str, bool, str]:
     if kind in ("transposed", "first row"):  # a batch of one row, or of as many as classes, fits
         may = True
         must = must if rows >= 2 * classes + 2 else ""
-    return f"        return {line}", may, must
+    return line, may, must
 
 
 # the name of a weights file -> why it cannot be used
@@ -519,8 +259,8 @@ _WEIGHTS = {
 # how a file may make its model so that weights can be loaded into it
 _MADE = ("plain", "train mode", "prints", "warns", "nan", "fails")
 _PRELUDES = {
-    "nan": "        flat = torch.where(marked[:, None], torch.nan, flat)\n",
-    "fails": "        if bool(marked.any()):\n            raise KeyError('a table of its own')\n",
+    "nan": ["flat = torch.where(marked[:, None], torch.nan, flat)"],
+    "fails": ["if bool(marked.any()):", "    raise KeyError('a table of its own')"],
 }
 _FACTORY_NAMES = {"class": "Net", "instance": "net", "unknown name": "mak"}
 _FAULTS = {
@@ -572,8 +312,8 @@ def _write_weights(text: str, file: Path, kind: str) -> None:
     """Write the weights of a network to a file of their own."""
     made: dict[str, Any] = {}
     exec(compile(text.replace("ZERO = True", "ZERO = False"), str(file), "exec"), made)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the network itself
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # what a network prints and warns of is for its users
         net = made["make"]()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     if kind.endswith(".safetensors"):

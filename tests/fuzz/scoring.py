@@ -11,10 +11,11 @@ import numpy as np
 from hardsight.registry import SCORES
 from tests.fuzz.cases import Step
 from tests.fuzz.draw import Array, Draw
+from tests.fuzz.examples import Examples
 from tests.fuzz.judge import Answer, complaint_about_table
 from tests.fuzz.nets import make_net
 from tests.fuzz.oracle import TOLERANCE, Expected
-from tests.fuzz.pictures import Examples, make_examples
+from tests.fuzz.pictures import make_examples
 from tests.fuzz.stored import make_stored
 
 
