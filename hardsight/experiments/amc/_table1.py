@@ -113,7 +113,7 @@ class _Scores:
             datasets=("builtin:digits",), model="small_cnn", weights=(0.1,), epochs=2,
             grey_epochs=2, batch_size=128, seeds=(0, 1),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def amc_table1(lab: Lab, setting: Setting) -> Result:

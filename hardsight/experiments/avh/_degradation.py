@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.experiments.avh._models import (
-    PAPER,
+    SHORT,
     SMOKE,
     ModelSetting,
     Subjects,
@@ -32,7 +32,7 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
-    scales={"smoke": SMOKE, "paper": PAPER},
+    scales={"smoke": SMOKE, "short": SHORT},
 )
 def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.

@@ -84,7 +84,7 @@ SMOKE = ModelSetting(
     degraded=60,
     seeds=(0, 1),
 )
-PAPER = ModelSetting()
+SHORT = ModelSetting()
 
 
 class Subjects:

@@ -109,7 +109,7 @@ Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
     "avh-selftrain",
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
-    scales={"smoke": _SMOKE, "paper": Setting()},
+    scales={"smoke": _SMOKE, "short": Setting()},
 )
 def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     """Every rule and baseline starts from the same source model of each seed.

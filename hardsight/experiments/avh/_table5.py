@@ -136,7 +136,7 @@ Scores = dict[str, dict[str, _Found]]  # by loss, by the domain left out
             dataset=_DIGITS, domains=("plain", "noise", "inverted"), models=("small_cnn",),
             sizes=(0,), epochs=(2,), learning_rates=(0.1,), seeds=(0,),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def avh_table5(lab: Lab, setting: Setting) -> Result:

@@ -61,6 +61,9 @@ from hardsight.run.train._tracking import kept_dynamics, tracker_of
 from hardsight.table import DYNAMICS, ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
+_DATA_KEYS = (
+    "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
+)  # fmt: skip
 _PACKAGES = ("timm:", "torchvision:", "hf:")
 _RESULT = "result.json"
 
@@ -127,8 +130,9 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
-            ``data``.
+            ``validation``, ``validation_split``, ``test_split``, ``mean``, ``std`` and
+            ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
+            own, anything that ``data`` can be: then all of ``data`` is trained on.
 
     Returns:
         the selected model and its history.
@@ -147,7 +151,17 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    for key in ("split", "root", "validation", "validation_split", "test_split", "imbalance"):
+    held_out = settings.pop("validation", None)
+    if held_out is None or isinstance(held_out, int | float):
+        settings |= {} if held_out is None else {"validation": held_out}
+        held_out = None
+    elif settings.get("validation_split", table.get("validation_split")) is not None:
+        raise ConfigError(
+            "validation and validation_split both name examples to validate on; leave one out"
+        )
+    else:
+        table["validation"] = 0.0
+    for key in _DATA_KEYS:
         if key in settings:
             table[key] = settings.pop(key)
     data = table["name"]
@@ -163,7 +177,9 @@ def train(
     given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
-    return run_recipe(config, net_or_name, data, show_progress, track_on=track_on)
+    return run_recipe(
+        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
+    )
 
 
 def run_recipe(
@@ -173,11 +189,12 @@ def run_recipe(
     show: bool | None,
     *,
     track_on: Mapping[str, Any] | None = None,
+    validation: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
     folder, device = Path(config.out), chosen_device(config.device)
-    sources = opened_sources(config.data, data, seed=config.seed)
+    sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_parameters(loaded.model)
@@ -195,6 +212,8 @@ def run_recipe(
     adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
     recipe["own_weights"] = own_weights
+    if validation is not None and sources.validation is not None:
+        recipe["validation"] = sources.validation.source.fingerprint()
     recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:
