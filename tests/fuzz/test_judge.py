@@ -117,7 +117,7 @@ def one_step(draw, folder):
 def test_a_failing_case_shrinks_to_the_choice_that_makes_it_fail(tmp_path):
     def make(draw, folder):
         taken = {name: draw.pick(name, (0, 1), plain=0.0) for name in "abcd"}
-        yield Step(["doctor"], lambda answer: "wrong: c" if taken["c"] else "")
+        yield Step(["--version"], lambda answer: "wrong: c" if taken["c"] else "")
 
     draw = Draw(0, 0)
     failure = run_case(make, draw, tmp_path / "case")
