@@ -31,7 +31,8 @@ def warm_up() -> None:
     """Import what the commands import, so that no case pays for it."""
     for name in ("datasets", "lightning.pytorch", "sklearn.cluster", "tensorboard", "rich.console",
                  "hardsight.run.score", "hardsight.run.train", "hardsight.run.adapt",
-                 "hardsight.run.evaluate", "hardsight.run.study", "hardsight.report"):  # fmt: skip
+                 "hardsight.run.evaluate", "hardsight.run.study", "hardsight.report",
+                 "transformers.modeling_outputs"):  # fmt: skip
         importlib.import_module(name)
 
 

@@ -71,6 +71,12 @@ class Answer:
     features: torch.Tensor
 
 
+def _model_output():
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    return SequenceClassifierOutput
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -223,6 +229,7 @@ _OUTPUTS: dict[str, tuple[str, bool, str]] = {
     "named features and logits": ("{'features': h, 'logits': z}", False, ""),
     "two by name": ("{'features': h, 'out': z}", True, ""),
     "dataclass": ("Answer(z, h)", False, ""),
+    "model output": ("_model_output()(logits=z, hidden_states=(h,))", False, ""),
     "named tuple": ("Both(h, z)", True, ""),
     "map of one pixel": ("z[:, :, None, None]", True, ""),
     "tokens": ("torch.stack([z, z + 1], 1)", True, "there are two predictions per example"),

@@ -46,7 +46,7 @@ def make_recipe(draw: Draw) -> tuple[Recipe, Verdict]:
 def _fine_recipe(draw: Draw) -> Recipe:
     """A recipe that can be trained."""
     recipe: Recipe = {
-        "model": "net.py:Net",
+        "model": draw.pick("recipe.model", ("net.py:Net", "small_cnn"), plain=0.8),
         "out": "run",
         "epochs": draw.pick("recipe.epochs", (1, 2)),
         "batch_size": draw.pick("recipe.batch_size", (100, 4, 1)),
@@ -180,10 +180,19 @@ def _no_fault(draw: Draw, recipe: Recipe) -> Verdict:
 
 
 def _is_odd(recipe: Recipe) -> bool:
-    """Whether the values of a fine recipe may still be too much for tiny data."""
+    """Whether the values of a fine recipe may still not go together on tiny data."""
     small = recipe["batch_size"] < 4  # a loss of pairs has none
     selects = recipe.get("select") == "loss" and not recipe["data"]["validation"]
-    return small or selects or recipe["data"].get("imbalance", 1) > 1
+    frozen = recipe.get("freeze_body") and not any(map(_reaches_head, recipe["loss"]))
+    return bool(small or selects or frozen or recipe["data"].get("imbalance", 1) > 1)
+
+
+def _reaches_head(loss: Recipe) -> bool:
+    """Whether a loss is on from the start and depends on the weights of the head for sure."""
+    if loss.get("start_epoch") or loss.get("ramp") == "linear":
+        return False
+    inputs = LOSSES[loss["name"]].inputs if loss["name"] in LOSSES else ("logits",)
+    return "embeddings" not in inputs or "class_weights" in inputs
 
 
 def _unknown_key(draw: Draw, recipe: Recipe) -> Verdict:

@@ -36,7 +36,7 @@ class Stored:
 
 def make_stored(draw: Draw, folder: Path) -> Stored:
     """Draw embeddings, their labels and their head, and write them into ``folder``."""
-    count, width = draw.whole("stored.count", 2, 40), draw.whole("stored.width", 2, 9)
+    count, width = draw.whole("stored.count", 4, 40), draw.whole("stored.width", 2, 9)
     labels = make_labels(draw, count)
     embeddings, must = _embeddings(draw, count, width)
     classes = len(labels.classes) + draw.pick("stored.more classes", (0, 1, 5), plain=0.8)

@@ -82,15 +82,39 @@ def train_by_recipe(draw: Draw, folder: Path) -> Iterator[Step]:
     yield Step(["train", "recipe.toml"], judge)
     if not (folder / "run" / "result.json").exists():
         return
-    then = draw.pick("then", ("nothing", "again", "resume", "score"), plain=0.7)
+    accuracy = json.loads((folder / "run" / "result.json").read_text())["test"]["accuracy"]
+    yield from _afterwards(draw, folder, recipe, accuracy)
+
+
+def _afterwards(draw: Draw, folder: Path, recipe: Recipe, accuracy: float) -> Iterator[Step]:
+    """What may follow a training: the same again, or scores of the model it left."""
+    then = draw.pick("then", ("nothing", "again", "resume", "score", "score weights"), plain=0.6)
     if then == "again":
         yield Step(["train", "recipe.toml"], lambda answer: "" if answer.exit_code else
                    "accepted: training on top of a finished run")  # fmt: skip
     elif then == "resume":
         yield Step(["train", "recipe.toml", "--resume"], _fine)
-    elif then == "score":
-        words = ["score", "--model", "net.py:Net", "--weights", "run/model.safetensors"]
-        yield Step([*words, "--data", "photos/test", "--out", "scores"], _fine)
+    if not then.startswith("score") or recipe["data"].get("test_split") != "test":
+        return
+    by_name = recipe["model"] == "small_cnn"
+    model = ["run"] if by_name and then == "score" else [
+        str(recipe["model"]), "--weights", "run/model.safetensors"
+    ]  # fmt: skip
+    words = ["score", "--model", *model, "--data", "photos", "--split", "test", "--out", "scores"]
+    # the weights say nothing of mean and deviation; the folder of the run does
+    words += [] if by_name else ["--mean", "0.5", "--std", "0.25"]
+
+    def judge(answer: Answer) -> str:
+        if answer.exit_code:
+            return f"refusal of what is fine: {answer.output}"
+        if not by_name and not _is_stated(recipe["data"]):
+            return ""
+        table = pq.read_table(folder / "scores" / "table.parquet").to_pandas()
+        right = float((table["label"] == table["prediction"]).mean())
+        same = abs(right - accuracy) < 1e-6
+        return "" if same else f"accuracy: {accuracy} when it was trained, {right} when scored"
+
+    yield Step(words, judge)
 
 
 def _fine(answer: Answer) -> str:
@@ -145,13 +169,13 @@ def _complaint(run: Path, recipe: Recipe, course: _Course) -> str:
                load_file(run / "model.safetensors").items()}  # fmt: skip
     if not all(np.isfinite(values).all() for values in weights.values()):
         return "weights: not finite"
-    data = recipe["data"] if isinstance(recipe["data"], dict) else {}
+    data = recipe["data"]
     if recipe.get("track") is True:
         rows = pq.read_table(run / "dynamics.parquet", columns=["id"]).column("id").to_pylist()
         all_seen = data.get("imbalance", 1) == 1 and not recipe.get("sampling")
         if all_seen and sorted(rows) != sorted(course.ids["train"]):
             return f"dynamics: expected a row per example, got {len(rows)}"
-    if not _is_stated(data):
+    if not _is_stated(data) or recipe["model"] == "small_cnn":
         return ""
     if data.get("test_split") == "test" and recipe.get("precision") != "bfloat16":
         logits = course.logits("test", weights)

@@ -91,7 +91,6 @@ _MORE: tuple[list[str], ...] = (
     [],
     ["--ood", "photos"],
     ["--train", "photos"],
-    ["--compare", "net.py:make"],
     ["--compare", "other=net.py:make", "--batch-size", "2"],
 )
 
