@@ -207,7 +207,9 @@ class TrainModule(pl.LightningModule):
         loss = self.loss_of(logits, batch)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
-        return Passed(self.embeddings, logits, loss)
+        # nothing here may keep the pass alive while the next one is recorded
+        embeddings, self.embeddings = self.embeddings, None
+        return Passed(embeddings, logits, loss)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Gradients of a step; a replayed step has made them already."""
