@@ -88,6 +88,12 @@ def write_parquet(
         fill_parquet(partial, parts, schema, **encoding)
 
 
+def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:
+    """All rows of a file; opened here, for pyarrow takes ``run:1/table.parquet`` for an address."""
+    with file.open("rb") as source:
+        return pq.read_table(source, columns=columns)
+
+
 def fill_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema, **encoding: Any) -> None:
     """The same for a file that has no name of its own yet.
 

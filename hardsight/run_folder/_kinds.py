@@ -119,6 +119,7 @@ def _has_keys(file: Path, keys: tuple[str, ...]) -> bool:
 
 def _is_ours(file: Path) -> bool:
     try:
-        return TABLE_METADATA in (pq.read_schema(file).metadata or {})
+        with file.open("rb") as source:  # a path with a colon would be taken for an address
+            return TABLE_METADATA in (pq.read_schema(source).metadata or {})
     except (pa.ArrowInvalid, OSError):
         return False

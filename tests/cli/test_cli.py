@@ -80,6 +80,14 @@ def test_score_then_report(run, embeddings, tmp_path):
     assert "avh" in page.lower()
 
 
+def test_a_folder_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["score", *embeddings, "--out", "run:1"], ["report", "run:1"]):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+    assert len(hardsight.read_table("run:1")) == 40
+
+
 @pytest.mark.parametrize("name", ["[/b]", "[red]run", "a b", "back\\slash\\"])
 def test_a_folder_is_printed_as_it_is_called(run, embeddings, tmp_path, name):
     scored = run("score", *embeddings, "--out", tmp_path / name)
