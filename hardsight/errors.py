@@ -83,6 +83,10 @@ class MissingDataError(DataError, FileNotFoundError):
     """A path or dataset named by the user does not exist."""
 
 
+class NoClassFoldersError(DataError):
+    """Images lie directly in a folder, so that nothing says their class."""
+
+
 class BadExampleError(DataError):
     """One example cannot be read; the run goes on without it unless it is strict."""
 
@@ -109,3 +113,7 @@ class OutputError(HardsightError, OSError):
 
 class MissingExtraError(HardsightError, ImportError):
     """An optional dependency is not installed or does not import."""
+
+
+class HardsightWarning(UserWarning):
+    """Something to know about a run that goes on all the same."""

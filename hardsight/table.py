@@ -104,26 +104,31 @@ class ScoreTable:
         Raises:
             TableError: there is no such column; the nearest one is named.
         """
-        if name not in self.columns:
-            raise TableError(unknown_name("column", name, self.columns))
+        self._check_column(name)
         values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
 
-    def blocks(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Some columns of consecutive rows; of a file, one group of its rows is read at a time."""
+    def _check_column(self, name: str) -> None:
+        if name not in self.columns:
+            raise TableError(unknown_name("column", name, self.columns))
+
+    def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
+        """Some columns as tables of consecutive rows, so that a large one is never read whole.
+
+        A table in memory is one part, one in a file has a part for each group of rows.
+        """
         if isinstance(self._source, TableFile):
-            parts = self._source.groups(names)
+            groups = self._source.groups(names)
         else:
-            parts = iter([self._source.select(list(names))])
-        for part in parts:
-            yield {name: part.column(name).to_numpy() for name in names}
+            groups = iter([self._source.select(list(names))])
+        for rows in groups:
+            yield ScoreTable(rows, path=self.path)
 
     def accuracy(self) -> float:
         """Share of the rows whose prediction is their label."""
-        right = [
-            part["label"] == part["prediction"] for part in self.blocks(["label", "prediction"])
-        ]
-        return sum(int(part.sum()) for part in right) / max(1, len(self))
+        parts = self.parts(["label", "prediction"])
+        right = sum(int((one.column("label") == one.column("prediction")).sum()) for one in parts)
+        return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
@@ -198,7 +203,7 @@ class ScoreTable:
         Raises:
             TableError: the column does not exist, or is not a score.
         """
-        self.column(score)
+        self._check_column(score)
         if score not in self.scores:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])

@@ -190,10 +190,11 @@ def test_a_table_in_groups_of_rows_is_ranked_as_one_in_memory(tmp_path, group):
         assert order(stored.hardest(n)) == order(plain.hardest(n))
         assert stored.easiest(n).equals(plain.easiest(n))
     assert stored.accuracy() == plain.accuracy()
-    blocks = list(stored.blocks(["index", "avh"]))
-    assert len(blocks) == -(-7 // group)
+    parts = list(stored.parts(["index", "avh"]))
+    assert len(parts) == -(-7 // group)
+    assert all(part.higher_is_harder("avh") for part in parts)
     np.testing.assert_array_equal(
-        np.concatenate([block["avh"] for block in blocks]), plain.column("avh")
+        np.concatenate([part.column("avh") for part in parts]), plain.column("avh")
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import run_options
+from hardsight.cli._options import model_options, pixel_options, run_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,11 +40,18 @@ Examples:
 _NESTED = {
     "model": "model.name",
     "weights": "model.weights",
+    "model_classes": "model.classes",
+    "class_order": "model.class_order",
+    "trust_remote_code": "model.trust_remote_code",
     "source": "source.name",
     "source_split": "source.split",
     "target": "target.name",
     "target_split": "target.split",
     "unlabelled": "target.unlabelled",
+    **{
+        name: f"source.{name}"
+        for name in ("size", "crop", "squash", "channels", "mean", "std", "white")
+    },
     "source_epochs": "pretrain.epochs",
     "epochs": "retrain.epochs",
 }
@@ -55,7 +62,7 @@ _NESTED = {
 @click.option("--model", help="A network by name, file.py:factory, or the folder of a trained "
               "model.")  # fmt: skip
 @click.option("--weights", help="Weights of a trained model; it is not trained on the source then.")
-@click.option("--source", help="Labelled data: folder of class folders, .parquet, idx, a name ...")
+@click.option("--source", help="Labelled data: folder of class folders, .csv, .parquet, idx, ...")
 @click.option("--source-split", help="Split of --source.")
 @click.option("--target", help="The domain to adapt to; its labels are never trained on.")
 @click.option("--target-split", help="Split of --target.")
@@ -71,6 +78,8 @@ _NESTED = {
 @click.option("--source-epochs", type=click.IntRange(min=0),
               help="Epochs on the source (10; 0 for a trained model).")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs of every round (2).")
+@model_options
+@pixel_options
 @click.option("--batch-size", type=click.IntRange(min=1), help="Examples per step (128).")
 @click.option("--data-root", help="Folder above those of named datasets, such as pacs/.")
 @click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")

@@ -61,8 +61,11 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from hardsight.cli._notices import spoken
+
         try:
-            return super().invoke(ctx)
+            with spoken():
+                return super().invoke(ctx)
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)

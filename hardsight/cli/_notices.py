@@ -1,25 +1,56 @@
-"""What more than one command has to say about its result."""
+"""What a run has to say while it goes on, printed once each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+import click
+
+from hardsight.errors import HardsightWarning
 
 
-def print_other_classes(console: Console, data: dict[str, Any], classes: Sequence[str]) -> None:
-    """Say that the model has other classes than the data names, where it has.
+class _Printed(logging.Handler):
+    """Prints what the package logs; each text once, however often it is said."""
 
-    Args:
-        console: to print on.
-        data: facts about the data, with ``named``, the number of classes it names; 0 for none.
-        classes: those of the model.
-    """
-    named = data.get("named")
-    if named and named != len(classes):
-        console.print(
-            f"[yellow]the model has {len(classes)} classes, the data names {named}[/]: is it the "
-            "model of this data?",
-            soft_wrap=True,
-        )
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
+
+    def say(self, text: str, colour: str | None = None) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            click.secho(text, fg=colour, err=True)
+
+
+@contextmanager
+def spoken() -> Iterator[None]:
+    """Print notes and warnings of the package as plain lines on standard error."""
+    log, printed = logging.getLogger("hardsight"), _Printed()
+    level, spreads = log.level, log.propagate
+    log.addHandler(printed)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, HardsightWarning):
+                printed.say(str(message), "yellow")
+            else:
+                others(message, category, *place, **more)
+
+        warnings.simplefilter("always", HardsightWarning)
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            log.removeHandler(printed)
+            log.setLevel(level)
+            log.propagate = spreads

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import names, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    model_options,
+    names,
+    pixel_options,
+    run_options,
+    work_options,
+)
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -23,8 +29,9 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
-              "hub:OWNER/NAME, builtin:digits, or a name such as cifar10.")  # fmt: skip
+@click.option("--data", help="Folder of class folders, .csv of path,label, .parquet, idx, "
+              ".npz/.npy/.safetensors, hub:OWNER/NAME, builtin:digits, or a name such as "
+              "cifar10.")  # fmt: skip
 @click.option("--model", help="Folder of a trained model, a name such as resnet18, "
               "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME. "
               "None for stored embeddings.")  # fmt: skip
@@ -39,8 +46,9 @@ Examples:
 @click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
 @click.option("--bias", help="Stored embeddings: file with the head's bias.")
 @click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names, position = label.")  # fmt: skip
+              help="Class names of the data, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -82,22 +90,19 @@ def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from hardsight.cli._notices import print_other_classes
-
     assert table.path is not None
 
     counts = table.metadata["counts"]
-    right = float((table.column("label") == table.column("prediction")).mean())
     console = Console(highlight=False)
     console.print(f"[bold]{len(table):,} rows[/] -> {escape(str(table.path))}", soft_wrap=True)
-    console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
+    scores = ", ".join(table.scores)
+    console.print(f"accuracy {table.accuracy():.2%}, scores: {scores}", soft_wrap=True)
     origin = table.metadata["model"].get("weights") or ""
     if origin == "random initialisation" or origin.startswith("as made by"):
         console.print(
             f"[yellow]no --weights were given[/]: the model was scored {escape(origin)}",
             soft_wrap=True,
         )
-    print_other_classes(console, table.metadata["data"], table.metadata["classes"])
     if counts["errors"]:
         console.print(
             f"[yellow]{counts['errors']:,} examples could not be read[/]: "

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import floats, names, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    floats,
+    model_options,
+    names,
+    pixel_options,
+    run_options,
+    work_options,
+)
 from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
@@ -92,7 +99,7 @@ hardness rises as pictures get harder to see.
 @study.command(epilog=_DEGRADATION_EPILOG)
 @click.option("--model", required=True, help="Folder of a trained model, or any model as in "
               "hardsight score.")  # fmt: skip
-@click.option("--data", required=True, help="Labelled pictures: folder, .parquet, idx, a name.")
+@click.option("--data", required=True, help="Labelled pictures: folder, .csv, .parquet, a name.")
 @click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
 @click.option("--split", help="Split of data that has several, such as test.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
@@ -105,6 +112,7 @@ hardness rises as pictures get harder to see.
 @click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
 @click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")

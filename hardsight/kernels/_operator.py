@@ -67,8 +67,9 @@ class Operator:
 
 def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with a signature that torch 2.6 can read, which does not know ``list[...]``."""
+    older: Any = List  # noqa: UP006
     function.__annotations__ = {
-        name: List[get_args(hint)[0]] if get_origin(hint) is list else hint  # noqa: UP006
+        name: older[get_args(hint)] if get_origin(hint) is list else hint
         for name, hint in get_type_hints(function).items()
     }
     return function

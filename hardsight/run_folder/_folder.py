@@ -71,7 +71,7 @@ class RunFolder:
     """The files of one run, while it is written and afterwards.
 
     Args:
-        folder: where the run lies.
+        folder: of the run.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -252,7 +252,7 @@ class RunFolder:
         defaults: Mapping[str, Any] | None = None,
         files: Iterable[str] = (),
     ) -> None:
-        """Say what the run is made of; a run that is gone on with must be made of the same.
+        """Say what the run is made of; one that is continued must be made of the same.
 
         Args:
             settings: all of them, resolved.
@@ -293,7 +293,7 @@ class RunFolder:
             remove(self._shards)  # of a run that was killed when all was done
 
     def begin(self) -> None:
-        """Make room for the run and note what it is made of; nothing if it is gone on with."""
+        """Remove what the run replaces, if it does not continue it, and note what it is made of."""
         new = self._new
         assert new is not None, "a run describes itself before it begins"
         if self._has_begun:
@@ -380,8 +380,8 @@ class RunFolder:
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:
         """Write the table and the unreadable examples of all shards, part by part.
 
-        The table can be read, but has no name yet: it appears after whatever else is written to
-        the folder in the meantime.
+        The table can be read, but has no name yet: other files can be made from it, and it appears
+        after them.
         """
         from hardsight.table import read_table
 

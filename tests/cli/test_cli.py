@@ -270,6 +270,16 @@ def test_a_model_without_weights_is_mentioned(run, tmp_path):
     assert "no --weights were given: the model was scored as made by" in result.output
 
 
+@pytest.mark.parametrize("body", ["raise SystemExit(0)", "def make():\n    import sys; sys.exit()"])
+def test_a_model_file_that_ends_the_program_is_a_failure(run, tmp_path, body):
+    (tmp_path / "net.py").write_text(body)
+    out = ("--data", "builtin:digits", "--split", "test", "--out", tmp_path / "run")
+    result = run("score", "--model", f"{tmp_path / 'net.py'}:make", *out)
+    assert result.exit_code == 1, result.output
+    assert "SystemExit" in result.output
+    assert not (tmp_path / "run").exists()
+
+
 FIFTEEN = "the model has 15 classes, the data names 10: is it the model of this data?"
 
 

@@ -6,9 +6,11 @@ import json
 import shlex
 import signal
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import hardsight as hs
 from hardsight.cli import main
 
 RECIPE = """
@@ -142,3 +144,21 @@ def test_the_command_that_continues_has_the_options_of_the_one_interrupted(
     assert (config["seed"], config["optimizer"]["lr"]) == (3, 0.01)
     typed = shlex.split(resumed.output.partition("next: ")[2])
     assert typed[typed.index("--model") + 1] == str(out)
+
+
+def test_the_weights_of_a_run_score_as_the_run_itself_does(recipe, tmp_path):
+    assert run(recipe, "--set", "data.mean=[0.9]", "--set", "data.std=[0.05]").exit_code == 0
+    common = ["--data", "builtin:digits", "--split", "test", "--device", "cpu", "--out"]
+    folder = ["--model", str(tmp_path / "run")]
+    weights = ["--model", "small_cnn", "--weights", str(tmp_path / "run" / "model.safetensors")]
+    tables = []
+    for number, words in enumerate((folder, weights)):
+        out = tmp_path / f"scores-{number}"
+        done = CliRunner().invoke(main, ["score", *words, *common, str(out)])
+        assert done.exit_code == 0, done.output
+        assert ("model.json describes the weights" in done.output) == (words is weights)
+        tables.append(hs.read_table(out))
+    one, two = tables
+    assert two.metadata["preprocessing"]["mean"] == [0.9]
+    assert "model.json describes" in two.metadata["model"]["weights"]
+    np.testing.assert_array_equal(one.column("avh"), two.column("avh"))

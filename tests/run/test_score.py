@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    DataError,
+    HardsightWarning,
     HeadMismatchError,
     HeadNotFoundError,
     LabelError,
@@ -262,7 +264,8 @@ def test_a_whole_batch_of_unreadable_images_does_not_stop_the_run(photos, net_fi
 def test_when_no_image_can_be_read_the_error_says_so(photos, net_file, tmp_path):
     for file in photos.rglob("*.png"):
         file.write_bytes(b"no image")
-    with pytest.raises(ModelError, match=r"none of the .*examples"):
+    said = r"none of the 36 examples of .* the first, blue/00.png: not an image"
+    with pytest.raises(DataError, match=said):
         hs.score(f"{net_file}:make", photos, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -381,7 +384,8 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
         hs.score(SmallCNN(), tmp_path / "e.npz")
     with pytest.raises(ShapeError, match="of the same width D"):
         hs.score(torch.ones(2, 5), tmp_path / "e.npz")
-    assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
+    with pytest.warns(HardsightWarning, match="the model has 3 classes, the data names 2"):
+        assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
 
 
 def test_images_without_a_model_ask_for_one(photos):
@@ -466,6 +470,33 @@ def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
     assert torch.get_num_threads() == before
 
 
+def test_every_example_that_the_report_shows_has_one_of_the_pictures_asked_for(tmp_path):
+    hs.score(SmallCNN(), "builtin:digits", thumbnails=30, out=tmp_path / "run", device="cpu")
+    assert len(RunFolder(tmp_path / "run").thumbnails()) == 30
+    text = hs.report.write_report(tmp_path / "run").read_text("utf-8")
+    cards = text.count('<li class="card ')
+    assert cards > 30  # some are in several lists
+    assert text.count("data-picture=") == 30
+    assert text.count("data-picture=") + text.count("data-copy=") == cards
+
+
+def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            raise KeyError("colour")
+
+    said = r"none of the 9 examples of Broken could be read; the first, 0: KeyError: 'colour'"
+    for scores in (None, "entropy"):
+        with pytest.raises(DataError, match=said):
+            hs.score(SmallCNN(), Broken(), scores=scores, out=tmp_path / "run")
+    with pytest.raises(DataError, match=said):
+        hs.evaluation_card(SmallCNN(), Broken())
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_stream_is_not_read_again_for_pictures(tmp_path):
     class Stream(IterableDataset):
         passes = 0
@@ -476,7 +507,7 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
     table = hs.score(SmallCNN(num_classes=3), Stream(), out=tmp_path / "run")
     assert len(table) == 30
-    assert Stream.passes == 2  # a look at the first examples, and the run
+    assert Stream.passes == 3  # head and fingerprint look at the first examples, then the run
     assert RunFolder(tmp_path / "run").thumbnails() == {}
 
 

@@ -239,7 +239,7 @@ class Round:
         """One row per target example."""
         target = self._bench.target
         columns = {
-            "index": torch.arange(len(target)).numpy(),
+            "index": target.source.numbered(range(len(target))),
             "id": [target.source.id_of(index) for index in range(len(target))],
             "label": found.labels.numpy(),
             "prediction": seen.predictions.numpy(),

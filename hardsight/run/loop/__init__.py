@@ -1,5 +1,10 @@
 """What every loop over data shares: device, progress, seeds, provenance, the model and its head."""
 
+from hardsight.run.loop._classes import CLASS_ORDERS as CLASS_ORDERS
+from hardsight.run.loop._classes import ClassOrder as ClassOrder
+from hardsight.run.loop._classes import check_labels_agree as check_labels_agree
+from hardsight.run.loop._classes import matched_classes as matched_classes
+from hardsight.run.loop._classes import stated_classes as stated_classes
 from hardsight.run.loop._device import borrowed as borrowed
 from hardsight.run.loop._device import chosen_device as chosen_device
 from hardsight.run.loop._device import chosen_layout as chosen_layout
@@ -9,9 +14,10 @@ from hardsight.run.loop._device import fed_in_its_dtype as fed_in_its_dtype
 from hardsight.run.loop._device import forward_context as forward_context
 from hardsight.run.loop._device import moved as moved
 from hardsight.run.loop._heads import verified_head as verified_head
-from hardsight.run.loop._models import check_labels_agree as check_labels_agree
-from hardsight.run.loop._models import class_names as class_names
+from hardsight.run.loop._models import PixelOptions as PixelOptions
+from hardsight.run.loop._models import check_processor as check_processor
 from hardsight.run.loop._models import loaded_model as loaded_model
+from hardsight.run.loop._models import stated_preprocessing as stated_preprocessing
 from hardsight.run.loop._models import wanted_preprocessing as wanted_preprocessing
 from hardsight.run.loop._pictures import pictures as pictures
 from hardsight.run.loop._progress import Advance as Advance

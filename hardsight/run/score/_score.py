@@ -13,21 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, open_source
+from hardsight.data import EmbeddingSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import LoadedModel
+from hardsight.models import ClassNames, LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
+    PixelOptions,
     borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
-    class_names,
     fed_in_its_dtype,
     loaded_model,
+    matched_classes,
     state_digest,
+    stated_classes,
+    stated_preprocessing,
     tensors_digest,
     values_digest,
     versions,
@@ -67,9 +70,18 @@ class ScoreConfig:
         bias: file with its bias.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the model's input.
+        size: height and width of the model's input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
+        model_classes: names of the model's outputs, if it does not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
+            ``position``.
+        trust_remote_code: run Python files that an ``hf:`` model brings.
         batch_size: examples at once; chosen by device where not given.
         workers: loader processes; chosen by data and cores where not given.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -99,6 +111,13 @@ class ScoreConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
+    model_classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
     batch_size: int | None = None
     workers: int | None = None
     device: str = "auto"
@@ -143,9 +162,16 @@ def score(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
+    model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    class_order: str = "auto",
+    trust_remote_code: bool = False,
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
@@ -180,10 +206,26 @@ def score(
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
-        size: height and width of the input, over the model's own.
+        size: height and width of the input, or both in one number, over the model's own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the model's own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
+            own.
+        squash: resize to ``size`` without keeping the aspect ratio, over the model's own.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats. These seven are also applied to tensors of your own dataset, which otherwise
+            are used as they are, unless they are 8-bit.
+        model_classes: names of the model's outputs, in their order, in place of those it states
+            itself; or a text file with a name per line.
+        class_order: ``"auto"`` matches the classes of data and model by name if both have
+            names, and labels become the model's outputs; if one has none, positions count.
+            ``"name"`` refuses that, ``"position"`` asks for it. The table's
+            metadata says under ``class_order`` what was done.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do. Without it such a model is refused.
         workers: loader processes.
         precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.
         sample: ``"in-sample"`` if the model was trained on this data, ``"out-of-sample"`` if not.
@@ -213,6 +255,8 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    names = stated_classes(model_classes)
+    pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -239,8 +283,8 @@ def score(
             "shard_rows": shard_rows,
         }
         scorer: Scorer
-        known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
+            _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
             parts = [one for one in (stored.weight, stored.bias) if one is not None]
@@ -249,11 +293,14 @@ def score(
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+            loaded = loaded_model(
+                model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
+                preprocessing=stated_preprocessing(preprocessing),
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
             stack.enter_context(fed_in_its_dtype(loaded.model))
-            known = loaded.classes
-            own = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = wanted_preprocessing(own, size, mean, std)
+            names = names or loaded.class_names
+            wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
             scorer = ModelScorer(
                 source,
                 loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
@@ -267,10 +314,17 @@ def score(
                 strict=strict,
             )
             about["model"] = _model_facts(loaded, scorer)
-            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
-        about["classes"] = class_names(source, scorer.num_classes, known)
-        about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
+        order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
+        about["data"] = {
+            "spec": source.spec,
+            "split": split,
+            "fingerprint": source.fingerprint(),
+            "named": len(source.classes),
+        }
+        scorer.number_as(order)
+        about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
@@ -282,6 +336,15 @@ def score(
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
+    named = [*pixels.stated(), *(["preprocessing"] if preprocessing is not None else [])]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
+            "leave it out"
+        )
 
 
 def _describe(
@@ -297,6 +360,7 @@ def _describe(
         "head": model.get("head"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
         "preprocessing": about.get("preprocessing"),
+        "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do
         "batch_size": about["batch_size"],
@@ -312,7 +376,7 @@ def _describe(
         fingerprints={
             "data": data["fingerprint"],
             "model": model["digest"],
-            "classes": values_digest(about["classes"]),
+            "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
         versions=about["versions"],
         may_change=MAY_CHANGE,

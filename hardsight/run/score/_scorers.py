@@ -22,7 +22,7 @@ from hardsight.geometry import widen
 from hardsight.heads import Head, capture, decided_by_bias, logits_of
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
-from hardsight.run.loop import forward_context, moved, verified_head
+from hardsight.run.loop import ClassOrder, forward_context, moved, verified_head
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
@@ -35,7 +35,7 @@ class Piece:
 
     Attributes:
         positions: how many source positions it covers, unreadable ones included.
-        index: source positions, ``[n]``.
+        index: their numbers in the data as the user named it, ``[n]``.
         ids: their names.
         labels: class indices, ``[n]``.
         prediction: class indices; -1 where the logits are not finite.
@@ -64,6 +64,10 @@ class Scorer(Protocol):
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from source position ``start`` on, ``batch_size`` positions each."""
+        ...
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
         ...
 
 
@@ -138,6 +142,10 @@ class EmbeddingScorer:
         self.batch_size = batch_size or 16384
         self.num_classes = head.num_classes
         self._head = head
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on, on a CPU one per core at a time.
@@ -243,14 +251,17 @@ class ModelScorer:
         self.source, self.model, self.plan = source, model, plan
         self.preprocessing, self.device, self.precision = preprocessing, device, precision
         self.workers, self.strict = workers, strict
-        loading = getattr(source, "loading", None)
-        own = loading.batch_size if loading is not None else None
+        own = source.loading.batch_size
         self.batch_size = batch_size or own or (256 if device.type == "cuda" else 64)
         self.head, self.num_classes = self._looked_at(head)
         self.tiled = None
         if self.head is not None:
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on."""
@@ -317,7 +328,7 @@ class ModelScorer:
     def _piece(self, batch: Batch, forward: _Forward) -> Piece:
         positions = len(batch.index) + len(batch.errors)
         if len(batch.index) == 0:
-            return _no_rows(positions, self.plan, batch.errors)
+            return _no_rows(positions, self.plan, self._errors(batch))
         self._check_labels(batch)
         labels = batch.labels.to(self.device, non_blocking=True)
         with forward_context(self.device, self.precision):
@@ -331,15 +342,19 @@ class ModelScorer:
         finite = torch.isfinite(logit_part.logsumexp)
         return Piece(
             positions=positions,
-            index=batch.index,
+            index=torch.from_numpy(self.source.numbered(batch.index)),
             ids=pa.array(batch.ids, pa.string()),
             labels=batch.labels,
             prediction=torch.where(finite, logit_part.prediction, -1),
             finite=finite,
             scores=self.plan.scores(summaries),
             bent=None if self.head is None else decided_by_bias(logits, self.head),
-            errors=batch.errors,
+            errors=self._errors(batch),
         )
+
+    def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
+        """Unreadable examples by their index in what the user named."""
+        return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
 
     def _check_labels(self, batch: Batch) -> None:
         outside = (batch.labels < 0) | (batch.labels >= self.num_classes)

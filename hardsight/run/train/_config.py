@@ -30,12 +30,21 @@ class ModelConfig:
         name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
         weights: file to start from.
         options: given to the model's factory.
+        classes: names of its outputs in their order, if it does not tell them.
+        class_order: ``auto`` numbers the data's classes as the model does if it knows all of
+            them by name, and otherwise teaches it the data's; ``name`` refuses to, ``position``
+            does not look at names.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do.
     """
 
     SHORTHAND: ClassVar[str] = "name"
     name: str
     weights: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,11 @@ class DataConfig:
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
         classes: names of the classes, position = label.
-        size: height and width that images are brought to; needed where they differ.
+        size: height and width that images are brought to; needed where they differ. They are
+            resized by their shorter side and cropped in the centre, unless ``squash``.
+        crop: share of the resized image that the centre crop keeps, in (0, 1]; 1 by default.
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
         channels: 1 or 3; those of the images by default, however many values ``mean`` has.
         mean: one value, or one per channel, on the pixel scale [0, 1]; that of the training images
             by default.
@@ -72,6 +85,9 @@ class DataConfig:
     channels: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
     imbalance: float = 1.0
 
 

@@ -27,11 +27,11 @@ from hardsight.tracking import HardnessTracker
 def tracker_of(
     config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
 ) -> HardnessTracker:
-    """A tracker by position in the source; rows of an epoch without a checkpoint are dropped."""
+    """A tracker by number in the source; rows of an epoch without a checkpoint are dropped."""
     folder = Path(config.out) / HISTORIES
     if start is None and is_first_process():
         shutil.rmtree(folder, ignore_errors=True)
-    examples = len(sources.train.source)
+    examples = sources.train.source.span
     # drawn with replacement, an example counts as what it was when it first came
     repeats = "first" if config.sampling == "class_balanced" else "error"
     return HardnessTracker(
@@ -52,7 +52,8 @@ def kept_dynamics(
     run, source = RunFolder(config.out), sources.train.source
     table = tracker.summaries()
     seen = table.where(table.column("epochs_seen") > 0)
-    names = pa.array([source.id_of(index) for index in seen.column("index").tolist()], pa.string())
+    positions = [source.position_of(index) for index in seen.column("index").tolist()]
+    names = pa.array([source.id_of(position) for position in positions], pa.string())
     rows = seen.to_arrow()
     rows = rows.set_column(rows.column_names.index("id"), "id", names)
     about = {
@@ -64,6 +65,7 @@ def kept_dynamics(
         },
         "model": {"spec": config.model.name},
         "seed": config.seed,
+        "config": {"thumbnails": config.thumbnails},
     }
     named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
     if config.thumbnails:

@@ -19,7 +19,7 @@ from hardsight.config import config_from
 from hardsight.errors import ConfigError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of
-from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.models import MODELS, LoadedModel, StoredModel, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     borrowed,
@@ -27,10 +27,12 @@ from hardsight.run.loop import (
     chosen_layout,
     chosen_precision,
     chosen_workers,
+    loaded_model,
+    matched_classes,
     random_states_kept,
     seed_of,
-    seeded,
     state_digest,
+    stated_classes,
 )
 from hardsight.run.train._adversary import Adversary
 from hardsight.run.train._batches import EvaluationBatches
@@ -213,10 +215,13 @@ def _run(
 ) -> TrainResult:
     folder, device = run.folder, chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
+    is_stated = None not in (config.data.mean, config.data.std)
+    loaded = loaded_for(
+        config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
+    )
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_parameters(loaded.model)
-    _check_outputs(loaded.model, sources)
+    sources = numbered_for(loaded, sources, config.model, teaches=True)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -269,19 +274,60 @@ def loaded_for(
     *,
     seed: int,
     device: torch.device,
+    is_stated: bool,
 ) -> LoadedModel:
-    """The model with random weights of a seed, unless it brings its own, fitting the data."""
+    """The model with random weights of a seed, unless it brings its own, fitting the data.
+
+    Args:
+        config: the recipe's table.
+        model: its name, or a user's module.
+        sources: the data.
+        seed: of its weights.
+        device: where it will be.
+        is_stated: the recipe states mean and std, so that the model's own are not needed.
+    """
     _, image, _ = sources.train.row(0)
     shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
     drawn = seed_of(seed, "weights") % 2**31
-    with seeded(drawn, device):
-        return load_model(
-            model,
-            weights=config.weights,
-            num_classes=len(sources.classes),
-            options=config.options,
-            if_taken={**shape, "seed": drawn},
+    return loaded_model(
+        model,
+        config.weights,
+        len(sources.classes),
+        seed=drawn,
+        device=device,
+        is_stated=is_stated,
+        trust_remote_code=config.trust_remote_code,
+        options=config.options,
+        if_taken={**shape, "seed": drawn},
+    )
+
+
+def numbered_for(
+    loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
+) -> Sources:
+    """The data with the labels that the model has for its classes, if it knows them by name.
+
+    Args:
+        loaded: the model.
+        sources: the data.
+        config: the recipe's table of the model.
+        teaches: the model is trained on these classes, so that it need not know them.
+
+    Raises:
+        ModelError: a class has no output, or the model cannot take the images.
+        LabelError: names that do not match.
+    """
+    outputs = _outputs(loaded.model, sources)
+    known = stated_classes(config.classes) or loaded.class_names
+    if not teaches and not known.names and outputs != len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} classes, those of the source, got "
+            f"{outputs} outputs; train it on this source, or pass classes it knows"
         )
+    order = matched_classes(
+        sources.train.source, outputs, known, how=config.class_order, teaches=teaches
+    )
+    return sources.numbered_as(order)
 
 
 def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
@@ -325,8 +371,8 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
         ) from err
 
 
-def _check_outputs(model: nn.Module, sources: Sources) -> None:
-    """Raise before the first step, where a GPU would end in an assertion of its own.
+def _outputs(model: nn.Module, sources: Sources) -> int:
+    """How many; found before the first step, in which a GPU would end in an assertion of its own.
 
     Raises:
         ModelError: a class has no output, or the model cannot take the images.
@@ -341,6 +387,7 @@ def _check_outputs(model: nn.Module, sources: Sources) -> None:
             f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
             f"{len(sources.classes)}, or train on fewer classes"
         )
+    return outputs
 
 
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
@@ -473,6 +520,7 @@ def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words += ["--data-root", data.root] if data.root else []
     words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
     words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
 
 
@@ -523,6 +571,7 @@ def _keep(
         "train_examples": len(sources.train),
         "validation_examples": 0 if sources.validation is None else len(sources.validation),
         "history": result.history,
+        "class_order": None if sources.order is None else sources.order.facts(),
         **recipe,
     }
     with writing(result.folder, step=AGAIN):

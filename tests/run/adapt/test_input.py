@@ -234,11 +234,13 @@ def test_a_trained_model_is_taken_by_the_path_of_its_folder(
     options = {**settings, "pretrain": 0, "rounds": 1}
     done = hs.adapt(first.folder, source, target, out=tmp_path / "run", **options)
     assert len(done.accuracy()) == 2
-    turned = MemorySource(source.images, source.labels, classes=("low", "middle", "top"), spec="b")
-    with pytest.raises(
-        hs.errors.LabelError, match="'low' is label 0 in b and label 2 in the model"
-    ):
-        hs.adapt(first.folder, turned, turned, out=tmp_path / "turned", **options)
+    turned = MemorySource(
+        source.images, 2 - source.labels, classes=source.classes[::-1], spec="turned"
+    )
+    again = hs.adapt(first.folder, turned, turned, out=tmp_path / "turned", **options)
+    same = hs.adapt(first.folder, source, source, out=tmp_path / "same", **options)
+    assert again.classes == source.classes
+    assert again.accuracy()[0] == same.accuracy()[0]
 
 
 def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(

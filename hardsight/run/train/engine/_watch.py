@@ -64,11 +64,14 @@ def watched_sets(
                 f"expected the {len(sources.classes)} classes of the training data in the tracked "
                 f"examples {name!r}, got {len(source.classes)}"
             )
+        order = sources.order
+        own = order.data_classes if order is not None and order.labels else sources.classes
         check_labels_agree(
-            sources.classes, source.classes, whose="the training data",
+            own, source.classes, whose="the training data",
             where=f"the tracked examples {name!r}", step="a source opened with classes=",
         )  # fmt: skip
-        found[name] = Decoded(source, sources.train.how, range(len(source)))
+        numbered = source if order is None else order.of(source)
+        found[name] = Decoded(numbered, sources.train.how, range(len(source)))
     return found
 
 
@@ -147,7 +150,7 @@ def evaluation_tracking(
             whole=decoded_whole(data, workers=workers, show=show) if resident else None,
         )
         tracker = HardnessTracker(
-            len(data.source), head=layer, folder=folder, resume=start is not None,
+            data.source.span, head=layer, folder=folder, resume=start is not None,
             stage="evaluation",
         )  # fmt: skip
         watched[name] = Watched(batches, tracker)
@@ -165,9 +168,9 @@ def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> No
     every = range(len(source))
     rows = pa.table(
         {
-            "index": pa.array(every, pa.int64()),
+            "index": pa.array(source.numbered(every), pa.int64()),
             "id": [source.id_of(index) for index in every],
-            "label": pa.array([source.label_of(index) for index in every], pa.int64()),
+            "label": pa.array(source.labels, pa.int64()),
         }
     )
     facts = {
