@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -86,6 +88,15 @@ def test_a_folder_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monk
         result = run(*words)
         assert result.exit_code == 0, result.output
     assert len(hardsight.read_table("run:1")) == 40
+
+
+def test_a_parquet_file_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"embedding": list(np.load("x.npy")), "label": np.load("y.npy")})
+    pq.write_table(rows, tmp_path / "mine:v2.parquet")
+    result = run("score", "--data", "mine:v2.parquet", "--class-weights", "w.npy", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert "40 rows" in result.output
 
 
 @pytest.mark.parametrize("name", ["[/b]", "[red]run", "a b", "back\\slash\\"])
