@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
@@ -33,7 +32,7 @@ from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
 from hardsight.run_folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder import HISTORIES as HISTORIES
-from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN
+from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import SHARDS as SHARDS
 from hardsight.run_folder import TABLE as TABLE
 from hardsight.run_folder import THUMBNAILS as THUMBNAILS
@@ -294,7 +293,7 @@ class TableFile:
         self._path = file
         self._columns: dict[str, pa.ChunkedArray] = {}
         try:
-            self._file = pq.ParquetFile(file, memory_map=True)
+            self._file = open_parquet(file, memory_map=True)
             self.schema: pa.Schema = self._file.schema_arrow
         except (pa.ArrowInvalid, OSError) as err:
             raise self._unreadable(err) from err

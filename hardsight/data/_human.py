@@ -16,6 +16,7 @@ from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
 from hardsight.errors import DataError, MissingDataError, ShapeError
+from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
@@ -167,10 +168,9 @@ def _stored_counts(path: Path) -> NDArray[Any]:
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
     except (pa.ArrowInvalid, OSError) as err:
         raise DataError(f"{path} is not a readable parquet file: {err}") from err
     with file:
