@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
 from hardsight.errors import DataError, MissingDataError, ShapeError
+from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
@@ -166,10 +168,9 @@ def _stored_counts(path: Path) -> NDArray[Any]:
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
     except (pa.ArrowInvalid, OSError) as err:
         raise DataError(f"{path} is not a readable parquet file: {err}") from err
     with file:
@@ -223,8 +224,8 @@ def _by_position(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[n
 
 def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
     """The column of ids, and the frequency of each."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
+    rows = csv.DictReader(io.StringIO(_csv_text(path), newline=""))
+    try:
         columns = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = columns
         key = next((name for name in (*_ID_COLUMNS, _INDEX_COLUMN) if name in columns), None)
@@ -243,7 +244,24 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
             if name in found:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
             found[name] = _frequency(text, f"{path}, line {rows.line_num}")
+    except csv.Error as err:
+        raise DataError(
+            f"{path}, line {rows.line_num + 1}: {err}; expected a CSV of ids and frequencies"
+        ) from err
     return key, found
+
+
+def _csv_text(path: Path) -> str:
+    """The text of a file; spreadsheets save in other encodings too, which a guess would garble."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        line = 1 + content.count(b"\n", 0, err.start)
+        raise DataError(
+            f"{path}, line {line}: byte 0x{content[err.start]:02x} is not UTF-8; save it as UTF-8 "
+            "(a spreadsheet calls it 'CSV UTF-8'), or turn it into that: iconv -f LATIN1 -t UTF-8"
+        ) from err
 
 
 def _frequency(text: str, where: str) -> float:

@@ -22,6 +22,7 @@ from hardsight.data._files import Fingerprint
 from hardsight.data._labels import class_indices
 from hardsight.data._listed import ListedImages
 from hardsight.errors import BadExampleError, DataError, ShapeError
+from hardsight.run_folder import open_parquet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,7 +101,7 @@ class RowReader:
     def _open(self, number: int) -> None:
         group = self._groups[number]
         # page by page, neither mapped nor read ahead: a row group may be larger than the memory
-        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = open_parquet(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
@@ -299,7 +300,7 @@ def opened(file: Path) -> pq.ParquetFile:
         DataError: it is not a parquet file.
     """
     try:
-        return pq.ParquetFile(file, memory_map=True)
+        return open_parquet(file, memory_map=True)
     except (OSError, pa.ArrowException) as err:
         raise DataError(f"{file} is not a readable parquet file: {err}") from err
 

@@ -147,6 +147,13 @@ def test_only_the_asked_for_scores_are_columns(embeddings_file):
     assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
 
 
+def test_the_progress_bar_shows_a_name_with_brackets_as_it_is(embeddings_file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # room for the whole path
+    odd = embeddings_file.rename(embeddings_file.with_name("[b] [x].npz"))
+    assert len(hs.score(None, odd, show_progress=True)) == 500
+    assert "[b] [x].npz" in capsys.readouterr().err
+
+
 def test_one_score_may_be_named_without_a_list(embeddings_file):
     assert hs.score(None, embeddings_file, scores="avh").scores == ["avh"]
 
