@@ -323,12 +323,11 @@ def _candidates(
     nothing = np.empty(0)
     kept = _Rows(_NONE, _NONE, _NONE, nothing, nothing, nothing, nothing)
     start = 0
-    # held-out examples were never trained on, so their suspicion is ranked among themselves
-    doubts = np.full(len(table), np.nan)
-    if judges.has_dynamics:
-        doubts = table.hardness_among_alike(SUSPICION)
+    # held-out examples were never trained on, so their suspicion is ranked among themselves; the
+    # ranks need all rows at once, which only a table with dynamics has to hold
+    doubts = table.hardness_among_alike(SUSPICION) if judges.has_dynamics else None
     for part in table.parts(judges.columns(table)):
-        own = doubts[start : start + len(part)]
+        own = np.full(len(part), np.nan) if doubts is None else doubts[start : start + len(part)]
         kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned, own))
         kept = kept.at(_worth_keeping(kept, classes, hardest))
         start += len(part)
