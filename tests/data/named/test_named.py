@@ -76,7 +76,9 @@ def test_cifar10_is_read_from_its_binary_version(tmp_path, pictures):
 def test_a_truncated_binary_file_is_named(tmp_path):
     (tmp_path / "cifar10").mkdir()
     (tmp_path / "cifar10" / "test_batch.bin").write_bytes(bytes(100))
-    with pytest.raises(DataError, match=r"test_batch.bin is not a CIFAR batch: .*3,073 .*100 bytes"):
+    with pytest.raises(
+        DataError, match=r"test_batch.bin is not a CIFAR batch: .*3,073 .*100 bytes"
+    ):
         open_source("cifar10", split="test", data_root=tmp_path)
 
 
@@ -191,7 +193,9 @@ def test_options_that_play_no_part_are_refused(tmp_path):
         OptionError, match="classes cannot be used here: mnist has names of its own"
     ):
         open_source("mnist", split="test", classes=["a", "b"])
-    with pytest.raises(OptionError, match=r"data_root cannot be used here: .* is not the name of a dataset"):
+    with pytest.raises(
+        OptionError, match=r"data_root cannot be used here: .* is not the name of a dataset"
+    ):
         open_source(tmp_path, data_root=tmp_path)
 
 
