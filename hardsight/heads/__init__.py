@@ -1,8 +1,10 @@
 """The classifier head of any model: its weights, and the embeddings that enter it."""
 
 from hardsight.heads._bias import decided_by_bias as decided_by_bias
+from hardsight.heads._capture import Forward as Forward
 from hardsight.heads._capture import capture as capture
 from hardsight.heads._find import find_head as find_head
+from hardsight.heads._find import verify_head as verify_head
 from hardsight.heads._head import Head as Head
 from hardsight.heads._outputs import logits_of as logits_of
 from hardsight.heads._watch import head_layer as head_layer

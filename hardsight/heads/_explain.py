@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError
-from hardsight.heads._layers import class_weights, num_outputs
+from hardsight.heads._layers import bare_parameters, class_weights, num_outputs
 from hardsight.heads._record import Call
 from hardsight.heads._verify import activation_between, agree
 
@@ -17,7 +17,7 @@ def explanation(
     kind, num_classes = type(model).__name__, logits.shape[1]
     fitting = [name for name, layer in layers.items() if class_weights(layer, num_classes)]
     if not fitting:
-        return _no_such_width(kind, layers, num_classes)
+        return _no_such_width(model, layers, num_classes)
     what = f"{_listed(fitting)} of {kind} with {num_classes} outputs"
     called = [one for one in calls if one.name in fitting]
     if not called:
@@ -35,12 +35,14 @@ def explanation(
     )
 
 
-def _no_such_width(kind: str, layers: dict[str, nn.Module], num_classes: int) -> HeadError:
+def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: int) -> HeadError:
+    bare = [name for name, value in bare_parameters(model).items() if num_classes in value.shape]
+    named = f'; a bare parameter may be named: head="{bare[0]}"' if bare else ""
     widths = [f"{name} ({num_outputs(layer)})" for name, layer in layers.items()]
     shown = widths if len(widths) <= 6 else [*widths[:2], "...", widths[-1]]
     return HeadNotFoundError(
-        f"no linear layer of {kind} has {num_classes} outputs, as the logits have; linear layers "
-        f"and their outputs: {', '.join(shown) or 'none'}; {_STORED}"
+        f"no linear layer of {type(model).__name__} has {num_classes} outputs, as the logits have; "
+        f"linear layers and their outputs: {', '.join(shown) or 'none'}{named}; {_STORED}"
     )
 
 

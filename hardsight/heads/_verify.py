@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax, normalize
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 1e-2
 _MOST_CLASSES = 4096  # compared; a head of a million classes must not be copied to float64
+_CLASSES_PER_BATCH = 1024  # in every batch; of a wider head, other ones in the next batch
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,11 @@ _FORMS = (  # the first that fits is taken; a plain layer is never read as anyth
 
 
 def linear_form(
-    features: Tensor, logits: Tensor, weight: Tensor, bias: Tensor | None
+    features: Tensor,
+    logits: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    computed_in: torch.dtype | None = None,
 ) -> LinearForm | None:
     """The form in which ``weight`` and ``bias`` turn ``features`` into ``logits``, if any.
 
@@ -60,8 +65,9 @@ def linear_form(
         logits: ``[B, C]``.
         weight: ``[C, D]``.
         bias: ``[C]``, or ``None``.
+        computed_in: the dtype of the layer's own output, if it is known.
     """
-    tolerance = _tolerance(features, logits, weight)
+    tolerance = _tolerance(features, logits, weight, computed_in=computed_in)
     every = slice(None, None, math.ceil(len(weight) / _MOST_CLASSES))
     x, z, w = _wide(features), _wide(logits[:, every]), _wide(weight[every])
     b = torch.zeros_like(w[:, 0]) if bias is None else _wide(bias[every])
@@ -76,6 +82,89 @@ def linear_form(
             if scale > 0 and bool(((scale * product - z).abs() <= bound).all()):
                 return LinearForm(form.unit_features, form.unit_weights, form.use_bias, scale)
     return None
+
+
+@torch.no_grad()
+def differing_rows(
+    features: Tensor,
+    logits: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    computed_in: torch.dtype | None = None,
+    turn: int = 0,
+) -> Tensor:
+    r"""Which rows of a batch break :math:`x W^\top + b = z`; nothing waits for the device.
+
+    Every row is looked at, against up to 1,024 classes. A row of NaN or infinities breaks nothing:
+    a table lists such rows by themselves.
+
+    Args:
+        features: ``[B, D]``.
+        logits: ``[B, C]``.
+        weight: ``[C, D]``.
+        bias: ``[C]``, or ``None``.
+        computed_in: the dtype of the layer's own output, coarser than the others under autocast.
+        turn: number of the batch; of many classes each batch looks at other ones.
+
+    Returns:
+        ``[B]``, boolean, on the device of the features.
+    """
+    some = _some_classes(len(weight), turn)
+    device = features.device
+    dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
+    allowed = _tolerance(features, logits, weight, computed_in=computed_in)
+    with torch.autocast(device.type, enabled=False):
+        x, w = features.to(dtype), weight[some].to(device, dtype)
+        b = None if bias is None else bias[some].to(device, dtype)
+        product = x @ w.T if b is None else torch.addmm(b, x, w.T)
+        norms = x.norm(dim=1)
+        # rounding follows the size of a typical product, and of the bias that it may cancel
+        size = norms[:, None] * (w.norm(dim=1) / math.sqrt(x.shape[1]))
+        size = torch.maximum(size, product.abs())
+        size = size if b is None else torch.maximum(size, b.abs())
+        differ = _differ(product, logits[:, some].to(device), allowed * size)
+        return torch.logical_and(differ, norms < math.inf)
+
+
+@torch.no_grad()
+def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: int = 0) -> Tensor:
+    """Which rows of the logits are not what the head's layer made; nothing waits for the device.
+
+    For weights in training: they may be spread over processes, or change before they are read.
+
+    Args:
+        outputs: of the layer, ``[B, C]``.
+        logits: of the model, ``[B, C]``.
+        scaled: allow one positive constant after the layer, which may be trained too.
+        turn: number of the batch; of many classes each batch looks at other ones.
+
+    Returns:
+        ``[B]``, boolean, on the device of the outputs.
+    """
+    some = _some_classes(outputs.shape[1], turn)
+    dtype = torch.float64 if outputs.dtype == torch.float64 else torch.float32
+    made, z = outputs[:, some].to(dtype), logits[:, some].to(outputs.device)
+    is_finite = made.abs().amax(dim=1) < math.inf
+    if scaled:
+        p, q = (torch.where(is_finite[:, None], part, 0) for part in (made, z.to(dtype)))
+        energy = (p * p).sum().clamp_min(torch.finfo(dtype).tiny)
+        made = made * ((p * q).sum() / energy).clamp_min(0)
+    size = torch.maximum(made.abs(), made.abs().mean(dim=1, keepdim=True))
+    return torch.logical_and(_differ(made, z, _tolerance(outputs, logits) * size), is_finite)
+
+
+def _some_classes(count: int, turn: int) -> slice:
+    step = math.ceil(count / _CLASSES_PER_BATCH)
+    return slice(turn % step, None, step)
+
+
+def _differ(expected: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+    """Rows ``[B]`` in which a finite logit is further from the expected one than allowed."""
+    most = torch.finfo(logits.dtype).max  # a half-precision logit may overflow where float32 fits
+    z = logits.to(expected.dtype)
+    gap = (expected.clamp(-most, most) - z.clamp(-most, most)).abs()
+    return torch.logical_and(~(gap <= allowed).all(dim=1), z.amax(dim=1) < math.inf)
 
 
 def activation_between(
@@ -119,8 +208,9 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
-def _tolerance(*tensors: Tensor) -> float:
-    coarsest = max(_TOLERANCE.get(tensor.dtype, _TOLERANCE[torch.bfloat16]) for tensor in tensors)
+def _tolerance(*tensors: Tensor, computed_in: torch.dtype | None = None) -> float:
+    dtypes = [tensor.dtype for tensor in tensors] + ([] if computed_in is None else [computed_in])
+    coarsest = max(_TOLERANCE.get(dtype, _TOLERANCE[torch.bfloat16]) for dtype in dtypes)
     exact = torch.get_float32_matmul_precision() == "highest" and all(
         tensor.device.type == "cpu" for tensor in tensors
     )
