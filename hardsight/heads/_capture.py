@@ -22,7 +22,7 @@ from hardsight.heads._layers import (
     tokens_of_width,
     unwrapped,
 )
-from hardsight.heads._outputs import as_rows, call, logits_of
+from hardsight.heads._outputs import call_model, logit_rows
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class Forward:
         assert reading is not None
         assert recorder is not None
         recorder.clear()
-        returned = call(self._run, inputs)
+        returned = call_model(self._run, inputs)
         seen = recorder.seen(self._devices)
         if seen is None:  # compiled before the hook was there: it cannot see it
             recorder.clear()
             with torch.compiler.set_stance("force_eager"):
-                returned = call(self._model, inputs)
+                returned = call_model(self._model, inputs)
             seen = recorder.seen(self._devices)
         if seen is None:
             raise HeadMismatchError(
@@ -136,7 +136,7 @@ class Forward:
                 "fewer times than when the head was found; find it again with inputs like these"
             )
         recorder.clear()
-        logits = as_rows(logits_of(returned, reading.output))
+        logits = logit_rows(returned, reading.output)
         where = reading.where(seen.made, logits)
         embeddings = reading.embeddings(seen.tokens, where)
         if self._in_training and seen.made is not None:

@@ -17,7 +17,13 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``."""
+    """The module inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``.
+
+    Example:
+        >>> net = nn.Linear(2, 3)
+        >>> unwrapped(nn.DataParallel(net)) is net
+        True
+    """
     while True:
         if "_orig_mod" in model._modules:
             model = model.get_submodule("_orig_mod")

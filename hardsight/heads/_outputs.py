@@ -11,8 +11,13 @@ from hardsight.errors import ModelError
 Which = int | str
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """The model's output: a mapping is passed as keywords, a tuple or list as positions."""
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
+    """The model's output: a mapping is passed as keywords, a tuple or list as positions.
+
+    Example:
+        >>> call_model(lambda a, b: a - b, (5, 3)), call_model(lambda a, b: a - b, {"b": 5, "a": 3})
+        (2, -2)
+    """
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -56,6 +61,51 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
     if len(tensors) == 1 or (tensors and isinstance(output, tuple | list)):
         return next(iter(tensors.values()))
     raise _unclear(output)
+
+
+def logit_rows(output: Any, which: Which | None = None) -> Tensor:
+    """The logits in a model's output as ``[B, C]``, also from a map of one pixel.
+
+    Args:
+        output: as :func:`logits_of` takes it.
+        which: the part that holds the logits, by key, attribute or position.
+
+    Raises:
+        ModelError: there are no logits, or more than one row of them for an example.
+
+    Example:
+        >>> import torch
+        >>> logit_rows(torch.zeros(2, 10, 1, 1)).shape
+        torch.Size([2, 10])
+    """
+    return as_rows(logits_of(output, which))
+
+
+def which_output(
+    output: Any, *, num_classes: int | None = None, which: Which | None = None
+) -> Which | None:
+    """The name of the part of a model's output that holds the logits; ``None`` for a bare tensor.
+
+    Args:
+        output: of a model, for a batch.
+        num_classes: of the data; of several parts, the one with as many columns is meant.
+        which: the part that is meant, if that is known.
+
+    Raises:
+        ModelError: no part can be the logits, or more than one.
+
+    Example:
+        >>> import torch
+        >>> which_output((torch.zeros(2, 64), torch.zeros(2, 10)), num_classes=10)
+        1
+    """
+    parts = possible_logits(output, which, num_classes)
+    if len(parts) > 1:
+        raise ModelError(
+            f"the model returns several tensors that could be its logits: {listed_outputs(parts)}; "
+            f"{choose_output(parts)}"
+        )
+    return next(iter(parts))
 
 
 def possible_logits(

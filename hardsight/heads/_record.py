@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hardsight.errors import ModelError
 from hardsight.heads._head import Position, at_position
 from hardsight.heads._layers import is_pointwise, positions_of, tensor_input, tokens_of_width
-from hardsight.heads._outputs import Which, call, possible_logits
+from hardsight.heads._outputs import Which, call_model, possible_logits
 
 _POSITIONS: tuple[Position, ...] = ("mean", "first", "last")
 _Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -160,7 +160,7 @@ def _outputs(
         # code compiled before the hooks were there does not know them
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
-            returned = call(model, inputs)
+            returned = call_model(model, inputs)
         except Exception as err:
             raise ModelError(
                 f"the forward pass of {type(model).__name__} failed with {type(err).__name__}: "

@@ -30,6 +30,7 @@ from hardsight.run.loop import (
     chosen_device,
     chosen_layout,
     chosen_workers,
+    returning,
     state_digest,
     versions,
     write_json,
@@ -40,6 +41,7 @@ from hardsight.run.train import (
     loaded_for,
     normalised_for,
     opened_sources,
+    output_of,
     run_recipe,
     typed_model,
 )
@@ -185,13 +187,14 @@ def _run(
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
-    seen = bench.look("source model: predicting the target")
-    if seen.probs.shape[1] != len(sources.classes):
-        raise ModelError(
-            f"expected a model of {len(sources.classes)} classes, those of the source, got "
-            f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
-        )
-    runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
+    with returning(loaded.model, output_of(loaded.model, sources, config.output)):
+        seen = bench.look("source model: predicting the target")
+        if seen.probs.shape[1] != len(sources.classes):
+            raise ModelError(
+                f"expected a model of {len(sources.classes)} classes, those of the source, got "
+                f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
+            )
+        runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
     with writing(folder, step=AGAIN):
         for run in runs.values():

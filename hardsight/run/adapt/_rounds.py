@@ -84,6 +84,7 @@ class Bench:
                 device=self.device,
                 precision=chosen_precision(config.precision, self.device),
                 head=config.head,
+                num_classes=len(self.classes),
                 id_of=self.target.source.id_of,
                 advance=advance,
             )

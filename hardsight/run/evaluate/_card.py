@@ -29,9 +29,10 @@ from hardsight.run.loop import (
     chosen_device,
     class_names,
     fed_in_its_dtype,
+    first_look,
     loaded_model,
+    returning,
     state_digest,
-    verified_head,
     versions,
     wanted_preprocessing,
 )
@@ -56,7 +57,9 @@ class EvaluateConfig:
             numbers of training examples.
         out: folder for ``card.json`` and ``card.html``.
         weights: file with the weights of ``model``, where they do not stand behind an ``@``.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
@@ -89,6 +92,7 @@ class EvaluateConfig:
     out: str | None = None
     weights: str | None = None
     head: str | None = None
+    output: int | str | None = None
     split: str | None = None
     ood_split: str | None = None
     train_split: str | None = None
@@ -157,6 +161,7 @@ def evaluation_card(
     train: Any = None,
     out: str | os.PathLike[str] | None = None,
     head: str | None = None,
+    output: int | str | None = None,
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
@@ -195,7 +200,9 @@ def evaluation_card(
         ood: a foreign dataset, or a list of them; their labels play no part.
         train: the training data, for the linear probe and the numbers of training examples.
         out: folder to write ``card.json`` into; ``None`` keeps it in memory.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
@@ -248,7 +255,9 @@ def evaluation_card(
     wanted = {"size": size, "mean": mean, "std": std}
     with ExitStack() as stack:
         subjects = [
-            _subject(stack, one, source, place, preprocessing, wanted, head, num_classes, seed)
+            _subject(
+                stack, one, source, place, preprocessing, wanted, head, output, num_classes, seed
+            )
             for one in _listed(models)
         ]
         names = _classes_of(subjects, source, training)
@@ -325,6 +334,7 @@ def _subject(
     preprocessing: Preprocessing | None,
     wanted: dict[str, Any],
     head: str | None,
+    output: int | str | None,
     num_classes: int | None,
     seed: int,
 ) -> Subject:
@@ -336,18 +346,21 @@ def _subject(
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     known = preprocessing or loaded.preprocessing
     how = wanted_preprocessing(known or Preprocessing(), **wanted)
-    found, shape = verified_head(network, source, how, device=place, name=head)
+    look = first_look(network, source, how, device=place, head=head, output=output)
+    stack.enter_context(returning(network, look.output))
+    assert look.head is not None
     facts = {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(network),
-        "head": found.name,
+        "head": look.head.name,
+        "output": look.output,
         "preprocessing": dataclasses.asdict(how),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = known is not None or (wanted["mean"] is not None and wanted["std"] is not None)
-    return Subject(label, network, found, how, states, shape, place, facts, loaded.classes)
+    return Subject(label, network, look.head, how, states, look.shape, place, facts, loaded.classes)
 
 
 def _classes_of(

@@ -36,6 +36,7 @@ from hardsight.run.train._setup import normalised_for as normalised_for
 from hardsight.run.train._setup import opened_sources as opened_sources
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import loaded_for as loaded_for
+from hardsight.run.train._train import output_of as output_of
 from hardsight.run.train._train import run_recipe as run_recipe
 from hardsight.run.train._train import run_train as run_train
 from hardsight.run.train._train import train as train

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from hardsight._optional import require
 from hardsight.config import config_from
-from hardsight.errors import ConfigError, ModelError, OptionError
+from hardsight.errors import ConfigError, HeadNotFoundError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
-from hardsight.heads import Head, find_head, logits_of
+from hardsight.heads import Head, find_head, logits_of, which_output
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
@@ -28,6 +28,7 @@ from hardsight.run.loop import (
     chosen_layout,
     chosen_workers,
     random_states_kept,
+    returning,
     seed_of,
     seeded,
     state_digest,
@@ -175,13 +176,27 @@ def run_recipe(
     track_on: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
-    pl = require("lightning.pytorch", extra="train", feature="training")
-    folder, device = Path(config.out), chosen_device(config.device)
+    require("lightning.pytorch", extra="train", feature="training")
+    device = chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed)
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     _check_parameters(loaded.model)
-    _check_outputs(loaded.model, sources)
+    with returning(loaded.model, output_of(loaded.model, sources, config.output)):
+        return _run_recipe(config, model, loaded, sources, device, show, track_on)
+
+
+def _run_recipe(
+    config: TrainConfig,
+    model: str | nn.Module,
+    loaded: LoadedModel,
+    sources: Sources,
+    device: torch.device,
+    show: bool | None,
+    track_on: Mapping[str, Any] | None,
+) -> TrainResult:
+    pl = require("lightning.pytorch", extra="train", feature="training")
+    folder = Path(config.out)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -287,27 +302,44 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
         ) from err
 
 
-def _check_outputs(model: nn.Module, sources: Sources) -> None:
-    """Raise before the first step, where a GPU would end in an assertion of its own.
+def output_of(model: nn.Module, sources: Sources, which: int | str | None) -> int | str | None:
+    """Which of the model's outputs holds the logits; ``None`` if it returns them alone.
+
+    It is looked at before the first step, where a GPU would end in an assertion of its own.
 
     Raises:
-        ModelError: a class has no output, or the model cannot take the images.
+        ModelError: a class has no output, several outputs could be the logits, or the model cannot
+            take the images.
     """
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(model, sources)
         with borrowed(model, inputs.device):
-            outputs = logits_of(_output(model, inputs)).shape[1]
-    if outputs < len(sources.classes):
+            returned = _output(model, inputs)
+    output = which_output(returned, num_classes=len(sources.classes), which=which)
+    columns = logits_of(returned, output).shape[1]
+    if columns < len(sources.classes):
         raise ModelError(
             f"expected a model of {len(sources.classes)} outputs, one per class of "
-            f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
+            f"{sources.train.source.spec}, got {columns}; build it with num_classes = "
             f"{len(sources.classes)}, or train on fewer classes"
         )
+    return output
 
 
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
-    """The classifier head, verified on two training images."""
-    return find_head(model, _two_inputs(model, sources), name=config.head)
+    """The classifier head, verified on two training images.
+
+    Raises:
+        HeadNotFoundError: the head is a bare parameter, which no layer holds.
+    """
+    head = find_head(model, _two_inputs(model, sources), name=config.head)
+    assert head.reading is not None
+    if head.reading.module != head.name:
+        raise HeadNotFoundError(
+            f"training reads the head of a layer, and {head.name!r} is a bare parameter; hold it "
+            "in an nn.Linear, or a module of your own with a parameter named weight"
+        )
+    return head
 
 
 def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:
