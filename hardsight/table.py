@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight._options import checked_options
 from hardsight.errors import (
     HardsightError,
     MissingDataError,
@@ -107,9 +108,13 @@ class ScoreTable:
         """One column as a numpy array.
 
         Raises:
-            TableError: there is no such column; the nearest one is named.
+            TableError: there is no such column; says why a score is missing, or names the nearest.
         """
         if name not in self._rows.column_names:
+            missing = self.metadata.get("missing") or {}
+            if name in missing.get("scores", ()):
+                known = ", ".join(self.scores)
+                raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
             raise TableError(unknown_name("column", name, self.columns))
         values: NDArray[Any] = self._rows.column(name).to_numpy()
         return values
@@ -122,6 +127,7 @@ class ScoreTable:
         """All rows as an arrow table, metadata included."""
         return self._rows
 
+    @checked_options
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` hardest examples by one score, hardest first.
 
@@ -129,10 +135,12 @@ class ScoreTable:
         """
         return _frame(self._ranked(n, by, harder_first=True))
 
+    @checked_options
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
         return _frame(self._ranked(n, by, harder_first=False))
 
+    @checked_options
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` most confident mistakes: the first place to look for bad labels.
 
@@ -146,6 +154,7 @@ class ScoreTable:
         """The score that best ranks wrong predictions by confidence, of those in the table."""
         return next((name for name in _JUDGES_OF_MISTAKES if name in self.scores), None)
 
+    @checked_options
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` examples whose label is most probably wrong, most suspect first.
 

@@ -81,6 +81,7 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 
     CONFIG is a TOML file with the same settings; flags go over it.
     """
+    from hardsight.cli._notices import noted
     from hardsight.report import write_adaptation
     from hardsight.run.adapt import AdaptConfig, run_adapt  # torch loads only when this runs
 
@@ -94,13 +95,14 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
         _check_named((*overrides, *pairs))
     settings = AdaptConfig.load(config, (*overrides, *pairs))
     try:
-        result = run_adapt(settings)
+        with noted() as notes:
+            result = run_adapt(settings)
     except KeyboardInterrupt:
         raise click.ClickException(
             "interrupted; continue with the same command and --resume"
         ) from None
     page = write_adaptation(result.folder)
-    _print_result(result, page)
+    _print_result(result, page, notes)
 
 
 def _check_named(pairs: tuple[str, ...]) -> None:
@@ -110,14 +112,15 @@ def _check_named(pairs: tuple[str, ...]) -> None:
         raise click.UsageError(f"name {', '.join(missing)}, or a CONFIG file that does")
 
 
-def _print_result(result: Any, page: Path) -> None:
+def _print_result(result: Any, page: Path, notes: list[str]) -> None:
     from rich.console import Console
+
+    from hardsight.cli._notices import print_notes
 
     console = Console(highlight=False)
     for rule, run in result.runs.items():
         console.print(_table(rule, run))
-        for note in _notes(run):
-            console.print(note, soft_wrap=True, markup=False)
+    print_notes(console, notes)
     console.print(f"page -> {page}", soft_wrap=True, markup=False)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)
 
@@ -148,24 +151,6 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         _share(seen.get("accuracy")),
         _share(seen.get("mean_class_accuracy")),
     )
-
-
-def _notes(run: Any) -> list[str]:
-    """What went other than hoped for."""
-    notes = []
-    for record in run.rounds[1:]:
-        for key, said in (
-            ("never_predicted", "never predicted"),
-            ("too_rarely_predicted", "predicted too rarely for the portion"),
-        ):
-            names = record[key]
-            if names:
-                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                notes.append(
-                    f"round {record['round']}: {said}, so given to no example: "
-                    f"{', '.join(names[:5])}{more}"
-                )
-    return [*notes, *([run.stopped] if run.stopped else [])]
 
 
 def _share(value: float | None) -> str:

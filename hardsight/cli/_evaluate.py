@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hardsight.cli._options import names, pixel_options, work_options
+from hardsight.cli._options import names, output_option, pixel_options, work_options
 
 _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
@@ -50,7 +50,9 @@ def _radii(
               "many/medium/few-shot accuracy.")  # fmt: skip
 @click.option("--out", required=True, help="Folder; card.json and card.html appear in it.")
 @click.option("--weights", help="Weights of MODEL, where they do not stand behind an @.")
-@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
+              "by itself.")  # fmt: skip
+@output_option
 @click.option("--split", help="Split of --data, such as test.")
 @click.option("--ood-split", help="Split of --ood.")
 @click.option("--train-split", help="Split of --train.")
@@ -86,13 +88,14 @@ def evaluate(**flags: Any) -> None:
     """
     from rich.console import Console
 
-    from hardsight.cli._notices import print_other_classes
+    from hardsight.cli._notices import noted, print_notes
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = EvaluateConfig.load(None, (), **given)
-    card = run_evaluate(settings)
+    with noted() as notes:
+        card = run_evaluate(settings)
     assert settings.out is not None
     page = write_card(settings.out)
     for model in card["models"]:
@@ -101,6 +104,6 @@ def evaluate(**flags: Any) -> None:
             f"{model['name']}: accuracy {top['value']:.2%} "
             f"({top['low']:.2%} to {top['high']:.2%}, n {top['n']:,})"
         )
-    print_other_classes(Console(highlight=False), card["data"], card["data"]["classes"])
+    print_notes(Console(highlight=False), notes)
     click.echo(f"{page.with_name('card.json')}\n{page}")
     click.echo(f"next: open it in a browser: {page.resolve().as_uri()}")

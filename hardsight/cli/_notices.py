@@ -1,25 +1,39 @@
-"""What more than one command has to say about its result."""
+"""What has to be said about a result, on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 
+from hardsight.errors import HardsightWarning
 
-def print_other_classes(console: Console, data: dict[str, Any], classes: Sequence[str]) -> None:
-    """Say that the model has other classes than the data names, where it has.
 
-    Args:
-        console: to print on.
-        data: facts about the data, with ``named``, the number of classes it names; 0 for none.
-        classes: those of the model.
-    """
-    named = data.get("named")
-    if named and named != len(classes):
-        console.print(
-            f"[yellow]the model has {len(classes)} classes, the data names {named}[/]: is it the "
-            "model of this data?",
-            soft_wrap=True,
-        )
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """The warnings of ours in this block, to be printed as notes; those of others are shown."""
+    notes: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", HardsightWarning)
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if issubclass(category, HardsightWarning):
+                notes.append(str(message))
+            else:
+                shown(message, category, *place)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield notes
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print each note once, its headline in yellow; markup in it is printed as it is."""
+    from rich.markup import escape
+
+    for note in dict.fromkeys(notes):
+        headline, colon, rest = note.partition(": ")
+        console.print(f"[yellow]{escape(headline)}[/]{colon}{escape(rest)}", soft_wrap=True)

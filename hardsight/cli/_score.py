@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import names, pixel_options, work_options
+from hardsight.cli._options import names, output_option, pixel_options, work_options
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -31,7 +31,9 @@ Examples:
 @click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
 @click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Scores to compute; all by default.")  # fmt: skip
-@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
+              "by itself.")  # fmt: skip
+@output_option
 @click.option("--split", help="Split of data that has several, such as train or test.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--labels", help="Stored embeddings: file with their labels.")
@@ -60,6 +62,7 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 
     CONFIG is an optional TOML file with the same keys as the options; options override it.
     """
+    from hardsight.cli._notices import noted
     from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -69,41 +72,25 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     if settings.out is None:
         raise click.UsageError("name the output folder: --out run")
     try:
-        table = run_score(settings)
+        with noted() as notes:
+            table = run_score(settings)
     except KeyboardInterrupt:
         raise click.ClickException(
             f"stopped; continue with the same command and --resume (out: {settings.out})"
         ) from None
-    _print_summary(table)
+    _print_summary(table, notes)
 
 
-def _print_summary(table: ScoreTable) -> None:
+def _print_summary(table: ScoreTable, notes: list[str]) -> None:
     from rich.console import Console
 
-    from hardsight.cli._notices import print_other_classes
+    from hardsight.cli._notices import print_notes
 
     assert table.path is not None
 
-    counts = table.metadata["counts"]
     right = float((table.column("label") == table.column("prediction")).mean())
     console = Console(highlight=False)
     console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
     console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
-    origin = table.metadata["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
-        console.print(
-            f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
-        )
-    print_other_classes(console, table.metadata["data"], table.metadata["classes"])
-    if counts["errors"]:
-        console.print(
-            f"[yellow]{counts['errors']:,} examples could not be read[/]: "
-            f"{table.path.parent / 'errors.parquet'}",
-            soft_wrap=True,
-        )
-    if counts["non_finite"]:
-        console.print(
-            f"[yellow]{counts['non_finite']:,} rows are not finite[/] (column 'finite')",
-            soft_wrap=True,
-        )
+    print_notes(console, notes)
     console.print(f"next: hardsight report {table.path.parent}", soft_wrap=True)

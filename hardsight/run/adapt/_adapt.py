@@ -23,7 +23,7 @@ from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
-from hardsight.run.adapt._rounds import Bench, RuleRun, run_rule
+from hardsight.run.adapt._rounds import Bench, RuleRun, rule_notes, run_rule
 from hardsight.run.loop import (
     AGAIN,
     check_labels_agree,
@@ -33,6 +33,7 @@ from hardsight.run.loop import (
     returning,
     state_digest,
     versions,
+    warns_of,
     write_json,
     writing,
 )
@@ -163,6 +164,17 @@ def _name_of(data: Any) -> str:
     return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
 
 
+def adaptation_notes(result: AdaptResult) -> list[str]:
+    """What went other than hoped, for every rule."""
+    named = len(result.runs) > 1
+    return [
+        f"{rule}, {note}" if named else note
+        for rule, run in result.runs.items()
+        for note in rule_notes(run)
+    ]
+
+
+@warns_of(adaptation_notes)
 def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:

@@ -109,6 +109,24 @@ class RuleRun:
     state: dict[str, Tensor]
 
 
+def rule_notes(run: RuleRun) -> list[str]:
+    """What went other than hoped."""
+    notes = []
+    for record in run.rounds[1:]:
+        for key, said in (
+            ("never_predicted", "never predicted"),
+            ("too_rarely_predicted", "predicted too rarely for the portion"),
+        ):
+            names = record[key]
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                notes.append(
+                    f"round {record['round']}: {said}, so given to no example: "
+                    f"{', '.join(names[:5])}{more}"
+                )
+    return [*notes, *([run.stopped] if run.stopped else [])]
+
+
 def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
     """All rounds of a rule, from the source model on; complete ones are not done again.
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hardsight._options import checked_options
 from hardsight.config import load_config
 from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, OutputError
@@ -31,10 +32,12 @@ from hardsight.run.loop import (
     fed_in_its_dtype,
     first_look,
     loaded_model,
+    other_classes,
     returning,
     state_digest,
     versions,
     wanted_preprocessing,
+    warns_of,
 )
 from hardsight.run.score import length_of
 
@@ -153,6 +156,13 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
+def card_notes(card: Mapping[str, Any]) -> list[str]:
+    """Everything the numbers of a card have to be read with."""
+    return other_classes(card["data"], card["data"]["classes"])
+
+
+@checked_options
+@warns_of(card_notes)
 def evaluation_card(
     models: Any,
     data: Any,

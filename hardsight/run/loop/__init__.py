@@ -19,6 +19,8 @@ from hardsight.run.loop._models import check_labels_agree as check_labels_agree
 from hardsight.run.loop._models import class_names as class_names
 from hardsight.run.loop._models import loaded_model as loaded_model
 from hardsight.run.loop._models import wanted_preprocessing as wanted_preprocessing
+from hardsight.run.loop._notes import other_classes as other_classes
+from hardsight.run.loop._notes import warns_of as warns_of
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed
 from hardsight.run.loop._pass import check_labels as check_labels

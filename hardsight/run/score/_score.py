@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardsight._options import checked_options
 from hardsight.config import load_config
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, ShapeError
@@ -33,7 +34,9 @@ from hardsight.run.loop import (
     tensors_digest,
     versions,
     wanted_preprocessing,
+    warns_of,
 )
+from hardsight.run.score._notes import score_notes
 from hardsight.run.score._rows import score_facts
 from hardsight.run.score._run import ScoreRun, check_free, length_of
 from hardsight.run.score._scorers import (
@@ -130,6 +133,8 @@ def run_score(config: ScoreConfig) -> ScoreTable:
     return score(options.pop("model"), options.pop("data"), **options)
 
 
+@checked_options
+@warns_of(score_notes)
 def score(
     model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
     data: Any,
