@@ -13,6 +13,7 @@ from hardsight.data._example import Example
 from hardsight.data._files import Fingerprint
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import class_indices, class_names, single_class_index
+from hardsight.data._once import ReadOnce
 from hardsight.errors import BadExampleError, DataError, HardsightError
 
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
@@ -107,7 +108,8 @@ class StreamSource:
     position passes over everything before it.
 
     Args:
-        dataset: any iterable of samples that starts anew each time.
+        dataset: any iterable of samples. One that cannot start again, such as a generator, serves
+            for a single pass, and for a look at its first samples before it.
         classes: names, position = label; ``dataset.classes`` where not given.
         loading: of the DataLoader the dataset came in.
     """
@@ -117,7 +119,8 @@ class StreamSource:
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
-        self.dataset, self.loading = dataset, loading or Loading()
+        is_once = isinstance(dataset, Iterator)
+        self.dataset, self.loading = ReadOnce(dataset) if is_once else dataset, loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
 
