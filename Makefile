@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,6 +20,27 @@ demo: $(STAMP)  ## train, score and report on embedded data; writes demo/
 
 test: $(STAMP) browser  ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+# What another processor, another number of threads and other seeds may change.
+NUMERIC := tests/contracts tests/evaluate tests/heads tests/kernels tests/losses tests/models \
+	tests/run/test_evaluate.py tests/scores tests/selftrain tests/stats tests/test_geometry.py
+TRAINING := tests/cli tests/experiments tests/losses tests/models tests/run tests/tracking
+
+test-portable: $(STAMP)  ## run the numerical tests with older instructions and two threads
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q -n auto $(NUMERIC)
+
+test-seeds: $(STAMP)  ## run the tests that train with five other seeds; an hour
+	for seed in 1 2 3 4 5; do \
+	    HARDSIGHT_TEST_SEED=$$seed OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(TRAINING) \
+	    || exit 1; \
+	done
+
+test-oldest:  ## run the suite with the oldest versions allowed, in .venv-oldest
+	PYTHON=$(PYTHON) .ci/test-versions oldest
+
+test-newest:  ## run the suite with the newest versions there are, in .venv-newest
+	PYTHON=$(PYTHON) .ci/test-versions newest
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -37,4 +58,4 @@ bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 browser:  ## install Chromium for the browser tests where it is missing
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 
-.PHONY: help setup demo test lint docs check bench browser
+.PHONY: help setup demo test test-portable test-seeds test-oldest test-newest lint docs check bench browser

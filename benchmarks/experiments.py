@@ -1,4 +1,4 @@
-"""All experiments side by side on one machine: ``python -m benchmarks.experiments --scale paper``.
+"""All experiments side by side on one machine: ``python -m benchmarks.experiments --scale short``.
 
 Small networks leave most of a large GPU idle, so several processes share it. Each experiment is
 first run in parts, by seed and by what else divides it, which only fill the folder of trained
@@ -144,7 +144,7 @@ def finish(job: Job) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=sorted(EXPERIMENTS), help="all by default")
-    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--scale", default="short")
     parser.add_argument("--data-root")
     parser.add_argument(
         "--preload",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hardsight._plots import COLOURS, legend, panels, save
+from hardsight.report.figures import COLOURS, legend, panels, save
 
 # method: label; the order is that of the colours
 METHODS = {

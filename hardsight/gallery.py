@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
-# Scores that never look at the label: on a wrong prediction their *easy* end is the confident one.
-_LABEL_FREE = (
-    "feature_norm",
-    "class_normalized_feature_norm",
-    "entropy",
-    "min_energy",
-    "free_energy",
-)
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
 _FEW = 6  # of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
@@ -143,8 +135,8 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
     usable = is_finite(table) & (labels >= 0)
     hardness = np.where(usable, hardness_of(table, by), np.nan)
     confidence = hardness_of(table, confidence_by)
-    if confidence_by in _LABEL_FREE:
-        confidence = -confidence
+    if not table.about(confidence_by)["needs_label"]:
+        confidence = -confidence  # the easy end of a wrong prediction is the confident one
     confidence = np.where(outcome == WRONG, confidence, np.nan)
 
     overall = min(_OVERALL, max(1, budget // 4))

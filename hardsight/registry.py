@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -25,24 +26,30 @@ class Named(Protocol):
 Spec = TypeVar("Spec", bound=Named)
 
 
-@dataclass(frozen=True)
-class ScoreSpec:
-    """What the toolkit knows about one score.
+@dataclass(frozen=True, kw_only=True)
+class ColumnSpec:
+    """What the toolkit knows about one column of a table, stated once, beside its function.
+
+    Tables, pages, studies and the reference all read it here, or from the table's metadata, which
+    carries :meth:`facts` and :meth:`shown`.
 
     Attributes:
         name: the column of the table and the word on the command line.
-        function: from tensors to ``[N]`` (``[N, C]`` where ``per_class``).
-        inputs: names of the function's tensors, in order.
+        function: from tensors or histories to ``[N]``.
+        inputs: names of what the function reads, in order.
         low: smallest possible value.
-        high: largest possible value; ``inf`` where there is none.
+        high: largest possible value; ``inf`` if there is none.
         higher_is_harder: the direction, so that ranking code never guesses.
         version: raised whenever the same input would give another number.
         meaning: two sentences for a reader of the report.
-        reads: the summary the formula works on, a field of ``scores.Summaries``.
-        formula: the same score from that summary; the scoring run computes each summary once
-            and gives it to every formula that reads it.
-        per_class: the function returns one value per class; such a score is no table column.
-        over_dataset: the value of a row depends on the other rows.
+        title: heading of the column; by default the name in words.
+        short_title: heading for a narrow place; by default the title.
+        unit: such as ``rad``; empty if there is none.
+        judge: rank among the columns that tell a wrong label, 1 first; ``None`` for a column that
+            cannot tell. Rank 0 judges a label over all of training, not by the last prediction.
+        on_card: rank among what the card of one picture shows; ``None`` for a column left out.
+        needs_label: whether the value depends on the label. If it does not, the *easy* end of a
+            wrong prediction is the confident one.
     """
 
     name: str
@@ -53,10 +60,62 @@ class ScoreSpec:
     higher_is_harder: bool
     version: int
     meaning: str
+    title: str = ""
+    short_title: str = ""
+    unit: str = ""
+    judge: int | None = None
+    on_card: int | None = None
+    needs_label: bool = True
+
+    def facts(self) -> dict[str, Any]:
+        """What the column means, as a table's metadata has it; JSON has no infinity."""
+        return {
+            "version": self.version,
+            "low": self.low if math.isfinite(self.low) else None,
+            "high": self.high if math.isfinite(self.high) else None,
+            "higher_is_harder": self.higher_is_harder,
+            "meaning": self.meaning,
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """How pages show the column, as a table's metadata has it."""
+        title = self.title or words_of(self.name)
+        return {
+            "title": title,
+            "short_title": self.short_title or title,
+            "unit": self.unit,
+            "judge": self.judge,
+            "on_card": self.on_card,
+            "needs_label": self.needs_label,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSpec(ColumnSpec):
+    """What the toolkit knows about one score; see :class:`ColumnSpec` for the first part.
+
+    Attributes:
+        reads: the summary the formula works on, a field of ``scores.Summaries``.
+        formula: the same score from that summary; the scoring run computes each summary once
+            and gives it to every formula that reads it.
+        per_class: the function returns one value per class, ``[N, C]``; such a score is not a
+            table column.
+        over_dataset: the value of a row depends on the other rows.
+    """
+
     reads: str
     formula: Callable[..., Any]
     per_class: bool = False
     over_dataset: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarySpec(ColumnSpec):
+    """What the toolkit knows about one summary of training dynamics; see :class:`ColumnSpec`.
+
+    Its function goes from histories ``[E, N]``, NaN for an epoch in which an example was not seen,
+    to ``[N]``.
+    """
 
 
 @dataclass(frozen=True)
@@ -78,29 +137,13 @@ class LossSpec:
     version: int
 
 
-@dataclass(frozen=True)
-class SummarySpec:
-    """What the toolkit knows about one summary of training dynamics.
-
-    Attributes:
-        name: the column of the table.
-        function: from histories ``[E, N]``, NaN where an example was not seen, to ``[N]``.
-        inputs: names of the recorded measures it reads, in order.
-        low: smallest possible value.
-        high: largest possible value; ``inf`` where there is none.
-        higher_is_harder: the direction, so that ranking code never guesses.
-        version: raised whenever the same input would give another number.
-        meaning: two sentences for a reader of the report.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    inputs: tuple[str, ...]
-    low: float
-    high: float
-    higher_is_harder: bool
-    version: int
-    meaning: str
+def described(specs: Iterable[ColumnSpec]) -> dict[str, dict[str, Any]]:
+    """The part of a table's metadata that describes its columns."""
+    columns = list(specs)
+    return {
+        "scores": {spec.name: spec.facts() for spec in columns},
+        "columns": {spec.name: spec.shown() for spec in columns},
+    }
 
 
 class Registry(Mapping[str, Spec], Generic[Spec]):
@@ -134,6 +177,17 @@ LOSSES: Registry[LossSpec] = Registry("loss")
 SUMMARIES: Registry[SummarySpec] = Registry("summary")
 
 
+def words_of(name: str) -> str:
+    """A column's name in words, for one that states no title.
+
+    Example:
+        >>> words_of("el2n"), words_of("forgetting_events")
+        ('EL2N', 'Forgetting events')
+    """
+    is_acronym = len(name) <= 4 and "_" not in name
+    return name.upper() if is_acronym else name.replace("_", " ").capitalize()
+
+
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
     """The known name that looks most like ``name``, or else begins with it, if one does."""
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
@@ -164,8 +218,23 @@ def score(
     version: int = 1,
     per_class: bool = False,
     over_dataset: bool = False,
+    **shown: Any,
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as a score; see :class:`ScoreSpec` for the options."""
+    """Register the decorated function as a score.
+
+    Args:
+        name: of the column; for this and the other options see :class:`ScoreSpec`.
+        inputs: names of its tensors; a score without ``labels`` does not need the label.
+        range: smallest and largest possible value.
+        higher_is_harder: the direction.
+        meaning: two sentences.
+        reads: the summary of its formula.
+        formula: from that summary.
+        version: of the definition.
+        per_class: one value per class.
+        over_dataset: rows depend on each other.
+        shown: how pages show it: ``title``, ``short_title``, ``unit``, ``judge``, ``on_card``.
+    """
 
     def register(function: Function) -> Function:
         SCORES.add(
@@ -182,6 +251,7 @@ def score(
                 formula=formula,
                 per_class=per_class,
                 over_dataset=over_dataset,
+                **{"needs_label": "labels" in inputs, **shown},
             )
         )
         return function
@@ -215,13 +285,33 @@ def summary(
     higher_is_harder: bool,
     meaning: str,
     version: int = 1,
+    **shown: Any,
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as a summary of dynamics; see :class:`SummarySpec`."""
+    """Register the decorated function as a summary of dynamics.
+
+    Args:
+        name: of the column; for this and the other options see :class:`SummarySpec`.
+        inputs: names of the recorded measures it reads.
+        range: smallest and largest possible value.
+        higher_is_harder: the direction.
+        meaning: two sentences.
+        version: of the definition.
+        shown: how pages show it: ``title``, ``short_title``, ``unit``, ``judge``, ``on_card``.
+    """
 
     def register(function: Function) -> Function:
-        low, high = range
         SUMMARIES.add(
-            SummarySpec(name, function, inputs, low, high, higher_is_harder, version, meaning)
+            SummarySpec(
+                name=name,
+                function=function,
+                inputs=inputs,
+                low=range[0],
+                high=range[1],
+                higher_is_harder=higher_is_harder,
+                version=version,
+                meaning=meaning,
+                **shown,
+            )
         )
         return function
 

@@ -35,7 +35,7 @@ from hardsight.errors import (
     OutputError,
     TableError,
 )
-from hardsight.registry import unknown_name
+from hardsight.registry import unknown_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,17 +54,8 @@ KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
-# Scores that say how strongly a model prefers its wrong answer to the label, best judge first.
-_JUDGES_OF_MISTAKES = (
-    "logit_margin",
-    "el2n",
-    "model_confidence",
-    "angular_margin",
-    "avh",
-    "target_angle",
-    "conditional_energy",
-    "aum",  # a table of training dynamics alone has no score of the final model
-)
+# the two best judges of a table that was written before columns stated their rank
+_JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}
 _METADATA_KEY = b"hardsight"
 
 
@@ -152,7 +143,7 @@ class ScoreTable:
 
     def judge_of_mistakes(self) -> str | None:
         """The score that best ranks wrong predictions by confidence, of those in the table."""
-        return next((name for name in _JUDGES_OF_MISTAKES if name in self.scores), None)
+        return self._best_judge(least_rank=1)
 
     @checked_options
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
@@ -166,7 +157,25 @@ class ScoreTable:
 
     def judge_of_labels(self) -> str | None:
         """The column that best finds label errors, of those in the table."""
-        return SUSPICION if SUSPICION in self.scores else self.judge_of_mistakes()
+        return self._best_judge(least_rank=0)
+
+    def about(self, column: str) -> dict[str, Any]:
+        """What the metadata says about a column, as ``hardsight.registry.ColumnSpec`` has it.
+
+        A table that says less is given plain defaults: its name in words, no unit, no rank.
+        """
+        said: dict[str, Any] = {}
+        for part in ("scores", "columns"):
+            said |= self.metadata.get(part, {}).get(column) or {}
+        title = said.get("title") or words_of(column)
+        judge = _JUDGES_UNSAID.get(column)
+        plain = {"short_title": title, "unit": "", "judge": judge, "on_card": None}
+        return {**plain, "needs_label": True, **said, "title": title}
+
+    def _best_judge(self, *, least_rank: int) -> str | None:
+        ranks = {name: self.about(name)["judge"] for name in self.scores}
+        judges = [name for name, rank in ranks.items() if rank is not None and rank >= least_rank]
+        return min(judges, key=ranks.__getitem__, default=None)
 
     def where(self, keep: NDArray[Any]) -> ScoreTable:
         """The rows for which ``keep`` is true, as a table of its own."""

@@ -1,7 +1,12 @@
-"""Settings of every test: the same examples each time, one thread."""
+"""Settings of every test: the same examples each time, one thread unless told otherwise."""
 
+import os
+
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests import _extras, _seeds
 
 # No deadline and no check of speed: a busy machine must not turn a test red.
 settings.register_profile(
@@ -12,5 +17,43 @@ settings.register_profile(
 )
 settings.load_profile("hardsight")
 
-# Tensors of tests are tiny: more threads only wait for each other, and change the rounding.
-torch.set_num_threads(1)
+# Tensors of tests are tiny: more threads only wait for each other. No test may need one, though.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+if _seeds.NUMBER:
+    _seeds.shift_seeds()
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of stored numbers have no other seed."""
+    for item in items:
+        if _seeds.NUMBER and item.get_closest_marker("pinned"):
+            item.add_marker(pytest.mark.skip(reason="compares with numbers of one seed"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--core",
+        action="store_true",
+        help="skip what needs an extra that is not installed, instead of failing",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    return _without_extras(item.config, report, call, item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _without_extras(collector.config, report, getattr(report, "call", None), collector.path)
+
+
+def _without_extras(config, report, call, path):
+    if config.getoption("--core") and report.failed and call is not None and call.excinfo:
+        missing = _extras.missing_extra(call.excinfo.value, str(report.longrepr))
+        if missing is not None:
+            report.outcome, report.longrepr = "skipped", (str(path), 1, missing)
+    return report

@@ -6,26 +6,19 @@ from hypothesis import strategies as st
 
 from hardsight.errors import OptionError, TableError
 from hardsight.gallery import gallery_rows, outcomes
+from hardsight.registry import described
+from hardsight.scores import SCORES
 from hardsight.table import ScoreTable, with_metadata
+from hardsight.tracking import SUMMARIES
 
-DIRECTIONS = {
-    "avh": True,
-    "logit_margin": False,
-    "entropy": True,
-    "feature_norm": False,
-    "model_confidence": False,
-    "suspicion": True,
-    "first_learned_epoch": True,
-    "mean_avh": True,
-    "aum": False,
-}
+SPECS = {**SCORES, **SUMMARIES}
 
 
 def table(**columns):
     n = len(next(iter(columns.values())))
     columns = {"index": np.arange(n), **columns}
-    about = {name: {"higher_is_harder": DIRECTIONS[name]} for name in columns if name in DIRECTIONS}
-    return ScoreTable(with_metadata(pa.table(columns), {"scores": about}))
+    about = described(SPECS[name] for name in columns if name in SPECS)
+    return ScoreTable(with_metadata(pa.table(columns), about))
 
 
 def test_rows_are_ordered_by_hand_worked_hardness_and_confidence():

@@ -20,7 +20,7 @@ def _experiments() -> list[Any]:
 def on_config(config: Any) -> Any:
     """Put the pages into the navigation, before the reference."""
     pages = [{"All of them": "results/index.md"}]
-    pages += [{spec.name: f"results/{spec.name}.md"} for spec in _experiments()]
+    pages += [{name: f"results/{name}.md"} for spec in _experiments() for name in _names(spec)]
     at = next(i for i, entry in enumerate(config.nav) if "Performance" in entry)
     config.nav.insert(at, {"Results": pages})
     return config
@@ -28,49 +28,59 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Make the pages and take the figures along."""
-    for spec in _experiments():
-        folder = RESULTS / spec.name
+    every = [(spec, name) for spec in _experiments() for name in _names(spec)]
+    for spec, name in every:
+        folder = RESULTS / name
         page = folder / "README.md"
         text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
         # figures lie in a folder of their own beside the pages
-        text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({spec.name}/\g<file>)", text)
-        files.append(File.generated(config, f"results/{spec.name}.md", content=text))
+        text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({name}/\g<file>)", text)
+        files.append(File.generated(config, f"results/{name}.md", content=text))
         for figure in sorted(folder.glob("*.svg")):
-            where = f"results/{spec.name}/{figure.name}"
+            where = f"results/{name}/{figure.name}"
             files.append(File.generated(config, where, abs_src_path=str(figure)))
     files.append(File.generated(config, "results/index.md", content=_index()))
     return files
 
 
+def _names(spec: Any) -> list[str]:
+    """Folders of an experiment: the usual one, and that at the scale of the paper if it exists."""
+    paper = f"{spec.name}-paper"
+    return [spec.name, paper] if (RESULTS / paper / "README.md").exists() else [spec.name]
+
+
 def _not_run(spec: Any) -> str:
-    about = spec.about(spec.scales["paper"])
+    about = spec.about(spec.scales["short"])
     return (
-        f"# {spec.title}\n\n*{spec.reproduces}*\n\n{about}\n\nNot run at paper scale yet:\n\n"
-        f"```console\n$ hardsight experiment run {spec.name} --scale paper\n```\n"
+        f"# {spec.title}\n\n*{spec.reproduces}*\n\n{about}\n\nNot run yet:\n\n"
+        f"```console\n$ hardsight experiment run {spec.name} --scale short\n```\n"
     )
 
 
 def _index() -> str:
     rows = "\n".join(
-        f"| [{spec.name}]({spec.name}.md) | {spec.title} | {spec.reproduces} | {_state(spec)} |"
+        f"| [{name}]({name}.md) | {spec.title} | {spec.reproduces} | {_state(name)} |"
         for spec in _experiments()
+        for name in _names(spec)
     )
     return (
         "# Results\n\nEvery page below is made by one command, which stands at its end with seeds, "
         "versions and hardware, and says which claims of the paper hold here and which do not. "
-        "Epochs are fewer than the papers' where the page says so; the data is the real one.\n\n"
+        "At the scale *short* epochs are fewer and networks smaller than the papers'; at the scale "
+        "*paper* they are the papers' own. The data is the real one.\n\n"
         "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )
 
 
-def _state(spec: Any) -> str:
+def _state(name: str) -> str:
     """Whether, on what and with which changes an experiment was run."""
-    file = RESULTS / spec.name / "result.json"
+    file = RESULTS / name / "result.json"
     if not file.exists():
         return "not yet"
     content = json.loads(file.read_text(encoding="utf-8"))
     changed = content["command"].partition(" --set ")[1]
     seeds = len(content["seeds"])
     where = content["hardware"]["gpu"] or "a CPU"
-    return f"{seeds} seed{'s' * (seeds > 1)}, {where}{', reduced' if changed else ''}"
+    told = f"{content['scale']}, {seeds} seed{'s' * (seeds > 1)}, {where}"
+    return f"{told}{', reduced' if changed else ''}"

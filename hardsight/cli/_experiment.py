@@ -11,7 +11,8 @@ _EPILOG = """\b
 Examples:
   hardsight experiment list
   hardsight experiment run amc-table1
-  hardsight experiment run amc-table1 --scale paper --data-root data --runs runs
+  hardsight experiment run amc-table1 --scale short --data-root data --runs runs
+  hardsight experiment run el-table5 --scale paper --runs runs --jobs 6
   hardsight experiment run amc-table1 --set epochs=5 --set 'seeds=[0, 1]'
 """
 
@@ -35,9 +36,12 @@ def list_(long: bool) -> None:
     console = Console(highlight=False)
     grid = Table("name", "makes again", "what it shows", box=None, pad_edge=False)
     for name, spec in sorted(EXPERIMENTS.items()):
-        paper = spec.scales["paper"]
-        settings = ", ".join(f"{key}={value!r}" for key, value in vars(paper).items())
-        about = f"{spec.title}\n[dim]{escape(spec.about(paper))}\nsettings: {escape(settings)}[/]\n"
+        full = spec.scales[spec.fullest]
+        settings = ", ".join(f"{key}={value!r}" for key, value in vars(full).items())
+        about = (
+            f"{spec.title}\n[dim]{escape(spec.about(full))}\nscales: {', '.join(spec.scales)}; "
+            f"settings at {spec.fullest}: {escape(settings)}[/]\n"
+        )
         also = f"\n[dim]or {short[name]}[/]" if name in short else ""
         grid.add_row(f"[bold]{name}[/]{also}", spec.reproduces, about if long else spec.title)
     console.print(grid)
@@ -50,13 +54,18 @@ def list_(long: bool) -> None:
     "--scale",
     default="smoke",
     show_default=True,
-    metavar="[smoke|paper]",
-    help="smoke: embedded data, a CPU, seconds; paper: real data, a GPU, minutes.",
+    metavar="[smoke|short|paper]",
+    help="smoke: embedded data, a CPU, seconds. short: real data, fewer epochs and smaller "
+    "networks than the paper's, a GPU, minutes. paper: the paper's own, where there is a setting.",
 )
-@click.option("--out", help="Folder of the result; results/NAME by default.")
+@click.option("--out", help="Folder of the result; results/NAME or NAME-paper by default.")
 @click.option("--runs", help="Folder of trained models; other experiments find them again there.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps.")
+@click.option("--jobs", default=1, show_default=True, metavar="N",
+              help="Processes that train the models side by side, sharing the device.")  # fmt: skip
+@click.option("--how", multiple=True, metavar="KEY=VALUE",
+              help="How models are trained, not what: capture=true, ...")  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
 def run(name: str, out: str | None, **options: Any) -> None:
@@ -64,17 +73,17 @@ def run(name: str, out: str | None, **options: Any) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from hardsight.experiments import SHORT_NAMES, run_experiment  # torch loads only now
+    from hardsight.experiments import run_experiment, usual_folder  # torch loads only now
 
-    folder = Path(out) if out is not None else Path("results") / SHORT_NAMES.get(name, name)
+    folder = Path(out) if out is not None else usual_folder(name, options["scale"])
     result = run_experiment(name, out=folder, **options)
     console = Console(highlight=False)
     for table in result.tables:
         _print_table(console, table)
     for claim in result.claims:
-        word = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "undecided"}
+        word = {"yes": "[green]holds[/]", "no": "[red]does not hold[/]"}
         said = escape(f"{claim.says} ({claim.seen})")
-        console.print(f"{word[claim.holds]}: {said}", soft_wrap=True)
+        console.print(f"{word.get(claim.verdict, claim.verdict)}: {said}", soft_wrap=True)
     console.print(f"result -> {folder / 'README.md'}", soft_wrap=True, markup=False)
 
 

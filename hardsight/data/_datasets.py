@@ -119,8 +119,8 @@ class StreamSource:
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
-        is_once = isinstance(dataset, Iterator)
-        self.dataset, self.loading = ReadOnce(dataset) if is_once else dataset, loading or Loading()
+        self.dataset: Any = ReadOnce(dataset) if isinstance(dataset, Iterator) else dataset
+        self.loading = loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
 

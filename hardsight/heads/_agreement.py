@@ -34,6 +34,7 @@ class Agreement:
         self._model, self._head = model, head
         self._count = 0
         self._waiting: list[_Batch] = []
+        self._has_replayed: Tensor | None = None  # a flag that a recorded graph raises
 
     def hold(
         self,
@@ -78,6 +79,12 @@ class Agreement:
 
     def _add(self, differs: Tensor, ids: Sequence[str] | None) -> None:
         self._count += 1
+        if differs.is_cuda:
+            if self._has_replayed is None:
+                self._has_replayed = differs.new_zeros(())
+            elif torch.cuda.is_current_stream_capturing():
+                self._has_replayed.logical_or_(differs.any())  # again in every replay
+                return
         self._waiting.append(_Batch(self._count, differs, ids))
         if differs.device.type == "cpu" or len(self._waiting) >= _LOOKED_AT_ONCE:
             self.look()
@@ -92,17 +99,24 @@ class Agreement:
         if batches and bool(torch.cat([batch.differs for batch in batches]).any()):
             broken = next(batch for batch in batches if bool(batch.differs.any()))
             raise HeadMismatchError(self._said(broken))
+        if self._has_replayed is not None and bool(self._has_replayed):
+            self._has_replayed.zero_()
+            raise HeadMismatchError(self._said(None))
 
-    def _said(self, batch: _Batch) -> str:
+    def _said(self, batch: _Batch | None) -> str:
+        where = "a batch of a recorded step" if batch is None else self._rows(batch)
+        return (
+            f"what enters {self._head!r} of {self._model}, times its weight, plus its bias, is not "
+            f"what the model returns for {where}, so that their angles would be wrong: the model "
+            "takes another way for them (padding, a mask, a branch). Let every row take the same "
+            "way, such as by padding on the left, or score stored embeddings and class weights"
+        )
+
+    @staticmethod
+    def _rows(batch: _Batch) -> str:
         rows = batch.differs.nonzero()[:, 0].tolist()
         names = [str(row) if batch.ids is None else str(batch.ids[row]) for row in rows[:5]]
         more = ", ..." if len(rows) > 5 else ""
         what = "rows" if batch.ids is None else "examples"
         count = f"{len(rows)} of {len(batch.differs)} rows of batch {batch.number}"
-        return (
-            f"what enters {self._head!r} of {self._model}, times its weight, plus its bias, is not "
-            f"what the model returns for {count} ({what} {', '.join(names)}{more}), so that their "
-            "angles would be wrong: the model takes another way for them (padding, a mask, a "
-            "branch). Let every row take the same way, such as by padding on the left, or score "
-            "stored embeddings and class weights"
-        )
+        return f"{count} ({what} {', '.join(names)}{more})"

@@ -8,7 +8,7 @@ with nobody looking runs the function itself, under an autograd node of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, List, get_args, get_origin, get_type_hints  # noqa: UP035
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Operator:
         setup: Callable[[Context, tuple[Any, ...], Any], None] | None = None,
         gradients: Callable[..., Any] | None = None,
     ) -> None:
-        made = torch.library.custom_op(f"hardsight::{name}", function, mutates_args=())
+        made = torch.library.custom_op(f"hardsight::{name}", _typed(function), mutates_args=())
         made.register_fake(fake)
         self.function = function
         self._node: Any = None
@@ -63,6 +63,15 @@ class Operator:
         if needs_gradient and self._node is not None and torch.is_grad_enabled():
             return self._node.apply(*args)
         return self.function(*args)
+
+
+def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a signature that torch 2.6 can read, which does not know ``list[...]``."""
+    function.__annotations__ = {
+        name: List[get_args(hint)[0]] if get_origin(hint) is list else hint  # noqa: UP006
+        for name, hint in get_type_hints(function).items()
+    }
+    return function
 
 
 def _node(

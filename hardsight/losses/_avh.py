@@ -163,6 +163,6 @@ def avh_logits(
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
     labels = labels.long()  # a number of classes may not fit 8 bits
     inside = (labels >= 0) & (labels < class_weights.shape[0])
-    index = torch.where(inside, labels, 0)
+    index = labels.masked_fill(~inside, 0)
     exact = target_angles(embeddings, index, class_weights)
     return -scale * angles.scatter(1, index.unsqueeze(1), exact.unsqueeze(1))

@@ -186,6 +186,6 @@ def _cosine(log_odds: Tensor) -> Tensor:
 def _started(curve: Curve, start: float, start_value: float) -> Curve:
     def started(log_odds: Tensor) -> Tensor:
         active = torch.sigmoid(log_odds) > start
-        return torch.where(active, curve(log_odds) - start_value, 0.0)
+        return (curve(log_odds) - start_value).masked_fill(~active, 0.0)
 
     return started

@@ -26,6 +26,7 @@ def large_margin_softmax_loss(
     margin: int = 4,
     blend: float = 0.0,
     log_end: float | None = None,
+    clamp: float = 0.0,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -50,6 +51,7 @@ def large_margin_softmax_loss(
         blend: the paper's :math:`\lambda \ge 0` for the start of training; the own logit is
             :math:`\|w_y\|\|x\|(\lambda\cos\theta + \psi(\theta)) / (1 + \lambda)`.
         log_end: adds the bonus of :func:`~hardsight.losses.encouraging_loss` with this LE.
+        clamp: of that bonus; 1e-5 with ``log_end=1`` in the paper on Encouraging Loss.
         label_smoothing: as in ``cross_entropy``.
         weight: one factor per class, ``[C]``.
         ignore_index: label of examples that take no part.
@@ -76,7 +78,7 @@ def large_margin_softmax_loss(
         embeddings, labels, class_weights, margin=margin, blend=blend, ignore_index=ignore_index
     )
     return logit_loss(
-        cross_entropy_curve if log_end is None else encouraging_curve(log_end=log_end),
+        cross_entropy_curve if log_end is None else encouraging_curve(log_end=log_end, clamp=clamp),
         logits,
         labels,
         weight=weight,
@@ -103,6 +105,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
         margin: int = 4,
         blend: float = 0.0,
         log_end: float | None = None,
+        clamp: float = 0.0,
         label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -119,6 +122,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
             margin=margin,
             blend=blend,
             log_end=log_end,
+            clamp=clamp,
             label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,

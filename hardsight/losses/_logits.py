@@ -67,7 +67,7 @@ def logit_loss(
         hard = own_weight * every.gather(-1, own.unsqueeze(-1)).squeeze(-1)
         flat = (every * class_weight).mean(dim=-1)
         values = (1 - label_smoothing) * hard + label_smoothing * flat
-    values = torch.where(kept, values, 0.0)
+    values = values.masked_fill(~kept, 0.0)
     return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
 
 
@@ -136,7 +136,8 @@ def kept_labels(labels: Tensor, num_classes: int, ignore_index: int) -> tuple[Te
     kept = labels != ignore_index
     if labels.device.type == "cpu" and not is_traced(labels):
         check_labels(labels[kept], num_classes)
-    return kept, torch.where(kept, labels, 0)
+    # not torch.where, which copies a plain number to the GPU and waits for it
+    return kept, labels.masked_fill(~kept, 0)
 
 
 def classes_last(tensor: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def mirror_mse_loss(
     values = ((y - p).square() - bonus_weight * mirrored).mean(dim=-1)
     if kept is None:
         return reduce_loss(values, reduction, check_finite=check_finite)
-    values = torch.where(kept, values, 0.0)
+    values = values.masked_fill(~kept, 0.0)
     return reduce_loss(values, reduction, divisor=kept.sum(), check_finite=check_finite)
 
 

@@ -51,7 +51,7 @@ def contrastive_loss(
     similar = groups[first] == groups[second]
     kept = takes_part[first] & takes_part[second]
     values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
-    values = torch.where(kept, values, 0.0)
+    values = values.masked_fill(~kept, 0.0)
     if average == "signs" and reduction == "mean":
         values, divisor = _per_sign(values, similar, kept), torch.ones_like(kept.sum())
     else:

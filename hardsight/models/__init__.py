@@ -7,6 +7,8 @@ from hardsight.models._cnn10 import CNN10 as CNN10
 from hardsight.models._densenet import DenseNet121 as DenseNet121
 from hardsight.models._efficientnet import EfficientNetSmall as EfficientNetSmall
 from hardsight.models._efficientnet_lite import EfficientNetLite0 as EfficientNetLite0
+from hardsight.models._el_nets import ELAttackNet as ELAttackNet
+from hardsight.models._el_nets import ELMNISTNet as ELMNISTNet
 from hardsight.models._load import LoadedModel as LoadedModel
 from hardsight.models._load import load_model as load_model
 from hardsight.models._registry import MODELS as MODELS

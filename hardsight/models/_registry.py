@@ -13,6 +13,7 @@ from hardsight.models._cnn10 import CNN10
 from hardsight.models._densenet import DenseNet121
 from hardsight.models._efficientnet import EfficientNetSmall
 from hardsight.models._efficientnet_lite import EfficientNetLite0
+from hardsight.models._el_nets import ELAttackNet, ELMNISTNet
 from hardsight.models._resnet import ResNet18, ResNet50
 from hardsight.models._small_cnn import SmallCNN
 from hardsight.models._vgg import VGG19
@@ -25,6 +26,8 @@ MODELS: Mapping[str, type[nn.Module]] = {
     "densenet121": DenseNet121,
     "efficientnet_lite0": EfficientNetLite0,
     "efficientnet_small": EfficientNetSmall,
+    "el_attack": ELAttackNet,
+    "el_mnist": ELMNISTNet,
     "mnist_cnn": MNISTNet,
     "resnet18": ResNet18,
     "resnet50": ResNet50,

@@ -23,6 +23,11 @@ def _target(angles: AngleSummary) -> Tensor:
     "0 is perfectly aligned, 1.57 (a right angle) is unrelated.",
     reads="angles",
     formula=_target,
+    title="Angle to own class",
+    short_title="Angle",
+    unit="rad",
+    judge=6,
+    on_card=5,
 )
 def target_angle(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
     r"""Angle between an example and the weight of its own class.
@@ -69,6 +74,8 @@ def _margin(angles: AngleSummary) -> Tensor:
     "Below 0, another class is closer in angle.",
     reads="angles",
     formula=_margin,
+    unit="rad",
+    judge=4,
 )
 def angular_margin(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"

@@ -24,6 +24,7 @@ def _hardness(angles: AngleSummary) -> Tensor:
     "points at another class.",
     reads="angles",
     formula=_hardness,
+    judge=5,
 )
 def angular_visual_hardness(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"

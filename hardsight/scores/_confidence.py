@@ -22,6 +22,10 @@ def _confidence(targets: TargetSummary) -> Tensor:
     "near 0 it is sure of another class.",
     reads="targets",
     formula=_confidence,
+    title="Confidence in own class",
+    short_title="P(label)",
+    judge=3,
+    on_card=3,
 )
 def model_confidence(logits: Tensor, labels: Tensor) -> Tensor:
     r"""Softmax probability of the labelled class.
@@ -62,6 +66,9 @@ def _margin(targets: TargetSummary) -> Tensor:
     "misclassified, near 0 it is close to a decision boundary.",
     reads="targets",
     formula=_margin,
+    short_title="Margin",
+    judge=1,
+    on_card=2,
 )
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
     r"""Logit of the labelled class, less the largest other logit.
@@ -105,6 +112,7 @@ def _el2n(targets: TargetSummary) -> Tensor:
     "prediction, 1.41 is full confidence in one wrong class.",
     reads="targets",
     formula=_el2n,
+    judge=2,
 )
 def el2n(logits: Tensor, labels: Tensor) -> Tensor:
     r"""Euclidean distance between the softmax output and the one-hot label.
@@ -145,6 +153,7 @@ def _entropy(logits: LogitSummary) -> Tensor:
     "the label plays no part.",
     reads="logits",
     formula=_entropy,
+    unit="nats",
 )
 def entropy(logits: Tensor) -> Tensor:
     r"""Entropy of the softmax output, in nats.

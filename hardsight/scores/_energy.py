@@ -20,6 +20,7 @@ def _conditional(targets: TargetSummary) -> Tensor:
     "the model has learned this pair well.",
     reads="targets",
     formula=_conditional,
+    judge=7,
 )
 def conditional_energy(logits: Tensor, labels: Tensor) -> Tensor:
     r"""Energy of an example together with its label.
@@ -60,6 +61,7 @@ def _minimum(logits: LogitSummary) -> Tensor:
     "example fits no class, a sign of data the model was not trained on.",
     reads="logits",
     formula=_minimum,
+    title="Minimum energy",
 )
 def min_energy(logits: Tensor) -> Tensor:
     r"""Smallest conditional energy over the classes.

@@ -21,6 +21,8 @@ def _norm(norms: Tensor) -> Tensor:
     "often means hard, but the length also follows class frequency.",
     reads="norms",
     formula=_norm,
+    short_title="Norm",
+    on_card=6,
 )
 def feature_norm(embeddings: Tensor) -> Tensor:
     r"""Euclidean length of the embedding.
@@ -71,6 +73,8 @@ def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
     reads="norms",
     formula=_class_normalized,
     over_dataset=True,
+    title="Class-normalised feature norm",
+    needs_label=False,  # only its rescaling reads the label
 )
 def class_normalized_feature_norm(embeddings: Tensor, labels: Tensor) -> Tensor:
     r"""Length of the embedding, rescaled to [0, 1] within each class.

@@ -30,6 +30,7 @@ from hardsight.tracking._histories import (
     higher_is_harder=True,
     meaning="Angular visual hardness, averaged over the epochs of training. Steadier than the "
     "value at the end; with C classes, 1/C means the model could not tell.",
+    title="Mean AVH",
 )
 def mean_avh(avh: ArrayLike) -> Values:
     r"""Angular visual hardness, averaged over epochs.
@@ -62,6 +63,7 @@ def mean_avh(avh: ArrayLike) -> Values:
     higher_is_harder=True,
     meaning="Angular visual hardness in the last epoch the example was seen in. What was hard "
     "early and has been learned since is low here.",
+    title="Final AVH",
 )
 def final_avh(avh: ArrayLike) -> Values:
     r"""Angular visual hardness in the last epoch the example was seen in.
@@ -95,6 +97,8 @@ def final_avh(avh: ArrayLike) -> Values:
     higher_is_harder=False,
     meaning="Area under the margin: the logit margin averaged over the epochs of training. Well "
     "below 0, the model spent its training preferring another class, so the label is suspect.",
+    title="Area under the margin",
+    judge=8,
 )
 def area_under_margin(logit_margin: ArrayLike) -> Values:
     r"""Logit margin, averaged over epochs.
@@ -176,6 +180,7 @@ def forgetting_events(correct: ArrayLike) -> Values:
     higher_is_harder=True,
     meaning="Distance between the softmax output and the one-hot label, averaged over the first "
     "epochs. Names, early in training, the examples that matter for the decision boundary.",
+    title="Early EL2N",
 )
 def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
     r"""EL2N, averaged over the first epochs.
@@ -213,6 +218,9 @@ def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
     higher_is_harder=False,
     meaning="Probability of the labelled class, averaged over the epochs of training: the "
     "vertical axis of a data map. Low is hard to learn, or wrongly labelled.",
+    title="Confidence over epochs",
+    short_title="Confidence",
+    on_card=4,
 )
 def map_confidence(confidence: ArrayLike) -> Values:
     r"""Probability of the labelled class, averaged over epochs.
@@ -245,6 +253,7 @@ def map_confidence(confidence: ArrayLike) -> Values:
     higher_is_harder=True,
     meaning="Spread over the epochs of the probability of the labelled class: the horizontal axis "
     "of a data map. High is ambiguous: the model kept changing its mind.",
+    title="Variability over epochs",
 )
 def map_variability(confidence: ArrayLike) -> Values:
     r"""Standard deviation over epochs of the probability of the labelled class.
@@ -279,6 +288,7 @@ def map_variability(confidence: ArrayLike) -> Values:
     higher_is_harder=False,
     meaning="Share of the epochs in which the prediction was right: the colour of a data map. "
     "0 was never learned, 1 was right from the start.",
+    title="Share of epochs right",
 )
 def map_correctness(correct: ArrayLike) -> Values:
     r"""Share of the epochs in which the prediction was right.
@@ -311,6 +321,7 @@ def map_correctness(correct: ArrayLike) -> Values:
     higher_is_harder=True,
     meaning="The first epoch, counted from 1, in which the prediction was right. One more than "
     "the number of epochs means that it never was.",
+    short_title="Learned in",
 )
 def first_learned_epoch(correct: ArrayLike) -> Values:
     r"""The first epoch, counted from 1, in which the prediction was right.
@@ -347,6 +358,7 @@ def first_learned_epoch(correct: ArrayLike) -> Values:
     higher_is_harder=True,
     meaning="How fast, in radians per epoch, the angle between the example and its class grows. "
     "Below 0 the example turns towards its class; above 0 training turns it away.",
+    unit="rad per epoch",
 )
 def angle_velocity(target_angle: ArrayLike) -> Values:
     r"""Slope over epochs of the angle between an example and its class, by least squares.

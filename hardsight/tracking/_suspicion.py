@@ -19,6 +19,8 @@ from hardsight.tracking._histories import Values, as_history, mean_seen
     meaning="Chance that the label loses against its strongest rival class, averaged over the "
     "epochs of training, the first few counting less. Near 1 the label is probably wrong; near 0 "
     "the model believed it all along.",
+    judge=0,
+    on_card=1,
 )
 def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
     r"""Chance that the label loses against its strongest rival, averaged over epochs.

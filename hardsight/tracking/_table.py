@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import hardsight
 from hardsight.errors import RunMismatchError
-from hardsight.registry import SUMMARIES, SummarySpec
+from hardsight.registry import SUMMARIES, described
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._store import EpochStore
 
@@ -33,7 +33,7 @@ def summary_table(store: EpochStore, about: Mapping[str, Any], *, el2n_epochs: i
     index = np.arange(len(columns["label"]))
     keys = {"index": index, "id": pa.array(index).cast(pa.string())}
     metadata = {
-        "scores": summary_facts(SUMMARIES.values()),
+        **described(SUMMARIES.values()),
         "sample": "in-sample" if about["stage"] == "train" else "unknown",
         "tracking": {**about, "el2n_epochs": el2n_epochs},
         "versions": _versions(),
@@ -55,24 +55,10 @@ def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     about, ours = scores.metadata, summaries.metadata
     metadata = {
         **about,
-        "scores": {**about.get("scores", {}), **ours["scores"]},
+        **{part: {**about.get(part, {}), **ours[part]} for part in ("scores", "columns")},
         "tracking": ours["tracking"],
     }
     return ScoreTable(with_metadata(rows, metadata))
-
-
-def summary_facts(specs: Iterable[SummarySpec]) -> dict[str, dict[str, Any]]:
-    """What the metadata says about each summary column."""
-    return {
-        spec.name: {
-            "version": spec.version,
-            "low": spec.low if math.isfinite(spec.low) else None,
-            "high": spec.high if math.isfinite(spec.high) else None,
-            "higher_is_harder": spec.higher_is_harder,
-            "meaning": spec.meaning,
-        }
-        for spec in specs
-    }
 
 
 def _block_columns(

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from hardsight._plots import panels
 from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
 from hardsight.experiments.lab import EXPERIMENTS
+from hardsight.report.figures import panels
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def planted(monkeypatch):
         "planted",
         title="A small network on digits",
         reproduces="no paper",
-        scales={"smoke": Setting(), "paper": Setting(epochs=2)},
+        scales={"smoke": Setting(), "short": Setting(epochs=2)},
     )
     def run(lab: Lab, setting: Setting) -> Result:
         """Trains one small network per seed ({seeds}) for {epochs} epochs on {limit} images of

@@ -29,7 +29,7 @@ def setting_made_by(command):
 
 
 def test_a_command_without_its_changes_gives_another_setting():
-    shorter = "hardsight experiment run avh-geometry --scale paper"
+    shorter = "hardsight experiment run avh-geometry --scale short"
     changed = setting_made_by(f"{shorter} --set train_limit=5000 --set 'seeds=[4]'")
     assert (changed["train_limit"], changed["seeds"]) == (5000, (4,))
     assert plain(setting_made_by(shorter)) != plain(changed)

@@ -32,7 +32,9 @@ from hardsight.experiments.el._recipes import (
     fitted,
     loss_name,
 )
-from hardsight.experiments.el._seeds import best_of, claim_of, compared, lost_note, spread_of
+from hardsight.experiments.el._seeds import best_of, claim_of, lost_note, spread_of
+from hardsight.experiments.lab import compared_in_pairs as compared
+from hardsight.experiments.lab import judged
 from hardsight.run.train import TrainResult
 
 FIRST, SECOND = [91.2, 92.0, 91.7], [90.1, 91.1, 90.4]
@@ -105,6 +107,64 @@ def test_a_task_names_its_data_network_and_recipe():
     assert (digits.title, digits.recipe(Recipe())["augment"]) == ("digits, small CNN", {})
 
 
+def test_the_papers_scale_is_the_published_recipe_on_mnist():
+    setting = EXPERIMENTS["el-table5"].scales["paper"]
+    recipe = Task.named("mnist/el_mnist").recipe(setting)
+    assert setting.tasks == ("mnist/el_mnist",)
+    assert setting.seeds == (0, 1, 2, 3, 4)
+    assert (recipe["epochs"], recipe["batch_size"]) == (100, 256)
+    assert recipe["optimizer"] == {"name": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    assert recipe["schedule"] == {"name": "step", "drop_epochs": [51, 65]}
+    assert (recipe["mean"], recipe["std"]) == ([0.1307], [0.3081])
+    others = [EXPERIMENTS[name].scales["paper"] for name in ("el-table1", "el-table4", "el-fig7")]
+    # one set of models serves all of them
+    assert all(Task.named("mnist/el_mnist").recipe(other) == recipe for other in others)
+    small = EXPERIMENTS["el-fig7-small"].scales["paper"]
+    recipe = Task.named(small.task).recipe(small)
+    assert recipe["optimizer"] == {"name": "adam", "lr": 1e-3, "weight_decay": 0.0}
+    assert (recipe["epochs"], recipe["batch_size"], len(small.seeds)) == (5, 128, 10)
+    assert (recipe["mean"], recipe["std"], recipe["schedule"]) == (
+        [0.0],
+        [1.0],
+        {"name": "constant"},
+    )
+
+
+def test_without_held_out_images_all_are_trained_on_and_the_last_epoch_counts(lab):
+    task = Task.named("builtin:digits/small_cnn")
+    setting = Recipe(grey_epochs=3, limit=300, grey_batch=32, held_out=0.0)
+    one = fitted(lab, task, setting, encouraging(None), seed=0)
+    watched = [100 * row["val_accuracy"] for row in one.run.history]
+    assert (one.test, one.best_test) == pytest.approx((watched[-1], max(watched)))
+    assert math.isnan(one.validation)
+    assert json.loads((one.run.folder / "result.json").read_text())["train_examples"] == 300
+
+
+def test_the_best_epoch_on_the_test_split_is_shown_and_decides_nothing(tmp_path):
+    result = run_experiment(
+        "el-table5", out=tmp_path, device="cpu", show_progress=False,
+        overrides=("grey_epochs=2", "limit=150", "seeds=[0]", "held_out=0.0"),
+    )  # fmt: skip
+    plain, best = result.tables
+    assert "best epoch on the test split" in best.title
+    for row, top in zip(plain.rows, best.rows, strict=True):
+        assert all(a.mean <= b.mean for a, b in zip(row[1:], top[1:], strict=True))
+
+
+def test_a_network_below_its_known_accuracy_judges_nothing(tmp_path, monkeypatch):
+    goods = "hardsight.experiments.el._recipes.GOOD"
+    monkeypatch.setitem(__import__("sys").modules[goods.rpartition(".")[0]].__dict__["GOOD"],
+                        "builtin:digits/small_cnn", 101.9)  # fmt: skip
+    result = run_experiment(
+        "el-table5", out=tmp_path, device="cpu", show_progress=False,
+        overrides=("grey_epochs=1", "limit=150", "seeds=[0, 1]"),
+    )  # fmt: skip
+    assert {claim.verdict for claim in result.claims} == {"network too weak to judge"}
+    page = (tmp_path / "README.md").read_text()
+    assert "| network too weak to judge |" in page
+    assert "and at least 99.9 % are needed" in page
+
+
 def test_a_run_whose_loss_is_not_finite_has_no_accuracy(lab):
     task = Task.named("builtin:digits/small_cnn")
     setting = Recipe(grey_epochs=1, limit=100, grey_lr=1e30)
@@ -158,7 +218,8 @@ QUICK = ("grey_epochs=1", "limit=150", "seeds=[0, 1, 2]")
 QUICKER = {
     "el-table2": ("el_factors=[1.0]", "adam_lrs=[0.001]"),
     "el-table3": ("limit=600", "tail_epochs=1"),
-    "el-fig7": ("images=20", "linf=[0.0, 0.1]", "steps=1"),
+    "el-fig7": ("images=20", "linf=[0.0, 0.1]", "steps=1", "published=[0.0, 0.1]"),
+    "el-fig7-small": ("images=20", "linf=[0.0, 0.1]", "steps=1"),
     "el-combine": ("images=20", "steps=1"),
 }
 
@@ -393,6 +454,21 @@ def test_an_attack_of_radius_0_leaves_the_clean_accuracy_and_a_wide_one_little(l
     assert all(found[kind][1] < clean - 20 for kind in fig7.KINDS)
 
 
+def test_the_published_attack_steps_along_the_own_logit_in_normalised_units(lab):
+    run, test = trained(lab), lab.source("builtin:digits", "test", limit=5)
+    with torch.no_grad():
+        own = fig7.Attacked(lab, run, test)
+    inputs = own.inputs.clone().requires_grad_()
+    logits = run.model.eval()(inputs)
+    logits[range(5), test.labels].sum().backward()
+    plain = own.stepped(0.2, clamps=False)
+    torch.testing.assert_close(plain, own.inputs - 0.2 * inputs.grad.sign())
+    mean, std = run.preprocessing.mean[0], run.preprocessing.std[0]
+    pixels = own.stepped(0.2, clamps=True) * std + mean
+    torch.testing.assert_close(pixels, (plain * std + mean).clamp(0, 1), rtol=0, atol=1e-6)
+    assert (plain * std + mean).min() < -0.01  # without the clamp pixels leave their range
+
+
 def test_images_made_against_another_model_are_tried_and_the_strongest_counts(lab):
     test = lab.source("builtin:digits", "test", limit=60)
     setting = fig7.Setting(steps=2, check_at=0.1)
@@ -431,6 +507,12 @@ def test_the_bonus_is_added_to_each_base_in_its_own_way():
     assert loss("label smoothing", False)["options"] == {"label_smoothing": 0.1}
     assert loss("large margin", True)["options"]["log_end"] == 0.75
     assert "log_end" not in loss("large margin", False)["options"]
+    paper = EXPERIMENTS["el-combine"].scales["paper"]
+    assert combine.recipe_of(paper, "large margin", True)["loss"] == {
+        "name": "large_margin_softmax",
+        "options": {"margin": 2, "blend": 100.0, "log_end": 1.0, "clamp": 1e-5},
+        "decays": {"blend": 0.99},
+    }
     attack = combine.recipe_of(setting, "adversarial training", True)["adversarial"]
     assert attack == {"epsilon": 0.05, "attack": "fgsm", "share": 0.5}
 
@@ -441,12 +523,17 @@ def test_claims_of_the_combination_turn_with_the_data():
 
     low, high = [40.0, 40.0, 40.0], [50.0, 50.01, 50.02]
     found = {base: (numbers(low), numbers(high)) for base in combine.BASES}
-    held = {claim.says: claim.holds for claim in combine._claims(found)}
+    task = Task.named("fashion-mnist/small_cnn")
+
+    def claims(found):
+        return {claim.says: claim.holds for claim in judged(combine._questions(found, task))}
+
+    held = claims(found)
     assert held["the bonus makes focal loss more accurate"] is True
     # all measures rose, the calibration error too
     assert [holds for says, holds in held.items() if "calibration" in says] == [False, False]
     turned = {base: (numbers(high), numbers(low)) for base in combine.BASES}
-    held = {claim.says: claim.holds for claim in combine._claims(turned)}
+    held = claims(turned)
     assert held["the bonus makes focal loss more accurate"] is False
     assert [holds for says, holds in held.items() if "calibration" in says] == [True, True]
 

@@ -16,7 +16,7 @@ from hardsight.cli import main
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, UnknownNameError
 from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
-from hardsight.experiments.lab._registry import SCALES
+from hardsight.experiments.lab import Question, judged, weakness
 from hardsight.experiments.lab._result import Result, plain, write_result
 
 
@@ -71,7 +71,7 @@ def test_the_page_says_what_the_setting_of_this_run_says(planted, tmp_path):
 def test_a_sentence_with_a_key_that_is_not_there_is_noticed_when_it_is_registered():
     with pytest.raises(AssertionError, match="has no 'epoch'"):
 
-        @experiment("x", title="", reproduces="", scales=dict.fromkeys(("smoke", "paper"), One()))
+        @experiment("x", title="", reproduces="", scales=dict.fromkeys(("smoke", "short"), One()))
         def run(lab, setting):
             """Trains {epoch} epochs."""
 
@@ -94,8 +94,8 @@ def test_a_count_in_a_docstring_is_seen_unless_it_is_the_papers():
 def test_what_a_page_says_of_its_run_comes_from_the_setting(name):
     spec = EXPERIMENTS[name]
     assert own_numbers(" ".join(spec.function.__doc__.split())) == []
-    for scale in SCALES:
-        assert not re.search(r"[{}]", spec.about(spec.scales[scale]))
+    for setting in spec.scales.values():
+        assert not re.search(r"[{}]", spec.about(setting))
 
 
 def test_the_same_recipe_is_trained_once(planted, tmp_path, monkeypatch):
@@ -128,6 +128,97 @@ def test_a_recipe_is_locked_while_it_is_trained(tmp_path, monkeypatch):
         done = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
     FileLock(f"{done.folder}.lock").acquire(timeout=0).lock.release()
     assert here.training_seconds == 3.0
+
+
+def test_a_scale_that_an_experiment_does_not_have_yet_is_refused(planted, tmp_path):
+    with pytest.raises(OptionError, match=r"no setting .* scale 'paper' yet; use --scale short"):
+        run_experiment("planted", out=tmp_path, scale="paper")
+    assert planted.fullest == "short"
+    assert EXPERIMENTS["el-table5"].fullest == "paper"
+
+
+def test_a_result_at_the_papers_scale_lies_beside_the_shorter_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    common = ("grey_epochs=1", "limit=100", "seeds=[0]", 'tasks=["builtin:digits/small_cnn"]')
+    for scale in ("smoke", "paper"):
+        run_experiment(
+            "el-fig6", scale=scale, overrides=(*common, "pixels=[]", "grey_batch=32"), device="cpu"
+        )
+    written = json.loads((tmp_path / "results" / "el-fig6-paper" / "result.json").read_text())
+    assert written["scale"] == "paper"
+    assert (tmp_path / "results" / "el-fig6" / "result.json").exists()
+
+
+def test_one_correction_covers_all_questions_of_an_experiment():
+    first, second = [91.2, 92.0, 91.7], [90.1, 91.1, 90.4]
+    alone = judged([Question("a", "", first, second)])[0]
+    three = judged([Question(str(at), "", first, second) for at in range(3)])
+    p = [float(claim.seen.rpartition("p = ")[2]) for claim in (alone, three[0])]
+    assert p[1] == pytest.approx(3 * p[0], abs=0.002)
+    # one that cannot be judged takes no part in the correction, and says why
+    weak = Question("w", "", first, second, weak=weakness([80.0, 81.0], 99.0))
+    with_weak = judged([Question("a", "", first, second), weak])
+    assert with_weak[0] == alone
+    assert (with_weak[1].holds, with_weak[1].verdict) == (None, "network too weak to judge")
+    assert with_weak[1].seen.startswith("80.5 % reached, and at least 97.0 % are needed")
+
+
+def test_models_are_trained_side_by_side_and_found_by_the_experiment(tmp_path, monkeypatch):
+    quick = ("grey_epochs=1", "limit=100", "seeds=[0]", "log_ends=[1.0]")
+    common = {"device": "cpu", "show_progress": False, "overrides": quick}
+    plain = run_experiment("el-table1", out=tmp_path / "a", runs=tmp_path / "runs-a", **common)
+    import lightning.pytorch as pl
+
+    def fail(*args, **kwargs):
+        raise AssertionError("trained in this process")
+
+    monkeypatch.setattr(pl.Trainer, "fit", fail)
+    beside = run_experiment(
+        "el-table1", out=tmp_path / "b", runs=tmp_path / "runs-b", jobs=2, **common
+    )
+    names = [
+        sorted(file.parent.name for file in tmp_path.glob(f"{runs}/*/result.json"))
+        for runs in ("runs-a", "runs-b")
+    ]
+    assert names[0] == names[1]
+    assert len(names[0]) == 2
+    # threads change the rounding of a training run, not its recipe
+    assert [table.title for table in beside.tables] == [table.title for table in plain.tables]
+
+
+def test_a_way_of_training_changes_no_recipe(tmp_path, monkeypatch):
+    given = []
+
+    def trained(model, source, *, out, **settings):
+        given.append((out, settings))
+        return SimpleNamespace(folder=out, history=[])
+
+    monkeypatch.setattr("hardsight.experiments.lab._lab.train", trained)
+    for how in (None, {"autotune": True}):
+        here = Lab(scale="smoke", out=tmp_path, runs=tmp_path / "runs", device="cpu", how=how)
+        here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
+    assert given[0][0] == given[1][0]
+    assert "autotune" not in given[0][1]
+    assert given[1][1]["autotune"] is True
+    with pytest.raises(OptionError, match=r"unknown way of training .*Did you mean 'capture'"):
+        run_experiment("el-table1", out=tmp_path / "x", how=["captur=true"])
+    with pytest.raises(OptionError, match="--jobs of at least 1, got 0"):
+        run_experiment("el-table1", out=tmp_path / "x", jobs=0)
+
+
+def test_what_was_measured_of_a_model_is_kept_beside_it(tmp_path):
+    run, calls = SimpleNamespace(folder=tmp_path / "run"), []
+    run.folder.mkdir()
+    here = lab(tmp_path)
+    test = here.source("builtin:digits", "test")
+
+    def measure():
+        calls.append(1)
+        return {"accuracy": 91.5}
+
+    for key in ({"steps": 2}, {"steps": 2}, {"steps": 3}, {"steps": 2, "on": test}):
+        assert here.measured(run, key, measure) == {"accuracy": 91.5}
+    assert len(calls) == 3
 
 
 def test_an_unknown_setting_is_named_with_the_nearest(planted, tmp_path):

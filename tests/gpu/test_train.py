@@ -40,6 +40,25 @@ def test_a_compiled_model_learns_and_is_tracked(tmp_path):
     assert set(done.dynamics.column("epochs_seen")) == {5}
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("net", ["small_cnn", "el_mnist"])
+def test_recorded_steps_learn_what_plain_ones_do(tmp_path, precision, net):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (330, 28, 28), dtype=torch.uint8, generator=generator).numpy()
+    labels = (images.mean(axis=(1, 2)) > 127.5).astype(int)
+    data = hs.data.MemorySource(images, labels)
+    last = {}
+    for capture in (False, True):
+        done = hs.train(
+            net, data, out=tmp_path / str(capture), capture=capture, precision=precision,
+            batch_size=64, epochs=2, loss=[{"name": "encouraging", "options": {"log_end": 0.75}}],
+            optimizer={"name": "sgd", "lr": 0.01}, device="cuda", show_progress=False,
+            deterministic=precision == "float32",
+        )  # fmt: skip
+        last[capture] = [row["train_loss"] for row in done.history]
+    assert last[True] == pytest.approx(last[False], rel=1e-4 if precision == "float32" else 0.05)
+
+
 def test_resident_and_streamed_images_train_alike(tmp_path):
     losses = []
     for resident in (True, False):

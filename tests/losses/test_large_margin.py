@@ -105,3 +105,7 @@ def test_the_bonus_is_that_of_the_encouraging_loss_on_the_harder_logits(batch, l
     got = large_margin_softmax_loss(x, labels, w, margin=3, log_end=log_end)
     logits = large_margin_logits(x, labels, w, margin=3)
     torch.testing.assert_close(got, encouraging_loss(logits, labels, log_end=log_end))
+    clamped = large_margin_softmax_loss(100 * x, labels, w, margin=3, log_end=log_end, clamp=1e-2)
+    logits = large_margin_logits(100 * x, labels, w, margin=3)
+    wanted = encouraging_loss(logits, labels, log_end=log_end, clamp=1e-2)
+    torch.testing.assert_close(clamped, wanted)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from hardsight.scores import SCORES
 from hardsight.table import (
     THUMBNAIL_SCHEMA,
     THUMBNAILS,
@@ -86,6 +87,7 @@ def make_metadata(columns, num_classes=10, **more):
             for name, (low, high, harder) in _RANGES.items()
             if name in columns
         },
+        "columns": {name: SCORES[name].shown() for name in _RANGES if name in columns},
         "config": {"batch_size": 256, "device": "cpu", "scores": ["avh"]},
         "seed": 0,
         "versions": {"hardsight": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},
@@ -167,11 +169,8 @@ def make_tracked(folder, *, histories=True, epochs=8):
     columns = {**columns, "prediction": history["prediction"][-1], **summaries}
     about = make_metadata(columns, tracking={"epochs": epochs, "num_examples": 300})
     for name in summaries:
-        spec = tracking.SUMMARIES[name]
-        about["scores"][name] = {
-            "higher_is_harder": spec.higher_is_harder, "meaning": spec.meaning, "version": 1,
-            "low": None, "high": None,
-        }  # fmt: skip
+        about["scores"][name] = tracking.SUMMARIES[name].facts()
+        about["columns"][name] = tracking.SUMMARIES[name].shown()
     save_run(folder, make_table(columns, {**about, "sample": "in-sample"}))
     if histories:
         (folder / "dynamics").mkdir()

@@ -152,7 +152,7 @@ def test_a_target_without_labels_has_a_page_without_accuracy(tmp_path):
 
 
 def test_the_chart_reaches_from_the_lowest_to_the_highest_accuracy():
-    from hardsight.report._adaptation import accuracy_chart
+    from hardsight.report.adaptation._adaptation import accuracy_chart
 
     chart = accuracy_chart(RESULT["runs"])
     places = [mark.y for mark in chart.lines[0].marks]

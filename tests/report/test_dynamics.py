@@ -8,9 +8,9 @@ import pytest
 
 from hardsight.errors import MissingDataError, TableError
 from hardsight.report import write_report
-from hardsight.report._dynamics import _bars, dynamics_of
-from hardsight.report._map import data_map
-from hardsight.report._view import view_of
+from hardsight.report.table._dynamics import _bars, dynamics_of
+from hardsight.report.table._map import data_map
+from hardsight.report.table._view import view_of
 from hardsight.table import RunFolder, read_table
 
 

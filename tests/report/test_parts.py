@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from hardsight.report._axis import axis_for
-from hardsight.report._classes import class_rows, confusions_of
-from hardsight.report._galleries import picture
-from hardsight.report._histograms import histograms
-from hardsight.report._map import HEX, _hexagons, angle_norm_map
-from hardsight.report._summary import summary_of
-from hardsight.report._view import view_of
+from hardsight.report.figures._axis import axis_for
+from hardsight.report.table._classes import class_rows, confusions_of
+from hardsight.report.table._galleries import picture
+from hardsight.report.table._histograms import histograms
+from hardsight.report.table._map import HEX, _hexagons, angle_norm_map
+from hardsight.report.table._summary import summary_of
+from hardsight.report.table._view import view_of
 
 finite_numbers = st.floats(-1e300, 1e300, allow_nan=False)
 
@@ -54,7 +54,8 @@ def test_classes_are_counted_by_hand(make):
     ("score", "said"), [("avh", "mean AVH 0.9,"), ("mean_avh", "Mean AVH 0.9,")]
 )
 def test_the_hardest_class_is_said_with_one_mean(make, score, said):
-    about = {"scores": {score: {"higher_is_harder": True}}, "classes": ["a", "b"]}
+    facts = {"higher_is_harder": True, "title": "AVH" if score == "avh" else "Mean AVH"}
+    about = {"scores": {score: facts}, "classes": ["a", "b"]}
     columns = {"index": [0, 1], "label": [0, 1], "prediction": [0, 1], score: [0.1, 0.9]}
     view = view_of(make.table(columns, about), folder=None, title=None)
     fact = summary_of(view, class_rows(view, []), []).facts[3]

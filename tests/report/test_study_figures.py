@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardsight.report import _study_figures
+from hardsight.report.study import _figures
 
 AROUND = {"value": 0.5, "low": 0.4, "high": 0.6}
 CURVES = {
@@ -64,15 +64,15 @@ NAMES = {
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Every figure of every kind of study, by the name of its file."""
-    found, save = {}, _study_figures.save
+    found, save = {}, _figures.save
 
     def keep(figure, file):
         found[file.name] = figure
         return save(figure, file)
 
-    monkeypatch.setattr(_study_figures, "save", keep)
+    monkeypatch.setattr(_figures, "save", keep)
     for kind, content in CONTENT.items():
-        made = getattr(_study_figures, f"{kind}_figures")(content, tmp_path)
+        made = getattr(_figures, f"{kind}_figures")(content, tmp_path)
         assert all((tmp_path / name).stat().st_size for name, _ in made)
     return found
 

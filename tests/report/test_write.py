@@ -167,7 +167,7 @@ def test_a_score_that_is_a_mean_by_name_is_headed_by_one_mean(make, tmp_path):
     columns = make.rows(20, 2)
     columns["mean_avh"] = columns.pop("avh")
     about = make.metadata(columns, 2)
-    about["scores"] = {"mean_avh": {"higher_is_harder": True}}
+    about["scores"] = {"mean_avh": {"higher_is_harder": True, "title": "Mean AVH"}}
     text = report_text(make.table(columns, about), tmp_path)
     assert ">Mean AVH</button>" in text
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardsight._plots import panels
 from hardsight.data import MemorySource
 from hardsight.evaluate import tsne_map
 from hardsight.experiments.lab import Figure, Lab, Outputs
 from hardsight.geometry import unit_vectors
+from hardsight.report.figures import panels
 
 _CLASS_COLOURS = "tab10"
 Places = NDArray[np.floating[Any]]

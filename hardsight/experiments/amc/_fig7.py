@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.amc._recipes import (
     CROSS_ENTROPY,
     Variant,
@@ -31,6 +30,7 @@ from hardsight.experiments.lab import (
     spread,
     verdict,
 )
+from hardsight.report.figures import COLOURS, legend, panels
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Scores:
             dataset="builtin:digits", model="small_cnn", weights=(0.1, 10.0),
             margins_rad=(0.5, 1.5), epochs=2, batch_size=128, seeds=(0, 1),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def amc_fig7(lab: Lab, setting: Setting) -> Result:

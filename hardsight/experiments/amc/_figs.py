@@ -118,7 +118,7 @@ class Setting:
             dataset="builtin:digits", model="small_cnn", epochs=2, batch_size=128, weights=(0.1,),
             points=200, maps=40, seeds=(0,),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def amc_figs(lab: Lab, setting: Setting) -> Result:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.avh._models import (
-    PAPER,
+    SHORT,
     SMOKE,
     ModelSetting,
     Subjects,
@@ -19,6 +18,7 @@ from hardsight.experiments.avh._models import (
     set_name,
 )
 from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
 
@@ -32,7 +32,7 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
-    scales={"smoke": SMOKE, "paper": PAPER},
+    scales={"smoke": SMOKE, "short": SHORT},
 )
 def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.

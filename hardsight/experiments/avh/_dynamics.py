@@ -22,7 +22,7 @@ from hardsight.experiments.avh._dynamics_draw import (
     steps_figure,
 )
 from hardsight.experiments.avh._models import (
-    PAPER,
+    SHORT,
     SMOKE,
     ModelSetting,
     Subjects,
@@ -70,7 +70,7 @@ def _setting(shared: ModelSetting, **more: int | str) -> DynamicsSetting:
         "smoke": _setting(
             SMOKE, digits="builtin:digits", digits_epochs=4, iterations=12, watched=200
         ),
-        "paper": _setting(PAPER),
+        "short": _setting(SHORT),
     },
 )
 def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.avh._models import Subjects, levels_of, say
 from hardsight.experiments.lab import Figure, Lab
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import Curves, RunDynamics
 
 Floats = NDArray[np.float64]

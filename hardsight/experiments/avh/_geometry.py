@@ -38,7 +38,7 @@ from hardsight.stats import wilson_interval
             points=200, sphere_steps=300, attacked=20, attack_steps=40, step_length=0.01,
             seeds=(0, 1),
         ),
-        "paper": GeometrySetting(),
+        "short": GeometrySetting(),
     },
 )  # fmt: skip
 def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:

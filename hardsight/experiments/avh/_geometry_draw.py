@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.avh._geometry_measures import GeometrySetting, Paths, Sphere
 from hardsight.experiments.lab import Figure, Lab, Outputs
+from hardsight.report.figures import COLOURS, legend, panels
 
 _TEN = (*COLOURS, "#1f1f1f", "#74b816")
 

@@ -22,7 +22,7 @@ from hardsight.experiments.avh._human_studies import (
     every_run,
     spearman_of,
 )
-from hardsight.experiments.avh._models import PAPER, SMOKE, ModelSetting, Subjects, say
+from hardsight.experiments.avh._models import SHORT, SMOKE, ModelSetting, Subjects, say
 from hardsight.experiments.lab import Cell, Lab, Result, Spread, Table, experiment, spread
 from hardsight.registry import SCORES
 from hardsight.run.study import HumanStudy, ScoreAgainstPeople, human_study, said_p
@@ -64,7 +64,7 @@ _PAPER_BINS: Sequence[Sequence[Cell]] = (
     "avh-human",
     title="Do the model's scores agree with people?",
     reproduces="Angular Visual Hardness, Tables 1, 2, 6-9, Figs. 5, 16, 19",
-    scales={"smoke": SMOKE, "paper": PAPER},
+    scales={"smoke": SMOKE, "short": SHORT},
 )
 def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     """Holds every score of a network against how often people choose the label.

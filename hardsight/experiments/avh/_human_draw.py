@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._plots import panels
 from hardsight.experiments.avh._human_studies import AVH, NORM, TITLES, Floats
 from hardsight.experiments.avh._models import Subjects, density, said_spearman, say
 from hardsight.experiments.lab import Figure, Lab
+from hardsight.report.figures import panels
 
 
 def _unit(values: Floats) -> Floats:

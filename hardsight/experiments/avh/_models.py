@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight import _plots
 from hardsight.data import (
     CONTRAST_LEVELS,
     NOISE_LEVELS,
@@ -21,6 +20,7 @@ from hardsight.data import (
 from hardsight.errors import StatisticError
 from hardsight.experiments.lab import Lab
 from hardsight.models import SmallCNN
+from hardsight.report import figures
 from hardsight.run.study import Histories, read_histories
 from hardsight.run.train import TrainResult
 from hardsight.stats import correlation
@@ -84,7 +84,7 @@ SMOKE = ModelSetting(
     degraded=60,
     seeds=(0, 1),
 )
-PAPER = ModelSetting()
+SHORT = ModelSetting()
 
 
 class Subjects:
@@ -214,4 +214,4 @@ def said_spearman(x: Floats, y: Floats) -> str:
 def density(figure: Any, axis: Any, x: Floats, y: Floats, *, bins: int = 25) -> None:
     """A two-dimensional histogram of shares, in [0, 1], against a score."""
     edges = np.linspace(0, 1, bins + 1), np.linspace(y.min(), y.max() + 1e-12, bins + 1)
-    _plots.density(figure, axis, *np.histogram2d(x, y, bins=edges))
+    figures.density(figure, axis, *np.histogram2d(x, y, bins=edges))

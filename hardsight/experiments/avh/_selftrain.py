@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from hardsight._plots import legend, panels
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments.lab import (
@@ -29,6 +28,7 @@ from hardsight.experiments.lab import (
     spread,
 )
 from hardsight.registry import unknown_name
+from hardsight.report.figures import legend, panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.stats import t_test
 
@@ -109,7 +109,7 @@ Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
     "avh-selftrain",
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
-    scales={"smoke": _SMOKE, "paper": Setting()},
+    scales={"smoke": _SMOKE, "short": Setting()},
 )
 def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     """Every rule and baseline starts from the same source model of each seed.

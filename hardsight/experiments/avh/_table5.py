@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
 from hardsight.errors import ConfigError
 from hardsight.experiments.lab import (
@@ -28,6 +27,7 @@ from hardsight.experiments.lab import (
 )
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import unknown_name
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.train import TrainResult
 
 _DIGITS = "builtin:digits"
@@ -136,7 +136,7 @@ Scores = dict[str, dict[str, _Found]]  # by loss, by the domain left out
             dataset=_DIGITS, domains=("plain", "noise", "inverted"), models=("small_cnn",),
             sizes=(0,), epochs=(2,), learning_rates=(0.1,), seeds=(0,),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def avh_table5(lab: Lab, setting: Setting) -> Result:

@@ -4,6 +4,7 @@ from hardsight.experiments.el._combine import el_combine as el_combine
 from hardsight.experiments.el._fig5 import el_fig5 as el_fig5
 from hardsight.experiments.el._fig6 import el_fig6 as el_fig6
 from hardsight.experiments.el._fig7 import el_fig7 as el_fig7
+from hardsight.experiments.el._fig7 import el_fig7_small as el_fig7_small
 from hardsight.experiments.el._table1 import el_table1 as el_table1
 from hardsight.experiments.el._table2 import el_table2 as el_table2
 from hardsight.experiments.el._table3 import el_table3 as el_table3

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.errors import ConfigError
 from hardsight.experiments.el._recipes import (
     PAPER,
@@ -23,17 +22,20 @@ from hardsight.experiments.el._recipes import (
     fitted,
     loss_name,
 )
-from hardsight.experiments.el._seeds import (
+from hardsight.experiments.el._seeds import claim_of, ended, lost_in, lost_note, spread_of
+from hardsight.experiments.lab import (
+    Claim,
+    Figure,
+    Lab,
+    Outputs,
     PerSeed,
-    claim_of,
-    compared,
-    ended,
-    lost_in,
-    lost_note,
-    spread_of,
+    Result,
+    Table,
+    compared_in_pairs,
+    experiment,
 )
-from hardsight.experiments.lab import Claim, Figure, Lab, Outputs, Result, Table, experiment
 from hardsight.registry import unknown_name
+from hardsight.report.figures import COLOURS, legend, panels
 
 _NORMAL = 1.0
 # one per seed; None where the run was lost
@@ -65,7 +67,7 @@ class Setting(Recipe):
         "smoke": Setting(
             task="builtin:digits/small_cnn", targets=("3",), log_ends=(1.0,), head_epochs=1, **SMOKE
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )
 def el_fig5(lab: Lab, setting: Setting) -> Result:
@@ -148,7 +150,7 @@ def _claims(
         ),
     }
     values = {"raw": raw, "scaled": scaled, "head": heads}
-    found = compared({name: (one[el], one[None]) for name, one in values.items()})
+    found = compared_in_pairs({name: (one[el], one[None]) for name, one in values.items()})
     return [claim_of(*words[name], one) for name, one in found.items()]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.el._recipes import (
     PAPER,
+    PUBLISHED_MNIST,
     SMOKE,
     LogEnd,
     Recipe,
@@ -19,16 +19,25 @@ from hardsight.experiments.el._recipes import (
     loss_name,
 )
 from hardsight.experiments.el._seeds import (
-    both_ended,
     claim_of,
-    compared,
     ended,
     lost_in,
     lost_note,
     spread_of,
     values_of,
 )
-from hardsight.experiments.lab import Claim, Figure, Lab, Outputs, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Claim,
+    Figure,
+    Lab,
+    Outputs,
+    Result,
+    Table,
+    both_ended,
+    compared_in_pairs,
+    experiment,
+)
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.scores import logit_margin
 
 _NORMAL = 1.0
@@ -50,7 +59,8 @@ class Setting(Recipe):
     reproduces=f"{PAPER}, Figures 1 and 6",
     scales={
         "smoke": Setting(tasks=("builtin:digits/small_cnn",), log_ends=(1.0,), **SMOKE),
-        "paper": Setting(),
+        "short": Setting(),
+        "paper": Setting(tasks=("mnist/el_mnist",), log_ends=(1.0,), **PUBLISHED_MNIST),
     },
 )
 def el_fig6(lab: Lab, setting: Setting) -> Result:
@@ -126,7 +136,7 @@ def _column(each: list[Summary | None], at: int) -> list[float | None]:
 def _claims(task: Task, rows: dict[LogEnd, list[Summary | None]]) -> list[Claim]:
     el = _NORMAL if _NORMAL in rows else list(rows)[-1]
     medians, relative = ((_column(rows[el], at), _column(rows[None], at)) for at in (0, 3))
-    found = compared({"logits": medians, "relative": relative})
+    found = compared_in_pairs({"logits": medians, "relative": relative})
     pairs = both_ended(*medians)
     times = f"{np.divide(*np.mean(pairs, axis=0)):.1f} times: " if pairs else ""
     first = claim_of(

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.experiments.el._recipes import (
     PAPER,
+    PUBLISHED_ATTACK,
+    PUBLISHED_MNIST,
     SMOKE,
     Fitted,
     LogEnd,
@@ -26,21 +27,37 @@ from hardsight.experiments.el._recipes import (
     loss_name,
 )
 from hardsight.experiments.el._seeds import (
-    claim_of,
-    compared,
+    accuracies_of,
     ended,
     lost_in,
     lost_note,
     spread_of,
     values_of,
 )
-from hardsight.experiments.lab import Claim, Figure, Lab, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Claim,
+    Figure,
+    Lab,
+    Question,
+    Result,
+    Table,
+    experiment,
+    judged,
+    weakness,
+)
 from hardsight.heads import logits_of
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.loop import borrowed, generator
 from hardsight.run.train import Pixels, TrainResult
 
 KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
-_BATCH = 500
+_ON_MARGIN = ("PGD on the margin, L∞", "PGD on the margin, L2")
+_PUBLISHED = {False: "as published: no clamp", True: "clamped to valid pixels"}
+# accuracies at radii 0 to 0.3 in steps of 0.05 of one model each, from the published code
+_THEIRS = {
+    "CE": (99.33, 98.35, 96.28, 93.14, 88.75, 83.12, 77.44),
+    "EL": (99.55, 99.03, 97.82, 95.88, 92.12, 85.77, 77.60),
+}
 _HIDDEN = 5.0  # points that a stronger attack must take off to speak of hidden gradients
 _CARRIED, _STRONGEST = "images made against the other loss", "strongest of all"
 _NO_RIVAL = (
@@ -63,6 +80,9 @@ class Setting(Recipe):
         steps: of PGD.
         images: of the test split that are attacked, the same share of each class.
         check_at: radius in L∞ of the checks for hidden gradients.
+        kinds: of attack, at all radii.
+        published: radii of the attack in the published code on all test images: one step along the
+            gradient of minus the own logit, in units of the normalised input, without a clamp.
     """
 
     task: str = "mnist/small_cnn"
@@ -72,29 +92,97 @@ class Setting(Recipe):
     steps: int = 20
     images: int = 1000
     check_at: float = 0.1
+    kinds: tuple[str, ...] = KINDS
+    published: tuple[float, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The task in words."""
+        return Task.named(self.task).title
+
+    @property
+    def recipe(self) -> str:
+        """How it is trained, in words."""
+        return self.recipes_of(self.task)
+
+    @property
+    def published_attack(self) -> str:
+        """That attack in words; nothing where it is not done."""
+        if not self.published:
+            return ""
+        return (
+            " The attack of the published code is done as well, on all test images: one step along "
+            "the gradient of minus the own logit, its radius in units of the normalised input and "
+            "without a clamp, so that pixels leave their valid range; and the same with a clamp."
+        )
 
 
 @experiment(
     "el-fig7",
     title="Encouraging Loss under attack",
     reproduces=f"{PAPER}, Figure 7",
+    measures_by_seed=True,
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1, 0.2), l2=(0.0, 0.5),
             steps=2, images=60, **SMOKE,
         ),
-        "paper": Setting(),
+        "short": Setting(),
+        "paper": Setting(
+            task="mnist/el_mnist", log_ends=(1.0,), kinds=(*KINDS, *_ON_MARGIN),
+            linf=(0.0, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3),
+            published=(0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3), **PUBLISHED_MNIST,
+        ),
     },
 )  # fmt: skip
 def el_fig7(lab: Lab, setting: Setting) -> Result:
-    """Accuracy against the radius of FGSM, PGD in L∞ and PGD in L2, in pixels on [0, 1].
+    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    The models are those of el-table1; {images} test images are attacked. A model that is very sure
-    has a cross-entropy whose gradient rounds to nothing, so an attack along it finds nothing: that
-    hides gradients, and is no robustness. So at one radius the same images are attacked with the
-    margin as objective, with more steps and random starts, and with images made against the other
-    loss's model of the same seed; the strongest of all is what counts.
+    The models are those of el-table1 ({title}); {images} test images are attacked. A model that is
+    very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
+    nothing: that hides gradients, and is no robustness. So at one radius the same images are
+    attacked with the margin, a difference of logits, as objective, with more steps and random
+    starts, and with images made against the other loss's model of the same seed; the strongest of
+    all is what counts.{published_attack}
     """
+    return _attacks(lab, setting)
+
+
+@experiment(
+    "el-fig7-small",
+    title="The small network of the published attacks",
+    reproduces=f"{PAPER}, Figure 7, the second experiment of its published code",
+    measures_by_seed=True,
+    scales={
+        "smoke": Setting(
+            task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1), l2=(0.0, 0.5),
+            steps=2, images=60, **{**SMOKE, **PUBLISHED_ATTACK, "grey_epochs": 2},
+        ),
+        "short": Setting(
+            task="mnist/el_attack", log_ends=(1.0,), images=1000, kinds=(*KINDS, *_ON_MARGIN),
+            linf=(0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3), l2=(0.0, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0),
+            **PUBLISHED_ATTACK, seeds=(0, 1, 2),
+        ),
+        "paper": Setting(
+            task="mnist/el_attack", log_ends=(1.0,), images=2000, kinds=(*KINDS, *_ON_MARGIN),
+            linf=(0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3), l2=(0.0, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0),
+            steps=40, **PUBLISHED_ATTACK, seeds=tuple(range(10)),
+        ),
+    },
+)  # fmt: skip
+def el_fig7_small(lab: Lab, setting: Setting) -> Result:
+    """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
+
+    Data and network: {title}, trained {recipe}, without normalising the pixels; kept is the last
+    epoch. {images} test images are attacked with {steps} steps, each 2.5 times the radius over
+    the number of steps (the published ones have a fixed length, which in L2 cannot reach the larger
+    radii). The published code does not shuffle and keeps one of ten models; here every seed counts.
+    The checks for hidden gradients are those of el-fig7.
+    """
+    return _attacks(lab, setting)
+
+
+def _attacks(lab: Lab, setting: Setting) -> Result:
     task = Task.named(setting.task)
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     test = lab.source(task.dataset, "test", limit=setting.images)
@@ -106,6 +194,11 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
         key: [None if one is None else _curves(lab, setting, one.run, test) for one in each]
         for key, each in runs.items()
     }
+    published: Curves = {
+        key: [None if one is None else _published(lab, setting, one.run, task) for one in each]
+        for key, each in runs.items()
+        if setting.published
+    }
     checks: Checks = {
         key: [
             None if one is None else _checks(lab, setting, one.run, _rival(runs, key, at), test)
@@ -113,12 +206,16 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
         ]
         for key, each in runs.items()
     }
+    weak = weakness(accuracies_of(runs[None]), task.good)
+    tables = [_checks_table(setting, task, checks), _curves_table(setting, curves)]
     return Result(
-        tables=[_checks_table(setting, task, checks), _curves_table(setting, curves)],
-        claims=_claims(setting, curves, checks),
+        tables=[*tables, *([_published_table(setting, published)] if published else [])],
+        claims=_claims(setting, curves, checks, published, weak),
         figures=[_figure(lab, setting, curves, checks)],
         data={
+            "accuracy": {loss_name(key): accuracies_of(each) for key, each in runs.items()},
             "curves": {loss_name(key): each for key, each in curves.items()},
+            "published": {loss_name(key): each for key, each in published.items()},
             "checks": {loss_name(key): each for key, each in checks.items()},
             "lost": {loss_name(key): lost_in(each) for key, each in runs.items()},
         },
@@ -149,6 +246,8 @@ class Attacked:
         pixels = Pixels(how, channels_last=False, device=lab.device)
         self.inputs = pixels.normalised(images)
         self.labels = torch.from_numpy(source.labels.copy()).to(lab.device)
+        # no number depends on it; a GPU takes more at once
+        self._batch = 2000 if lab.device.type == "cuda" else 500
         self._mean = torch.tensor(how.mean, device=lab.device).view(-1, 1, 1)
         self._std = torch.tensor(how.std, device=lab.device).view(-1, 1, 1)
 
@@ -160,9 +259,25 @@ class Attacked:
         """Inputs after an attack on this model."""
         parts = [
             attack(self.forward, some, own, normalisation=self.normalisation)
-            for some, own in zip(self.inputs.split(_BATCH), self.labels.split(_BATCH), strict=True)
+            for some, own in zip(
+                self.inputs.split(self._batch), self.labels.split(self._batch), strict=True
+            )
         ]
         return torch.cat(parts)
+
+    def stepped(self, radius: float, *, clamps: bool) -> Tensor:
+        """Inputs after the published attack, a step in units of the normalised input."""
+        parts = []
+        for some, own in zip(
+            self.inputs.split(self._batch), self.labels.split(self._batch), strict=True
+        ):
+            tracked = some.clone().requires_grad_()
+            score = self.forward(tracked).gather(1, own[:, None]).sum()
+            (gradient,) = torch.autograd.grad(-score, tracked)
+            parts.append(some + radius * gradient.sign())
+        changed = torch.cat(parts)
+        low, high = (-self._mean) / self._std, (1 - self._mean) / self._std
+        return torch.minimum(torch.maximum(changed, low), high) if clamps else changed
 
     def pixels(self, inputs: Tensor) -> Tensor:
         """Inputs of this model on the scale of pixels."""
@@ -171,35 +286,84 @@ class Attacked:
     @torch.no_grad()
     def right(self, inputs: Tensor) -> Any:
         """Which of the changed images are still classified rightly, ``[N]``."""
-        logits = torch.cat([self.forward(some) for some in inputs.split(_BATCH)])
+        logits = torch.cat([self.forward(some) for some in inputs.split(self._batch)])
         return (logits.argmax(dim=1) == self.labels).cpu().numpy()
 
 
 def _attack(kind: str, epsilon: float, steps: int) -> Any:
     if kind == "FGSM":
         return partial(fgsm, epsilon=epsilon)
-    return partial(pgd, epsilon=epsilon, steps=steps, norm="l2" if "L2" in kind else "linf")
+    norm, loss = "l2" if "L2" in kind else "linf", "margin" if "margin" in kind else "cross_entropy"
+    return partial(pgd, epsilon=epsilon, steps=steps, norm=norm, loss=loss)
+
+
+def _radii(setting: Setting, kind: str) -> tuple[float, ...]:
+    return setting.l2 if "L2" in kind else setting.linf
 
 
 def _curves(lab: Lab, setting: Setting, run: TrainResult, test: MemorySource) -> dict[str, Any]:
     """Accuracy in per cent at each radius, by kind of attack."""
-    found: dict[str, Any] = {}
-    with borrowed(run.model, lab.device):
-        attacked = Attacked(lab, run, test)
-        for kind in KINDS:
-            radii = setting.l2 if "L2" in kind else setting.linf
-            found[kind] = [
+
+    def curve(kind: str) -> list[float]:
+        with borrowed(run.model, lab.device):
+            attacked = Attacked(lab, run, test)
+            return [
                 100 * float(attacked.right(attacked.changed(
                     _attack(kind, radius, setting.steps))).mean())
-                for radius in radii
+                for radius in _radii(setting, kind)
             ]  # fmt: skip
-    return found
+
+    return {
+        kind: lab.measured(
+            run,
+            {"attack": kind, "radii": _radii(setting, kind), "steps": setting.steps, "on": test},
+            partial(curve, kind),
+        )
+        for kind in setting.kinds
+    }
+
+
+def _published(lab: Lab, setting: Setting, run: TrainResult, task: Task) -> dict[str, Any]:
+    """Accuracy in per cent at each radius of the published attack, without and with a clamp."""
+    test = lab.source(task.dataset, "test")
+
+    def curve(clamps: bool) -> list[float]:
+        with borrowed(run.model, lab.device):
+            attacked = Attacked(lab, run, test)
+            clean = attacked.right(attacked.inputs)  # what was wrong before stays wrong
+            return [
+                100 * float((clean & attacked.right(attacked.stepped(r, clamps=clamps))).mean())
+                for r in setting.published
+            ]
+
+    return {
+        name: lab.measured(
+            run, {"attack": name, "radii": setting.published, "on": test}, partial(curve, clamps)
+        )
+        for clamps, name in _PUBLISHED.items()
+    }
 
 
 def _checks(
     lab: Lab, setting: Setting, run: TrainResult, rival: TrainResult | None, test: MemorySource
 ) -> dict[str, float]:
     """Accuracy in per cent under ever stronger attacks of one radius, and under all of them."""
+    key = {
+        "attack": "checks",
+        "radius": setting.check_at,
+        "steps": setting.steps,
+        "rival": None if rival is None else rival.folder.name,
+        "on": test,
+    }
+    found: dict[str, float] = lab.measured(
+        run, key, partial(_checked, lab, setting, run, rival, test)
+    )
+    return found
+
+
+def _checked(
+    lab: Lab, setting: Setting, run: TrainResult, rival: TrainResult | None, test: MemorySource
+) -> dict[str, float]:
     epsilon, steps = setting.check_at, setting.steps
     with borrowed(run.model, lab.device):
         own = Attacked(lab, run, test)
@@ -250,8 +414,8 @@ def _named(each: Curves | Checks) -> dict[str, Sequence[object]]:
 
 def _curves_table(setting: Setting, curves: Curves) -> Table:
     rows: list[list[Any]] = []
-    for kind in KINDS:
-        radii = setting.l2 if "L2" in kind else setting.linf
+    for kind in setting.kinds:
+        radii = _radii(setting, kind)
         for key, each in curves.items():
             there = [one[kind] for one in ended(each)]
             if there:
@@ -269,30 +433,60 @@ def _curves_table(setting: Setting, curves: Curves) -> Table:
     )
 
 
-def _claims(setting: Setting, curves: Curves, checks: Checks) -> list[Claim]:
+def _published_table(setting: Setting, published: Curves) -> Table:
+    rows: list[list[Any]] = [
+        [f"{loss_name(key)}, {name}"]
+        + [
+            spread_of(values_of(each, lambda one, at=at, name=name: one[name][at]))  # type: ignore[misc]
+            for at in range(len(setting.published))
+        ]
+        for name in _PUBLISHED.values()
+        for key, each in published.items()
+    ]
+    theirs = setting.published == tuple(round(0.05 * at, 2) for at in range(7))
+    return Table(
+        "The published attack: accuracy, %, by radius in units of the normalised input",
+        ("loss and attack", *(f"{radius:g}" for radius in setting.published)),
+        rows,
+        note="Mean ± standard deviation over seeds, all test images. In pixels on [0, 1] a radius "
+        "is its product with the deviation that the images were normalised with"
+        + (f", {setting.pixels[1]:g}." if setting.pixels else ".")
+        + lost_note(_named(published)),
+        paper=[[name, *values] for name, values in _THEIRS.items()] if theirs else None,
+    )
+
+
+def _claims(
+    setting: Setting, curves: Curves, checks: Checks, published: Curves, weak: str
+) -> list[Claim]:
     el = 1.0 if 1.0 in curves else list(curves)[-1]
 
-    def under(key: LogEnd, kind: str) -> list[float | None]:
-        return values_of(curves[key], lambda one: float(np.mean(one[kind][1:])))
+    def under(found: Curves, key: LogEnd, kind: str) -> list[float | None]:
+        return values_of(found[key], lambda one: float(np.mean(one[kind][1:])))
 
-    pairs = {kind: (under(el, kind), under(None, kind)) for kind in KINDS}
-    pairs[_STRONGEST] = (_strongest(checks[el]), _strongest(checks[None]))
-    found = compared(pairs)
-    claims = [
-        claim_of(
-            f"{loss_name(el)} is more accurate under {kind}, mean over the radii", "Figure 7",
-            found[kind],
-        )
-        for kind in KINDS
-    ]  # fmt: skip
-    claims.append(
-        claim_of(
+    def asked(found: Curves, kind: str, words: str, paper: str) -> Question:
+        says = f"{loss_name(el)} is more accurate under {words}, mean over the radii"
+        return Question(says, paper, under(found, el, kind), under(found, None, kind), weak=weak)
+
+    questions = [
+        asked(curves, kind, kind, "Figure 7" if kind in KINDS else "not in the paper")
+        for kind in setting.kinds
+    ]
+    if published:
+        questions += [
+            asked(published, name, f"the published attack ({name})", "Figure 7")
+            for name in _PUBLISHED.values()
+        ]
+    questions.append(
+        Question(
             f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}",
             "not in the paper",
-            found[_STRONGEST],
+            _strongest(checks[el]),
+            _strongest(checks[None]),
+            weak=weak,
         )
     )
-    return [*claims, _hidden(el, checks[el])]
+    return [*judged(questions), _hidden(el, checks[el])]
 
 
 def _strongest(checks: list[dict[str, float] | None]) -> list[float | None]:
@@ -316,9 +510,9 @@ def _hidden(key: LogEnd, checks: list[dict[str, float] | None]) -> Claim:
 
 
 def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Checks) -> Figure:
-    figure, axes = panels(1, 3, width=3.4)
-    for place, kind in zip(axes, KINDS, strict=True):
-        radii = setting.l2 if "L2" in kind else setting.linf
+    figure, axes = panels(1, len(setting.kinds), width=3.4)
+    for place, kind in zip(axes, setting.kinds, strict=True):
+        radii = _radii(setting, kind)
         for number, (key, each) in enumerate(curves.items()):
             if not ended(each):
                 continue
@@ -340,5 +534,5 @@ def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Checks) -> Figur
         caption="Accuracy against the radius of an attack; bands are one standard deviation over "
         "seeds. Crosses: the strongest of all attacks at one radius; far below the line, the plain "
         "attack was blind.",
-        alt="Three panels of falling accuracy against radius, one line per loss.",
+        alt="A panel per attack of falling accuracy against radius, one line per loss.",
     )

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from hardsight.experiments.el._recipes import Fitted
-from hardsight.experiments.lab import Claim, Spread, spread
-from hardsight.stats import adjusted_p_values, t_test
+from hardsight.experiments.lab import Claim, Compared, PerSeed, Spread, Table, spread
 
 T = TypeVar("T")
-# one value per seed, in the order of the seeds; None where the run was lost
-PerSeed = Sequence[float | None]
 CHOICE = "chosen by the mean on validation, among those that lost the fewest runs"
-_LEVEL = 0.05
 
 
 def values_of(runs: Sequence[T | None], value: Callable[[T], float]) -> list[float | None]:
@@ -36,6 +31,37 @@ def accuracies_of(runs: Sequence[Fitted | None]) -> list[float | None]:
 def validations_of(runs: Sequence[Fitted | None]) -> list[float | None]:
     """Validation accuracy of each run, per cent."""
     return values_of(runs, lambda one: one.validation)
+
+
+def best_of_test(runs: Sequence[Fitted | None]) -> list[float | None]:
+    """The largest test accuracy of any epoch of each run, per cent."""
+    return values_of(runs, lambda one: one.best_test)
+
+
+def best_test_table(
+    columns: Sequence[str], rows: Mapping[str, Sequence[Sequence[Fitted | None] | None]]
+) -> list[Table]:
+    """What the paper reports, where the runs know it: the best epoch on the test split.
+
+    Args:
+        columns: headings of the runs.
+        rows: by name, the runs of every column; ``None`` where there are none.
+    """
+    known = [one for row in rows.values() for runs in row for one in ended(runs or [])]
+    if not known or any(math.isnan(one.best_test) for one in known):
+        return []
+    return [
+        Table(
+            "Test accuracy of the best epoch on the test split, %",
+            ("loss", *columns),
+            [
+                [name, *(None if runs is None else spread_of(best_of_test(runs)) for runs in row)]
+                for name, row in rows.items()
+            ],
+            note="What the paper reports. The test split chose the epoch, so these numbers are "
+            "too high for what they say, for every loss; no claim is judged by them.",
+        )
+    ]
 
 
 def ended(runs: Sequence[T | None]) -> list[T]:
@@ -101,83 +127,6 @@ def best_of(values: Mapping[Any, PerSeed]) -> Any:
         return -lost_in(values[key]), spread(there).mean if there else -math.inf
 
     return max(values, key=rank)
-
-
-def both_ended(first: PerSeed, second: PerSeed) -> list[tuple[float, float]]:
-    """The pairs of the seeds at which neither run was lost.
-
-    Example:
-        >>> both_ended([1.0, None, 3.0], [4.0, 5.0, None])
-        [(1.0, 4.0)]
-    """
-    pairs = zip(first, second, strict=True)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two recipes over the seeds at which both ended.
-
-    Attributes:
-        difference: mean of the first minus mean of the second; NaN where there is no pair.
-        low: lower end of the 95 % interval of the difference; NaN for fewer than two pairs.
-        high: upper end.
-        p: of the paired t test, raised by Holm's method; NaN for fewer than two pairs.
-        pairs: seeds at which both ended.
-        seeds: all seeds.
-    """
-
-    difference: float
-    low: float
-    high: float
-    p: float
-    pairs: int
-    seeds: int
-
-    def __str__(self) -> str:
-        some = f"{self.pairs} of {self.seeds} seeds"
-        if self.pairs == 0:
-            return f"nothing to compare: both ended at {some}"
-        if math.isnan(self.p):
-            return f"{self.difference:+.2f} ({'one seed' if self.seeds == 1 else some})"
-        text = f"{self.difference:+.2f} [{self.low:+.2f}, {self.high:+.2f}], p = {self.p:.3f}"
-        return text if self.pairs == self.seeds else f"{text} ({some})"
-
-    @property
-    def is_above(self) -> bool | None:
-        """Whether the first is larger; ``None`` where that may be chance."""
-        return self.difference > 0 if self.p < _LEVEL else None
-
-
-def compared(pairs: Mapping[str, tuple[PerSeed, PerSeed]]) -> dict[str, Compared]:
-    """Paired t tests over seeds, with Holm's correction over all of ``pairs``.
-
-    Example:
-        >>> found = compared({"a": ([3.0, 4.1, 5.0], [1.0, 2.0, 3.0]), "b": ([1, 2], [1, 2])})
-        >>> str(found["a"]), found["b"].p
-        ('+2.03 [+1.89, +2.18], p = 0.001', 1.0)
-        >>> str(compared({"lost": ([3.0, None, 5.0], [1.0, 2.0, None])})["lost"])
-        '+2.00 (1 of 3 seeds)'
-    """
-    raw = {name: _paired(*pair) for name, pair in pairs.items()}
-    tested = [name for name, one in raw.items() if not math.isnan(one.p)]
-    raised = adjusted_p_values([raw[name].p for name in tested])
-    for name, p in zip(tested, raised, strict=True):
-        raw[name] = replace(raw[name], p=float(p))
-    return raw
-
-
-def _paired(first: PerSeed, second: PerSeed) -> Compared:
-    pairs = both_ended(first, second)
-    counts = {"pairs": len(pairs), "seeds": len(first)}
-    apart = [a - b for a, b in pairs]
-    mean = sum(apart) / len(apart) if apart else math.nan
-    if len(apart) < 2:
-        return Compared(mean, math.nan, math.nan, math.nan, **counts)
-    if max(apart) - min(apart) < 1e-12:  # nothing varies: equal, or the same step each time
-        return Compared(mean, mean, mean, 1.0 if mean == 0 else 0.0, **counts)
-    found = t_test([a for a, _ in pairs], [b for _, b in pairs], paired=True)
-    return Compared(found.difference, found.low, found.high, found.p, **counts)
 
 
 def claim_of(says: str, paper: str, found: Compared, *, larger: bool = True) -> Claim:

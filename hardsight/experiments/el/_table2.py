@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import legend, panels
 from hardsight.experiments.el._recipes import (
     EXACT,
     PAPER,
@@ -26,14 +25,23 @@ from hardsight.experiments.el._seeds import (
     accuracies_of,
     best_of,
     claim_of,
-    compared,
     ended,
     lost_in,
     lost_note,
     spread_of,
     validations_of,
 )
-from hardsight.experiments.lab import Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.experiments.lab import (
+    Claim,
+    Figure,
+    Lab,
+    Result,
+    Table,
+    compared_in_pairs,
+    experiment,
+    spread,
+)
+from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("CE", 1.0): "92.34 ± 0.70", ("CE", 2.0): "91.53 ± 0.19",
@@ -75,7 +83,7 @@ class Setting(Recipe):
             task="builtin:digits/small_cnn", ce_factors=(1.0,), el_factors=(0.5, 1.0),
             adam_lrs=(1e-3, 1e-2), adam_epochs=1, adam_log_ends=(), **SMOKE,
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def el_table2(lab: Lab, setting: Setting) -> Result:
@@ -184,7 +192,7 @@ def _claims(grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> list[Clai
     )
     return [
         claim_of(words[name][0], words[name][1], found, larger=words[name][2])
-        for name, found in compared(pairs).items()
+        for name, found in compared_in_pairs(pairs).items()
     ]
 
 

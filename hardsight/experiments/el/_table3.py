@@ -18,15 +18,8 @@ from hardsight.experiments.el._recipes import (
     Task,
     encouraging,
 )
-from hardsight.experiments.el._seeds import (
-    claim_of,
-    compared,
-    lost_in,
-    lost_note,
-    spread_of,
-    values_of,
-)
-from hardsight.experiments.lab import Claim, Lab, Result, Table, experiment
+from hardsight.experiments.el._seeds import claim_of, lost_in, lost_note, spread_of, values_of
+from hardsight.experiments.lab import Claim, Lab, Result, Table, compared_in_pairs, experiment
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -81,7 +74,7 @@ class Setting(Recipe):
             tasks=("builtin:digits/small_cnn",), imbalance=20.0, tail_epochs=2, head_epochs=1,
             **{**SMOKE, "limit": None},
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def el_table3(lab: Lab, setting: Setting) -> Result:
@@ -229,4 +222,4 @@ def _claims(task: Task, found: Found, counts: list[int]) -> list[Claim]:
                 f"{task.title}: {method} is above {base}, {group}",
                 f"{gain:+.1f}",
             )
-    return [claim_of(*words[key], one) for key, one in compared(pairs).items()]
+    return [claim_of(*words[key], one) for key, one in compared_in_pairs(pairs).items()]

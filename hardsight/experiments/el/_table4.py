@@ -14,6 +14,7 @@ from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
 from hardsight.experiments.el._recipes import (
     PAPER,
+    PUBLISHED_MNIST,
     SMOKE,
     Fitted,
     LogEnd,
@@ -24,14 +25,22 @@ from hardsight.experiments.el._recipes import (
     loss_name,
 )
 from hardsight.experiments.el._seeds import (
-    claim_of,
-    compared,
+    accuracies_of,
     lost_in,
     lost_note,
     spread_of,
     values_of,
 )
-from hardsight.experiments.lab import Claim, Lab, Result, Table, experiment
+from hardsight.experiments.lab import (
+    RULE,
+    Lab,
+    Question,
+    Result,
+    Table,
+    experiment,
+    judged,
+    weakness,
+)
 
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
 _INDICATORS = ("min_energy", "free_energy", "max_probability")
@@ -72,7 +81,10 @@ class Setting(Recipe):
         "smoke": Setting(
             pairs=("builtin:digits/small_cnn > rotated",), log_ends=(0.75, 1.0), **SMOKE
         ),
-        "paper": Setting(),
+        "short": Setting(),
+        "paper": Setting(
+            pairs=("mnist/el_mnist > fashion-mnist:test",), log_ends=(1.0,), **PUBLISHED_MNIST
+        ),
     },
 )
 def el_table4(lab: Lab, setting: Setting) -> Result:
@@ -84,7 +96,8 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
     images accepted where 95 % of the own are.
     """
-    tables, claims, data = [], [], {}
+    tables, data = [], {}
+    questions: list[Question] = []
     keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     for pair in setting.pairs:
         task, foreign = _parts(pair)
@@ -96,7 +109,8 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
         title = f"{task.title}, against {foreign}"
         is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
         tables.append(_table(title, found, runs, is_papers))
-        claims += _claims(title, found, is_papers)
+        weak = weakness(accuracies_of(runs[None]), task.good)
+        questions += _questions(title, found, is_papers, weak)
         data[pair] = {
             loss_name(key): {
                 **{
@@ -108,7 +122,7 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
             }
             for key, each in found.items()
         }
-    return Result(tables=tables, claims=claims, data=data)
+    return Result(tables=tables, claims=judged(questions), data=data)
 
 
 def _parts(pair: str) -> tuple[Task, str]:
@@ -191,7 +205,7 @@ def _table(
         f"{title}: detection, %",
         ("loss", *columns),
         rows,
-        note=f"Mean ± standard deviation over seeds. {about}{_left_out(found, runs)}",
+        note=f"Mean ± standard deviation over seeds. {RULE} {about}{_left_out(found, runs)}",
         paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items()]
         if is_papers
         else None,
@@ -209,7 +223,9 @@ def _left_out(found: dict[LogEnd, Found], runs: dict[LogEnd, list[Fitted | None]
     return lost_note({loss_name(k): each for k, each in runs.items()}) + (more if flat else "")
 
 
-def _claims(title: str, found: dict[LogEnd, Found], is_papers: bool) -> list[Claim]:
+def _questions(
+    title: str, found: dict[LogEnd, Found], is_papers: bool, weak: str
+) -> list[Question]:
     ends = [key for key in found if key is not None]
     el = found[_NORMAL if _NORMAL in found else ends[-1]]
     ce = found[None]
@@ -228,6 +244,6 @@ def _claims(title: str, found: dict[LogEnd, Found], is_papers: bool) -> list[Cla
         "probability": ("with EL, energy has a higher AUROC than probability", text, True),
     }
     return [
-        claim_of(f"{title}: {words[key][0]}", words[key][1], one, larger=words[key][2])
-        for key, one in compared(pairs).items()
+        Question(f"{title}: {says}", paper, *pairs[key], larger=larger, weak=weak)
+        for key, (says, paper, larger) in words.items()
     ]

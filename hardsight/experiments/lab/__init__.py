@@ -1,13 +1,23 @@
 """What every experiment works with: data, models, results, the registry and the runner."""
 
+from hardsight.experiments.lab._claims import RULE as RULE
+from hardsight.experiments.lab._claims import Compared as Compared
+from hardsight.experiments.lab._claims import PerSeed as PerSeed
+from hardsight.experiments.lab._claims import Question as Question
+from hardsight.experiments.lab._claims import both_ended as both_ended
+from hardsight.experiments.lab._claims import compared_in_pairs as compared_in_pairs
+from hardsight.experiments.lab._claims import judged as judged
+from hardsight.experiments.lab._claims import weakness as weakness
 from hardsight.experiments.lab._compare import compared as compared
 from hardsight.experiments.lab._compare import corrected as corrected
 from hardsight.experiments.lab._compare import in_words as in_words
 from hardsight.experiments.lab._compare import verdict as verdict
 from hardsight.experiments.lab._lab import Lab as Lab
 from hardsight.experiments.lab._lab import Outputs as Outputs
+from hardsight.experiments.lab._lab import loss_in_words as loss_in_words
 from hardsight.experiments.lab._registry import DATASETS as DATASETS
 from hardsight.experiments.lab._registry import EXPERIMENTS as EXPERIMENTS
+from hardsight.experiments.lab._registry import SCALES as SCALES
 from hardsight.experiments.lab._registry import SHORT_NAMES as SHORT_NAMES
 from hardsight.experiments.lab._registry import Experiment as Experiment
 from hardsight.experiments.lab._registry import experiment as experiment
@@ -20,3 +30,4 @@ from hardsight.experiments.lab._result import Table as Table
 from hardsight.experiments.lab._result import said as said
 from hardsight.experiments.lab._result import spread as spread
 from hardsight.experiments.lab._run import run_experiment as run_experiment
+from hardsight.experiments.lab._run import usual_folder as usual_folder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardsight._plots import save
+from hardsight import __version__
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
-from hardsight.errors import DataError
+from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import find_head
+from hardsight.report.figures import save
 from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
 
@@ -54,17 +56,69 @@ class Outputs:
         return float((self.logits.argmax(dim=1) == self.labels).double().mean())
 
 
+class NotTrained(NonFiniteError):
+    """A model that was asked for while an experiment is only planned; it counts as a lost run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A call of :meth:`Lab.train` that was not carried out.
+
+    Attributes:
+        model: as given.
+        source: as given.
+        seed: as given.
+        settings: as given.
+    """
+
+    model: str | nn.Module | Mapping[str, Any]
+    source: MemorySource
+    seed: int
+    settings: Mapping[str, Any]
+
+    def train(self, lab: Lab) -> TrainResult:
+        """Carry it out."""
+        return lab.train(self.model, self.source, seed=self.seed, **self.settings)
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        loss = loss_in_words(self.settings.get("loss", "cross_entropy"))
+        model = self.model if isinstance(self.model, str) else type(self.model).__name__
+        return f"{self.source.spec}, {model}, seed {self.seed}: {loss}"
+
+
+def loss_in_words(loss: Any) -> str:
+    """The loss of a recipe as a person reads it while it is trained.
+
+    Example:
+        >>> loss_in_words({"name": "encouraging", "options": {"log_end": 0.75}})
+        'encouraging (log_end 0.75)'
+        >>> loss_in_words([{"name": "focal", "options": {}}, "cross_entropy"])
+        'focal + cross_entropy'
+    """
+    terms = []
+    for term in loss if isinstance(loss, list) else [loss]:
+        known = term if isinstance(term, Mapping) else {"name": term}
+        options = ", ".join(f"{key} {value}" for key, value in known.get("options", {}).items())
+        terms.append(f"{known['name']} ({options})" if options else known["name"])
+    return " + ".join(terms)
+
+
 class Lab:
     """Data, models and figures of one experiment.
 
     Args:
-        scale: ``smoke`` or ``paper``.
+        scale: ``smoke``, ``short`` or ``paper``.
         out: folder of the results.
         runs: folder of trained models; a recipe that is found there is not trained again.
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
         show_progress: force progress on or off; by default it is shown on a terminal.
         keep_outputs: write what models say of data beside them, for whoever asks again.
+        how: settings of :func:`hardsight.train` that change how a model is trained and not what it
+            is trained to be, such as ``{"capture": True}``; the same model is found with others.
+        plan: nothing is trained; what would be is put here, by its digest.
     """
 
     def __init__(
@@ -77,7 +131,10 @@ class Lab:
         device: str = "auto",
         show_progress: bool | None = None,
         keep_outputs: bool = False,
+        how: Mapping[str, Any] | None = None,
+        plan: dict[str, Planned] | None = None,
     ) -> None:
+        self._how, self._plan = how or {}, plan
         self.scale, self.out, self.runs, self.data_root = scale, out, runs, data_root
         self.device = chosen_device(device)
         self.show, self.keeps_outputs = show_progress, keep_outputs
@@ -129,12 +186,15 @@ class Lab:
         }
         digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=_identity).encode())
         folder = self.runs / digest.hexdigest()[:16]
+        if self._plan is not None:
+            self._plan[folder.name] = Planned(model, source, seed, settings)
+            raise NotTrained(f"{folder.name} is only planned")
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
         with FileLock(f"{folder}.lock"):
             result = train(
                 model, source, out=folder, seed=seed, device=str(self.device), resume=True,
-                show_progress=self.show, **settings,
+                show_progress=self.show, **settings, **self._how,
             )  # fmt: skip
         self._seconds[folder] = sum(row.get("seconds", 0.0) for row in result.history)
         return result
@@ -160,6 +220,24 @@ class Lab:
             save_file(tensors, part)
             part.replace(file)
         return found
+
+    def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
+        """Numbers of a trained model, kept beside it for whoever asks again.
+
+        Args:
+            run: of :meth:`train`.
+            key: what decides the numbers beside the model; data counts by its fingerprint.
+            measure: makes them, ready for JSON.
+        """
+        text = json.dumps({**key, "hardsight": __version__}, sort_keys=True, default=_identity)
+        file = run.folder / "measured" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        if not file.exists():
+            content = json.dumps({"key": json.loads(text), "found": measure()}, indent=1)
+            file.parent.mkdir(exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}.part")
+            part.write_text(content, encoding="utf-8")
+            part.replace(file)
+        return json.loads(file.read_text(encoding="utf-8"))["found"]
 
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)

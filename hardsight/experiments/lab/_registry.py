@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from hardsight.experiments.lab._lab import Lab
     from hardsight.experiments.lab._result import Result
 
-SCALES = ("smoke", "paper")
+SCALES = ("smoke", "short", "paper")
+_NEEDED = ("smoke", "short")
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,13 @@ class Experiment:
         name: the word on the command line, and the folder of its results.
         title: one line.
         reproduces: the paper with the number of its table or figure.
-        scales: settings by scale: ``smoke`` on a CPU in seconds, ``paper`` on a GPU. A setting is
-            a frozen dataclass; its fields are the keys that can be overridden.
+        scales: settings by scale: ``smoke`` on a CPU in seconds; ``short``, the paper's question
+            with fewer epochs and smaller networks, on a GPU in minutes; ``paper``, the paper's own
+            networks, epochs and seeds, which an experiment may not have yet. A setting is a frozen
+            dataclass; its fields are the keys that can be overridden.
         function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
             in it stands for what the setting has under that key, or as a property of that name.
+        measures_by_seed: whether measuring its models takes long and can be divided by seed.
     """
 
     name: str
@@ -35,6 +39,12 @@ class Experiment:
     reproduces: str
     scales: Mapping[str, Any]
     function: Callable[[Lab, Any], Result]
+    measures_by_seed: bool = False
+
+    @property
+    def fullest(self) -> str:
+        """The scale nearest to the paper that there is."""
+        return next(scale for scale in reversed(SCALES) if scale in self.scales)
 
     def about(self, setting: Any) -> str:
         """The docstring of its function as one text, with the numbers of a setting.
@@ -89,16 +99,21 @@ SHORT_NAMES = {
 
 
 def experiment(
-    name: str, *, title: str, reproduces: str, scales: Mapping[str, Any]
+    name: str,
+    *,
+    title: str,
+    reproduces: str,
+    scales: Mapping[str, Any],
+    measures_by_seed: bool = False,
 ) -> Callable[[Callable[[Lab, Any], Result]], Callable[[Lab, Any], Result]]:
     """Register the decorated function as an experiment; see :class:`Experiment`."""
-    assert set(scales) == set(SCALES), f"{name}: expected settings for {SCALES}"
+    assert set(_NEEDED) <= set(scales) <= set(SCALES), f"{name}: expected settings for {_NEEDED}"
     assert all(is_dataclass(setting) and hasattr(setting, "seeds") for setting in scales.values())
 
     def register(function: Callable[[Lab, Any], Result]) -> Callable[[Lab, Any], Result]:
         for key in _keys(function.__doc__ or ""):
-            assert hasattr(scales["paper"], key), f"{name}: the setting has no {key!r}"
-        EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function))
+            assert hasattr(scales["short"], key), f"{name}: the setting has no {key!r}"
+        EXPERIMENTS.add(Experiment(name, title, reproduces, scales, function, measures_by_seed))
         return function
 
     return register

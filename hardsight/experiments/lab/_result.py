@@ -108,12 +108,21 @@ class Claim:
         paper: the paper's own number or reference.
         seen: what was seen here, with numbers.
         holds: whether it holds here; ``None`` where these runs do not decide it.
+        is_weak: whether they do not because the network is too weak to judge by.
     """
 
     says: str
     paper: str
     seen: str
     holds: bool | None
+    is_weak: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        if self.is_weak:
+            return "network too weak to judge"
+        return {True: "yes", False: "no", None: "undecided"}[self.holds]
 
 
 @dataclass(frozen=True)
@@ -199,8 +208,11 @@ def page(result: Result, facts: Mapping[str, Any]) -> str:
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    words = {True: "yes", False: "**no**", None: "undecided"}
-    rows = [(claim.says, claim.paper, claim.seen, words[claim.holds]) for claim in claims]
+    bold = {"no": "**no**"}
+    rows = [
+        (claim.says, claim.paper, claim.seen, bold.get(claim.verdict, claim.verdict))
+        for claim in claims
+    ]
     return _grid(("claim", "reference", "seen here", "holds"), rows)
 
 

@@ -6,9 +6,11 @@ import dataclasses
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from hardsight.experiments.lab._result import Result, write_result
 from hardsight.registry import unknown_name
 from hardsight.run.loop import versions
 
+_HOW = ("capture", "compile", "autotune", "resident", "workers")
+
 
 def run_experiment(
     name: str,
@@ -34,13 +38,17 @@ def run_experiment(
     overrides: Sequence[str] = (),
     show_progress: bool | None = None,
     keep_outputs: bool = False,
+    jobs: int = 1,
+    how: Sequence[str] = (),
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
     Args:
         name: of :data:`EXPERIMENTS`; ``human`` stands for ``avh-human``, and so on.
-        scale: ``smoke`` (embedded data, a CPU, seconds) or ``paper`` (real data, a GPU, minutes).
-        out: folder of the result; ``results/NAME`` by default.
+        scale: ``smoke`` (embedded data, a CPU, seconds), ``short`` (real data, fewer epochs and
+            smaller networks than the paper's, a GPU, minutes) or ``paper`` (the paper's own).
+        out: folder of the result; ``results/NAME`` by default, ``results/NAME-paper`` at the
+            scale of the paper.
         runs: folder of trained models, which later runs find again; a temporary one by default.
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
@@ -48,6 +56,9 @@ def run_experiment(
         show_progress: force progress on or off; by default it is shown on a terminal.
         keep_outputs: write embeddings and logits beside the trained models, which later runs find
             again; tens of megabytes a model.
+        jobs: processes that train its models side by side first, sharing the device.
+        how: ``KEY=VALUE`` for how models are trained, not what: ``capture``, ``compile``,
+            ``autotune``, ``resident``, ``workers``, as in a recipe.
 
     Raises:
         UnknownNameError: there is no such experiment.
@@ -57,29 +68,58 @@ def run_experiment(
     spec = EXPERIMENTS[SHORT_NAMES.get(name, name)]
     if scale not in SCALES:
         raise OptionError(unknown_name("scale", scale, list(SCALES)))
+    if scale not in spec.scales:
+        raise OptionError(
+            f"{spec.name} has no setting of its own at the scale {scale!r} yet; use --scale "
+            f"{spec.fullest}, and --set KEY=VALUE for what is to differ"
+        )
     setting = _setting(spec, scale, overrides)
-    folder = Path(out) if out is not None else Path("results") / spec.name
+    folder = Path(out) if out is not None else usual_folder(spec.name, scale)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
         raise OutputError(
             f"cannot write to {folder}: {err.strerror}; choose another --out"
         ) from err
+    if jobs < 1:
+        raise OptionError(f"expected --jobs of at least 1, got {jobs}")
     with tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary:
-        lab = Lab(
-            scale=scale,
-            out=folder,
-            runs=Path(runs) if runs is not None else Path(temporary),
-            data_root=data_root,
-            device=device,
-            show_progress=show_progress,
-            keep_outputs=keep_outputs,
-        )
+        options: dict[str, Any] = {
+            "scale": scale,
+            "out": folder,
+            "runs": Path(runs) if runs is not None else Path(temporary),
+            "data_root": data_root,
+            "device": device,
+            "show_progress": show_progress,
+            "keep_outputs": keep_outputs,
+            "how": _how(how),
+        }
         start = time.perf_counter()
+        if jobs > 1:
+            # only now: each process imports all of this again
+            from hardsight.experiments.lab._jobs import Job, train_side_by_side
+
+            tell = partial(print, file=sys.stderr, flush=True)
+            train_side_by_side(
+                Job(spec.name, setting, options, jobs),
+                (lambda text: None) if show_progress is False else tell,
+            )
+        lab = Lab(**options)
         result = spec.function(lab, setting)
     seconds = time.perf_counter() - start
     write_result(result, _facts(spec, setting, lab, seconds), folder)
     return result
+
+
+def usual_folder(name: str, scale: str) -> Path:
+    """Where a result goes unless told: the one of the paper's scale beside the shorter one.
+
+    Example:
+        >>> usual_folder("human", "short").name, usual_folder("el-table5", "paper").name
+        ('avh-human', 'el-table5-paper')
+    """
+    full = SHORT_NAMES.get(name, name)
+    return Path("results") / (f"{full}-paper" if scale == "paper" else full)
 
 
 def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
@@ -93,6 +133,19 @@ def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
         values[key.strip()] = toml_value(text.strip())
     found = config_from(type(setting), values, where=f"the settings of {spec.name}")
     _check_lists(spec, found)
+    return found
+
+
+def _how(given: Sequence[str]) -> dict[str, Any]:
+    """How models are trained, from ``KEY=VALUE``."""
+    found = {}
+    for pair in given:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
+        if key.strip() not in _HOW:
+            raise OptionError(unknown_name("way of training (--how)", key.strip(), list(_HOW)))
+        found[key.strip()] = toml_value(text.strip())
     return found
 
 

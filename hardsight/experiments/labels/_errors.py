@@ -90,7 +90,7 @@ class Setting:
             datasets=("builtin:digits",), epochs=(4,), shares=(0.2,), folds=2, batch_size=32,
             lr=0.005, limit=320, seeds=(0, 1),
         ),
-        "paper": Setting(),
+        "short": Setting(),
     },
 )  # fmt: skip
 def label_errors(lab: Lab, setting: Setting) -> Result:
@@ -104,7 +104,7 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     training examples as the one tracked run. A method is as good as its area under the ROC curve
     and its precision among as many examples as there are errors. The definition of suspicion was
     chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
-    {limit} training images. The paper scale is short on purpose, too few epochs to memorise wrong
+    {limit} training images. Training is short on purpose, too few epochs to memorise wrong
     labels, which is where scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it

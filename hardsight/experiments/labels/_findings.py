@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, legend, panels
 from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, spread
 from hardsight.registry import SCORES, SUMMARIES
+from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.stats import TTest, adjusted_p_values, t_test
 from hardsight.table import SUSPICION
 

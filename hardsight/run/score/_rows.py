@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -49,24 +48,6 @@ def _dataset_score(rows: pa.Table, spec: ScoreSpec) -> Tensor:
     norms = torch.tensor(rows["feature_norm"].to_numpy())
     values: Tensor = spec.formula(norms, torch.tensor(rows["label"].to_numpy()))
     return values
-
-
-def score_facts(specs: Iterable[ScoreSpec]) -> dict[str, Mapping[str, Any]]:
-    """What the metadata says about each score column."""
-    return {
-        spec.name: {
-            "version": spec.version,
-            "low": _finite_or_none(spec.low),
-            "high": _finite_or_none(spec.high),
-            "higher_is_harder": spec.higher_is_harder,
-            "meaning": spec.meaning,
-        }
-        for spec in specs
-    }
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _array(parts: list[Tensor]) -> pa.Array:

@@ -19,6 +19,7 @@ from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
+from hardsight.registry import described
 from hardsight.run.loop import (
     FirstLook,
     borrowed,
@@ -37,7 +38,6 @@ from hardsight.run.loop import (
     warns_of,
 )
 from hardsight.run.score._notes import score_notes
-from hardsight.run.score._rows import score_facts
 from hardsight.run.score._run import ScoreRun, check_free, length_of
 from hardsight.run.score._scorers import (
     EmbeddingScorer,
@@ -296,7 +296,7 @@ def score(
             about["precision"] = scorer.precision
         about["classes"] = class_names(source, scorer.num_classes, known)
         about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
-        about["scores"] = score_facts(plan.specs)
+        about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches

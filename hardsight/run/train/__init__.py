@@ -5,6 +5,9 @@ from hardsight.run.train._batches import EvaluationBatches as EvaluationBatches
 from hardsight.run.train._batches import ResidentBatches as ResidentBatches
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import TrainBatches as TrainBatches
+from hardsight.run.train._capture import Passed as Passed
+from hardsight.run.train._capture import RecordedStep as RecordedStep
+from hardsight.run.train._config import AdversarialConfig as AdversarialConfig
 from hardsight.run.train._config import AugmentConfig as AugmentConfig
 from hardsight.run.train._config import DataConfig as DataConfig
 from hardsight.run.train._config import LossConfig as LossConfig

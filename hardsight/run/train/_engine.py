@@ -12,6 +12,7 @@ import torch
 
 from hardsight.errors import OptionError
 from hardsight.run.loop import chosen_precision
+from hardsight.run.train._capture import check_capture
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._losses import TotalLoss
 
@@ -23,6 +24,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
+    check_capture(config, device, precision)
     if config.autotune and config.deterministic:
         raise OptionError(
             "autotune chooses algorithms by their time, deterministic by their result; leave one "

@@ -14,7 +14,9 @@ from hardsight.run.train._setup import Sources
 
 _RECIPE = "recipe.json"
 # what may change between an interrupted run and its continuation
-_FREE_TO_CHANGE = ("resume", "workers", "resident", "device", "out")
+_FREE_TO_CHANGE = (
+    "resume", "workers", "resident", "device", "compile", "capture", "autotune", "out",
+)  # fmt: skip
 
 
 def is_first_process() -> bool:
@@ -86,6 +88,8 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     differing = differing_keys(old, new, TrainConfig)
     if old["data_fingerprint"] != new["data_fingerprint"]:
         differing.append("other training data")
+    if old.get("validation") != new.get("validation"):
+        differing.append("other validation examples")
     if old.get("tracked", {}) != new.get("tracked", {}):
         differing.append("other tracked examples")
     began_anew = not (folder / "checkpoints").exists()

@@ -17,6 +17,7 @@ from hardsight.run.train._config import LossConfig
 
 _CROSS_ENTROPY = "cross_entropy"
 _CLASS_INPUTS = ("class_weights", "bias")
+_GONE = 1e-9  # what is left of a decayed option where it counts as 0
 
 
 class Term:
@@ -58,13 +59,22 @@ class Term:
         is_rising = config.ramp == "linear" and since < ramp_epochs
         return config.weight * (since / ramp_epochs if is_rising else 1.0)
 
-    def __call__(self, tensors: Mapping[str, Tensor | None]) -> Tensor:
+    def decayed_at(self, step: int) -> dict[str, float]:
+        """Options that shrink with the steps, as they are at ``step``, counted from 0."""
+        left = {key: factor**step for key, factor in self.config.decays.items()}
+        return {
+            key: self.config.options[key] * share if share > _GONE else 0.0
+            for key, share in left.items()
+        }
+
+    def __call__(self, tensors: Mapping[str, Tensor | None], step: int) -> Tensor:
         given = [tensors[name] for name in self.inputs]
         options = {
             key: value.to(given[0].device) if isinstance(value, Tensor) and given[0] is not None
             else value
             for key, value in self._options.items()
         }  # fmt: skip
+        options |= self.decayed_at(step)
         try:
             value: Tensor = self._function(*given, **options)
         except OptionError as err:
@@ -102,6 +112,12 @@ class TotalLoss:
     def _names(self) -> set[str]:
         return {name for term in self.terms for name in term.inputs}
 
+    def numbers_at(self, epoch: float, step: int) -> tuple[Any, ...]:
+        """What changes with time in these losses: weights, and options that decay."""
+        return tuple(
+            (term.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
+        )
+
     def __call__(
         self,
         logits: Tensor,
@@ -110,6 +126,7 @@ class TotalLoss:
         embeddings: Tensor | None,
         layer: nn.Linear | None,
         epoch: float,
+        step: int = 0,
     ) -> Tensor:
         """The loss of a batch, in float32 also under mixed precision."""
         tensors: dict[str, Tensor | None] = {
@@ -121,7 +138,9 @@ class TotalLoss:
         }
         with torch.autocast(logits.device.type, enabled=False):
             weighted = [
-                weight * term(tensors) for term in self.terms if (weight := term.weight_at(epoch))
+                weight * term(tensors, step)
+                for term in self.terms
+                if (weight := term.weight_at(epoch))
             ]
             # before the first loss starts the batch costs nothing, but a backward pass must work
             return torch.stack(weighted).sum() if weighted else 0.0 * logits.sum()
@@ -183,6 +202,18 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
     for key in config.options:
         if key not in known:
             raise ConfigError(unknown_name(f"option of loss {config.name}", key, list(known)))
+    for key, factor in config.decays.items():
+        if key not in known:
+            raise ConfigError(unknown_name(f"option of loss {config.name}", key, list(known)))
+        if not 0 < factor < 1:
+            raise ConfigError(
+                f"loss {config.name}: expected decays.{key} in (0, 1), got {factor:g}"
+            )
+        if not isinstance(config.options.get(key), int | float):
+            raise ConfigError(
+                f"loss {config.name}: decays.{key} needs a number to start from; add options = "
+                f"{{{key} = ...}}"
+            )
     if config.class_balance is not None and ("weight" not in known or "weight" in config.options):
         raise ConfigError(
             f"loss {config.name}: class_balance sets the option 'weight', which "

@@ -87,6 +87,9 @@ def learning_rate_factor(
     epoch, warmup = step / steps_per_epoch, config.warmup_epochs or 0.0
     if epoch < warmup:
         return min(1.0, (step + 1) / (warmup * steps_per_epoch))
+    if config.name == "step" and config.drop_epochs is not None:
+        # epochs count from 1 where people name them
+        return float(config.gamma ** sum(epoch + 1 >= drop for drop in config.drop_epochs))
     if config.name == "step":
         return float(config.gamma ** int(epoch // config.step_epochs))
     if config.name == "cosine":

@@ -61,13 +61,14 @@ class Sources:
     fingerprint: str
 
 
-def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
+def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
     Args:
         config: the recipe's table.
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
+        validation: examples to validate on, instead of a part or a split of ``data``.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
@@ -82,10 +83,12 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int) -> Sources:
         name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
-    measured = _measured(Decoded(train, how, rows), config, how)
-    validation, held = others["validation"], None
     if validation is not None:
-        held = Decoded(validation, measured, range(len(validation)))
+        others["validation"] = _other_split(validation, config, None, train)
+    measured = _measured(Decoded(train, how, rows), config, how)
+    other, held = others["validation"], None
+    if other is not None:
+        held = Decoded(other, measured, range(len(other)))
     elif held_out:
         held = Decoded(train, measured, held_out)
     test = others["test"]
@@ -219,7 +222,9 @@ def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource
     return source
 
 
-def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource) -> ExampleSource:
+def _other_split(
+    data: Any, config: DataConfig, split: str | None, train: ExampleSource
+) -> ExampleSource:
     """A further split, its labels those of the training split.
 
     Folders number their classes by name: a split without one of them is opened again with the
@@ -237,10 +242,14 @@ def _other_split(data: Any, config: DataConfig, split: str, train: ExampleSource
             return again
     raise DataError(
         f"expected the {len(train.classes)} classes of the training split, got "
-        f"{len(found.classes)} others in the split {split!r} of {found.spec}: expected "
+        f"{len(found.classes)} others in {_part_of(found, split)}: expected "
         f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
         "data.classes"
     )
+
+
+def _part_of(source: ExampleSource, split: str | None) -> str:
+    return source.spec if split is None else f"the split {split!r} of {source.spec}"
 
 
 def _named_labels(source: ExampleSource) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,9 @@ from hardsight.run.train._tracking import kept_dynamics, tracker_of
 from hardsight.table import DYNAMICS, ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
+_DATA_KEYS = (
+    "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
+)  # fmt: skip
 _PACKAGES = ("timm:", "torchvision:", "hf:")
 _RESULT = "result.json"
 
@@ -128,8 +131,9 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split`` and ``imbalance`` go to its table
-            ``data``.
+            ``validation``, ``validation_split``, ``test_split``, ``mean``, ``std`` and
+            ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
+            own, anything that ``data`` can be: then all of ``data`` is trained on.
 
     Returns:
         the selected model and its history.
@@ -148,7 +152,17 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    for key in ("split", "root", "validation", "validation_split", "test_split", "imbalance"):
+    held_out = settings.pop("validation", None)
+    if held_out is None or isinstance(held_out, int | float):
+        settings |= {} if held_out is None else {"validation": held_out}
+        held_out = None
+    elif settings.get("validation_split", table.get("validation_split")) is not None:
+        raise ConfigError(
+            "validation and validation_split both name examples to validate on; leave one out"
+        )
+    else:
+        table["validation"] = 0.0
+    for key in _DATA_KEYS:
         if key in settings:
             table[key] = settings.pop(key)
     data = table["name"]
@@ -164,7 +178,9 @@ def train(
     given = {"model": started, "data": table, "out": os.fspath(out), **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
-    return run_recipe(config, net_or_name, data, show_progress, track_on=track_on)
+    return run_recipe(
+        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
+    )
 
 
 def run_recipe(
@@ -174,29 +190,29 @@ def run_recipe(
     show: bool | None,
     *,
     track_on: Mapping[str, Any] | None = None,
+    validation: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
-    require("lightning.pytorch", extra="train", feature="training")
-    device = chosen_device(config.device)
-    sources = opened_sources(config.data, data, seed=config.seed)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
-    sources = normalised_for(loaded.preprocessing, sources, config.data)
-    _check_parameters(loaded.model)
-    with returning(loaded.model, output_of(loaded.model, sources, config.output)):
-        return _run_recipe(config, model, loaded, sources, device, show, track_on)
+    with ExitStack() as stack:
+        return _run_recipe(stack, config, model, data, show, track_on, validation)
 
 
 def _run_recipe(
+    stack: ExitStack,
     config: TrainConfig,
     model: str | nn.Module,
-    loaded: LoadedModel,
-    sources: Sources,
-    device: torch.device,
+    data: Any,
     show: bool | None,
     track_on: Mapping[str, Any] | None,
+    validation: Any,
 ) -> TrainResult:
     pl = require("lightning.pytorch", extra="train", feature="training")
-    folder = Path(config.out)
+    folder, device = Path(config.out), chosen_device(config.device)
+    sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
+    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
+    sources = normalised_for(loaded.preprocessing, sources, config.data)
+    _check_parameters(loaded.model)
+    stack.enter_context(returning(loaded.model, output_of(loaded.model, sources, config.output)))
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -210,6 +226,8 @@ def _run_recipe(
     adversary = _adversary(config, sources)
     recipe = recipe_of(config, sources)
     recipe["own_weights"] = own_weights
+    if validation is not None and sources.validation is not None:
+        recipe["validation"] = sources.validation.source.fingerprint()
     recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from hardsight.data import MemorySource
 
@@ -18,15 +17,6 @@ def make(num_classes=3, channels=1):
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, num_classes),
     )
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny networks: several threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def stripes(length=90, *, seed=0, noise=60, bright=150, shift=0, spec="stripes"):

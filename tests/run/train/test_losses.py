@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hardsight.errors import ConfigError, HeadError
+from hardsight.losses import large_margin_softmax_loss
 from hardsight.run.train import LossConfig
 from hardsight.run.train._losses import Term, TotalLoss, balancing_weights, linear_layer
 
@@ -161,3 +162,36 @@ def test_class_balance_needs_a_loss_with_class_weights_and_sets_them_alone():
         Term(LossConfig("mirror_mse", class_balance=1.0), [1, 2])
     with pytest.raises(ConfigError, match="'weight', which is given as well"):
         Term(LossConfig("focal", class_balance=1.0, options={"weight": [1.0]}), [1, 2])
+
+
+def test_an_option_decays_with_every_step_and_ends_at_zero():
+    embeddings, weights = torch.randn(6, 4), torch.randn(3, 4)
+    layer = nn.Linear(4, 3, bias=False)
+    layer.weight.data = weights
+    config = LossConfig(
+        "large_margin_softmax", options={"margin": 2, "blend": 100.0}, decays={"blend": 0.5}
+    )
+
+    def at(step):
+        return TotalLoss([config])(
+            LOGITS, LABELS, embeddings=embeddings[: len(LABELS)], layer=layer, epoch=0, step=step
+        )  # fmt: skip
+
+    for step, blend in ((0, 100.0), (1, 50.0), (3, 12.5), (60, 0.0)):
+        wanted = large_margin_softmax_loss(
+            embeddings[: len(LABELS)], LABELS, weights, margin=2, blend=blend
+        )
+        torch.testing.assert_close(at(step), wanted)
+
+
+@pytest.mark.parametrize(
+    ("decays", "message"),
+    [
+        ({"blen": 0.9}, r"unknown option .*'blen'. Did you mean 'blend'"),
+        ({"blend": 1.5}, r"expected decays.blend in \(0, 1\), got 1.5"),
+        ({"blend": 0.9}, r"decays.blend needs a number to start from"),
+    ],
+)
+def test_a_decay_that_cannot_be_is_refused(decays, message):
+    with pytest.raises(ConfigError, match=message):
+        TotalLoss([LossConfig("large_margin_softmax", decays=decays)])

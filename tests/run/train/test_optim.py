@@ -25,6 +25,12 @@ def test_steps_drop_at_whole_epochs():
     assert rates(ScheduleConfig("step", step_epochs=3)) == pytest.approx(wanted)
 
 
+def test_steps_drop_from_the_epochs_that_are_named():
+    # counted from 1: epochs 1 to 3 at 1, 4 and 5 at .1, from 6 on at .01
+    wanted = [1.0] * 12 + [0.1] * 8 + [0.01] * 20
+    assert rates(ScheduleConfig("step", drop_epochs=(4, 6))) == pytest.approx(wanted)
+
+
 def test_cosine_falls_from_one_to_its_final_share():
     found = rates(ScheduleConfig("cosine", final=0.1))
     wanted = [0.1 + 0.9 * (1 + math.cos(math.pi * step / 40)) / 2 for step in range(40)]

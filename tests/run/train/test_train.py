@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.data import MemorySource
+from hardsight.data import MemorySource, decoded, open_source
 from hardsight.errors import (
     ConfigError,
     DataError,
@@ -818,3 +818,135 @@ def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path,
             hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     done = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
     assert (done.folder / "result.json").exists()
+
+
+def test_examples_of_their_own_are_validated_on_after_every_epoch(tmp_path):
+    train, test = (decoded(open_source("builtin:digits", split=s)) for s in ("train", "test"))
+    done = hs.train(
+        "small_cnn", train, out=tmp_path / "run", epochs=2, validation=test, select="last", **FAST
+    )
+    # every training example is trained on, and the held-out accuracy is that of the test split
+    content = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (content["train_examples"], content["validation_examples"]) == (len(train), len(test))
+    card = hs.score(
+        str(tmp_path / "run"), test, device="cpu", scores="model_confidence"
+    ).to_pandas()
+    right = (card["prediction"] == card["label"]).mean()
+    assert done.history[-1]["val_accuracy"] == pytest.approx(right)
+    with pytest.raises(ConfigError, match="validation and validation_split both"):
+        hs.train(
+            "small_cnn", train, out=tmp_path / "b", validation=test, validation_split="test", **FAST
+        )
+    with pytest.raises(RunMismatchError, match="other validation examples"):
+        hs.train(
+            "small_cnn", train, out=tmp_path / "run", epochs=2, validation=train, select="last",
+            resume=True, **FAST,
+        )  # fmt: skip
+
+
+def test_the_normalisation_can_be_stated_in_python(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=1, mean=[0.25], std=[0.5], **FAST)
+    assert (done.preprocessing.mean, done.preprocessing.std) == ((0.25,), (0.5,))
+
+
+class Replays:
+    """Does what a recorded step does on a GPU: writes to the tensors of the recording."""
+
+    def __init__(self, passes, model):
+        self.count, self._passes, self._model = 0, passes, model
+        kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        model.zero_grad(set_to_none=True)
+        self.found = passes()
+        self._gradients = {one: one.grad for one in model.parameters()}
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    def replay(self):
+        self.count += 1
+        for one, gradient in self._gradients.items():
+            assert one.grad is gradient  # nobody took it away
+            one.grad = None
+        for into, value in zip(self.found, self._passes(), strict=True):
+            if into is not None:
+                into.copy_(value)
+        for one, gradient in self._gradients.items():
+            gradient.copy_(one.grad)
+            one.grad = gradient
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Recorded steps on a CPU; the list of what was recorded."""
+    made = []
+
+    def recorded(passes, model):
+        made.append(Replays(passes, model))
+        return made[-1].found, made[-1]
+
+    monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
+    monkeypatch.setattr("hardsight.run.train._engine.check_capture", lambda *given: None)
+    return made
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("term", ["cross_entropy", {"name": "amc", "weight": 0.5}])
+def test_replayed_steps_train_like_plain_ones(term, vectors, tmp_path, replays):
+    common = {**FAST, "epochs": 3, "loss": ["cross_entropy", term], "gradient_clip": 1.0}
+    plain = hs.train(normed(), vectors, out=tmp_path / "a", **common)
+    again = hs.train(normed(), vectors, out=tmp_path / "b", capture=True, **common)
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    kept = ("train_loss", "train_accuracy", "val_loss")
+    assert [[row[k] for k in kept] for row in again.history] == [
+        [row[k] for k in kept] for row in plain.history
+    ]
+    (only,) = replays
+    steps = json.loads((tmp_path / "b" / "result.json").read_text())["train_examples"] // 16
+    assert only.count == 3 * steps  # the smaller rest of an epoch is not replayed
+
+
+def test_a_loss_that_changes_with_time_is_recorded_again_when_it_has_come_to_rest(
+    vectors, tmp_path, replays
+):
+    ramped = {"name": "cross_entropy", "weight": 2.0, "ramp": "linear", "ramp_epochs": 2}
+    common = {**FAST, "epochs": 4, "loss": ["cross_entropy", ramped]}
+    hs.train(normed(), vectors, out=tmp_path / "a", **common)
+    hs.train(normed(), vectors, out=tmp_path / "b", capture=True, **common)
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert len(replays) == 3  # weights 0, 1, and 2 in the last two epochs
+
+
+def test_a_bad_step_is_named_though_the_loss_of_a_recording_is_overwritten(
+    tmp_path, replays, monkeypatch
+):
+    inputs = torch.randn(64, 5)
+    inputs[9] = torch.nan
+    data = TensorDataset(inputs, torch.arange(64) % 3)
+    with pytest.raises(NonFiniteError, match="examples with logits that are not finite"):
+        hs.train(normed(), data, out=tmp_path / "run", capture=True, epochs=2, **FAST)
+
+
+def test_a_model_that_cannot_be_recorded_is_trained_step_by_step(vectors, tmp_path, monkeypatch):
+    def recorded(passes, model):
+        passes()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
+    monkeypatch.setattr("hardsight.run.train._engine.check_capture", lambda *given: None)
+    plain = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    again = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    again.load_state_dict(plain.state_dict())
+    hs.train(plain, vectors, out=tmp_path / "a", epochs=1, **FAST)
+    with pytest.warns(
+        UserWarning, match=r"Sequential cannot be recorded \(operation not permitted"
+    ):
+        hs.train(again, vectors, out=tmp_path / "b", epochs=1, capture=True, **FAST)
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def test_recorded_steps_need_a_gpu(images, net, tmp_path):
+    with pytest.raises(ConfigError, match="records steps of a single CUDA device, got cpu"):
+        hs.train(net, images, out=tmp_path / "run", capture=True, **FAST)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import count, percent, plural, score_title, unit
+from hardsight.report.figures import Axis, Tick, axis_for
+from hardsight.report.page import count, percent, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 742, 34, 388
@@ -107,8 +107,8 @@ def _map(
     return Map(
         x_name=pair[0],
         y_name=pair[1],
-        x_title=_title(pair[0]),
-        y_title=_title(pair[1]),
+        x_title=_title(view, pair[0]),
+        y_title=_title(view, pair[1]),
         shades=shades,
         x_ticks=x_axis.ticks(8),
         y_ticks=y_axis.ticks(6),
@@ -116,8 +116,8 @@ def _map(
         cells=_cells(x[shown], y[shown], wrongness[shown], text),
         points=_points(view, x, y, shown),
         note=_note(int((~shown).sum()), x_axis.clipped + y_axis.clipped),
-        summary=f"Map of {plural(shown.sum(), 'example')}: {score_title(pair[0])} from left to "
-        f"right, {score_title(pair[1])} from bottom to top.",
+        summary=f"Map of {plural(shown.sum(), 'example')}: {view.title_of(pair[0])} from left to "
+        f"right, {view.title_of(pair[1])} from bottom to top.",
     )
 
 
@@ -129,8 +129,9 @@ def _pair(view: View) -> tuple[str, str] | None:
     return (usable[0], usable[1]) if len(usable) >= 2 else None
 
 
-def _title(name: str) -> str:
-    return f"{score_title(name)} ({unit(name)})" if unit(name) else score_title(name)
+def _title(view: View, name: str) -> str:
+    unit = view.about(name)["unit"]
+    return f"{view.title_of(name)} ({unit})" if unit else view.title_of(name)
 
 
 def _degrees(axis: Axis) -> list[Tick]:

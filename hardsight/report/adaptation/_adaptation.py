@@ -14,12 +14,8 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from hardsight import __version__
-from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._card_figures import Chart, Line, Mark
-from hardsight.report._format import percent
-from hardsight.report._page import asset, content_policy, environment
-from hardsight.report._record import Record
-from hardsight.report._write import replace_page
+from hardsight.report.figures import Axis, Chart, Line, Mark, Tick, axis_for
+from hardsight.report.page import Record, asset, content_policy, environment, percent, replace_page
 
 _RESULT, _PAGE = "result.json", "adapt.html"
 _RECORD = Record(

@@ -10,26 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from hardsight.report._format import count, number, score_title, short_title, unit
+from hardsight.report.page import count, number
 from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 _MIMES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _TINY = 64  # pictures up to this many pixels a side keep their pixels sharp when enlarged
 _OUTCOMES = {1: "right", 0: "wrong", -1: "unknown"}
-# what a card shows besides the score it was chosen by
-_CARD_SCORES = (
-    "suspicion",
-    "logit_margin",
-    "model_confidence",
-    "map_confidence",
-    "target_angle",
-    "feature_norm",
-)
 
 
 @dataclass(frozen=True)
@@ -106,12 +97,12 @@ class Galleries:
     panels: list[ClassPanel]
     classes_left_out: int
     examples: dict[int, Example]
-    columns: list[str]
+    columns: list[tuple[str, str]]  # title and unit
 
     def island(self) -> dict[str, Any]:
         """What the enlarged view needs, for the script."""
         return {
-            "columns": [[score_title(name), unit(name)] for name in self.columns],
+            "columns": self.columns,
             "examples": {
                 str(one.row): {
                     "id": one.id,
@@ -133,9 +124,9 @@ def galleries(view: View) -> Galleries:
     def strip(key: str, title: str, empty: str, rows: NDArray[np.int64], by: str = "") -> Strip:
         return Strip(key, title, empty, [examples[row] for row in rows.tolist()], by)
 
-    hard, confident = score_title(gallery.by or ""), score_title(gallery.confidence_by or "")
+    hard, confident = view.title_of(gallery.by or ""), view.title_of(gallery.confidence_by or "")
     tracked = [
-        strip("suspects", "Probably mislabelled", "", gallery.suspects, score_title(SUSPICION)),
+        strip("suspects", "Probably mislabelled", "", gallery.suspects, view.title_of(SUSPICION)),
         strip("late", "Learned last", "", gallery.learned_last, "First learned epoch"),
         strip("easiest", "Easiest overall", "", gallery.easiest, hard),
     ]
@@ -168,7 +159,7 @@ def galleries(view: View) -> Galleries:
         ],
         classes_left_out=gallery.classes_left_out,
         examples=examples,
-        columns=view.table.scores,
+        columns=[(view.title_of(name), view.about(name)["unit"]) for name in view.table.scores],
     )
 
 
@@ -187,17 +178,21 @@ def picture(encoded: bytes) -> Picture | None:
 def _examples(view: View) -> dict[int, Example]:
     rows = view.gallery.rows()
     scores = {name: view.values(name)[rows].tolist() for name in view.table.scores}
-    shown = [name for name in (view.gallery.by, *_CARD_SCORES) if name in scores][:3]
+    about = {name: view.about(name) for name in scores}
+    ranked = sorted((about[name]["on_card"], name) for name in scores if about[name]["on_card"])
+    # the score the examples were chosen by stands first on each card
+    shown = list(dict.fromkeys([view.gallery.by, *(name for _, name in ranked)]))[:3]
+    facts = [(name, about[name]["short_title"]) for name in shown if name in scores]
     examples = {}
-    for i, (row, name) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
+    for i, (row, key) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
         encoded = view.thumbnails.get(int(view.gallery.source[row]))
         examples[row] = Example(
             row=row,
-            id=name,
+            id=key,
             label=view.class_name(int(view.labels[row])),
             prediction=view.class_name(int(view.predictions[row])),
             outcome=_OUTCOMES[int(view.outcome[row])],
-            facts=[(short_title(one), _short(scores[one][i])) for one in shown],
+            facts=[(title, _short(scores[name][i])) for name, title in facts],
             values=[number(values[i]) for values in scores.values()],
             picture=picture(encoded) if encoded else None,
         )

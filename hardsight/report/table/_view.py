@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
-from hardsight.report._format import NONE
+from hardsight.report.page import NONE
 from hardsight.table import HISTORIES, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
@@ -80,8 +80,12 @@ class View:
         return name if name.strip() else str(number)
 
     def about(self, score: str) -> dict[str, Any]:
-        """What the metadata says about a score."""
-        return dict(self.metadata.get("scores", {}).get(score) or {})
+        """What the metadata says about a score; see :meth:`ScoreTable.about`."""
+        return self.table.about(score)
+
+    def title_of(self, score: str) -> str:
+        """Heading of a score."""
+        return str(self.about(score)["title"])
 
     def values(self, score: str) -> NDArray[np.float64]:
         """One score per row, NaN where it is not finite."""

@@ -1,4 +1,4 @@
-"""Numbers and score names as a reader sees them."""
+"""Numbers as a reader sees them."""
 
 from __future__ import annotations
 
@@ -6,63 +6,6 @@ import math
 
 NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
 MINUS = "\N{MINUS SIGN}"
-_TITLES = {
-    "avh": "AVH",
-    "target_angle": "Angle to own class",
-    "angular_margin": "Angular margin",
-    "feature_norm": "Feature norm",
-    "class_normalized_feature_norm": "Class-normalised feature norm",
-    "model_confidence": "Confidence in own class",
-    "logit_margin": "Logit margin",
-    "el2n": "EL2N",
-    "conditional_energy": "Conditional energy",
-    "entropy": "Entropy",
-    "min_energy": "Minimum energy",
-    "free_energy": "Free energy",
-    "suspicion": "Suspicion",
-    "mean_avh": "Mean AVH",
-    "final_avh": "Final AVH",
-    "aum": "Area under the margin",
-    "early_el2n": "Early EL2N",
-    "map_confidence": "Confidence over epochs",
-    "map_variability": "Variability over epochs",
-    "map_correctness": "Share of epochs right",
-    "angle_velocity": "Angle velocity",
-}
-_SHORT_TITLES = {
-    "target_angle": "Angle",
-    "feature_norm": "Norm",
-    "model_confidence": "P(label)",
-    "logit_margin": "Margin",
-    "map_confidence": "Confidence",
-    "first_learned_epoch": "Learned in",
-}
-_UNITS = {
-    "target_angle": "rad",
-    "angular_margin": "rad",
-    "entropy": "nats",
-    "angle_velocity": "rad per epoch",
-}
-
-
-def score_title(name: str) -> str:
-    """Heading for a score column.
-
-    Example:
-        >>> score_title("el2n"), score_title("forgetting_events")
-        ('EL2N', 'Forgetting events')
-    """
-    return _TITLES.get(name) or name.replace("_", " ").capitalize() or name
-
-
-def short_title(name: str) -> str:
-    """Name of a score where there is little room."""
-    return _SHORT_TITLES.get(name) or score_title(name)
-
-
-def unit(name: str) -> str:
-    """Unit of a score, empty where it has none."""
-    return _UNITS.get(name, "")
 
 
 def number(value: float | None, *, digits: int = 4, trim: bool = True) -> str:

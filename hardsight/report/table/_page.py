@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.gallery import is_finite
-from hardsight.report import _classes, _dynamics, _histograms, _map
-from hardsight.report._format import MINUS, NONE, count, number, percent, plural, score_title, unit
-from hardsight.report._galleries import galleries
-from hardsight.report._summary import summary_of
+from hardsight.report.page import (
+    MINUS,
+    NONE,
+    asset,
+    content_policy,
+    environment,
+    number,
+)
+from hardsight.report.table import _classes, _dynamics, _histograms, _map
+from hardsight.report.table._galleries import galleries
+from hardsight.report.table._summary import summary_of
 
 if TYPE_CHECKING:
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 _MOST_LISTED = 200  # unreadable or non-finite examples named one by one
 
@@ -57,35 +59,6 @@ def page(view: View) -> str:
     )
 
 
-@cache
-def environment() -> Environment:
-    """Templates from our own files, everything filled in escaped."""
-    made = Environment(
-        autoescape=True,
-        loader=FunctionLoader(asset),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update(count=count, number=number, percent=percent)
-    made.globals.update(plural=plural)
-    return made
-
-
-def asset(name: str) -> str:
-    """The text of a template, style or script."""
-    return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
-
-
-def content_policy(script: str) -> str:
-    """What the page may load: nothing from anywhere, and no script but ours."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    )
-
-
 def _meanings(view: View) -> list[dict[str, Any]]:
     """What the page says about each score: title, meaning, range, direction, version."""
     described = []
@@ -95,8 +68,8 @@ def _meanings(view: View) -> list[dict[str, Any]]:
         described.append(
             {
                 "name": name,
-                "title": score_title(name),
-                "unit": unit(name),
+                "title": about["title"],
+                "unit": about["unit"],
                 "meaning": about.get("meaning") or "",
                 "range": f"{_bound(low, MINUS + '∞')} to {_bound(high, '∞')}",
                 "direction": _histograms.direction(view, name),

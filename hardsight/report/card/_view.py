@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hardsight.report._format import NONE, number, percent
+from hardsight.report.page import NONE, number, percent
 
 _INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import DataError, MissingExtraError
-from hardsight.report._record import Record
-from hardsight.report._write import replace_page
+from hardsight.report.page import Record, replace_page
 
 _STUDY, _PAGE = "study.json", "study.md"
 _RECORD = Record("study", "hardsight study", ("kind",))
@@ -60,7 +59,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
     """File names and captions of the figures drawn."""
-    from hardsight.report import _study_figures as draw
+    from hardsight.report.study import _figures as draw
 
     by_kind: dict[str, Callable[[Mapping[str, Any], Path], list[tuple[str, str]]]] = {
         "human": draw.human_figures,

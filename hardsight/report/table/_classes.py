@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 MOST_ROWS = 2_000  # a page with more table rows than this no longer scrolls well
 _CONFUSIONS = 3

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.report._format import count, number, percent, plural
-from hardsight.report._histories import Histories, histories_of
-from hardsight.report._map import Map, data_map
+from hardsight.report.page import count, number, percent, plural
+from hardsight.report.table._histories import Histories, histories_of
+from hardsight.report.table._map import Map, data_map
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 BAR_WIDTH, BAR_HEIGHT = 480, 190
 CURVE_WIDTH, CURVE_HEIGHT = 150, 64

@@ -12,11 +12,9 @@ from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.errors import OptionError
-from hardsight.report import _card_figures as figures
-from hardsight.report._card_view import Tables
-from hardsight.report._page import asset, content_policy, environment
-from hardsight.report._record import Record
-from hardsight.report._write import replace_page
+from hardsight.report.card import _figures as figures
+from hardsight.report.card._view import Tables
+from hardsight.report.page import Record, asset, content_policy, environment, replace_page
 
 _CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")

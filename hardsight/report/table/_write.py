@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hardsight.errors import MissingDataError, OptionError, OutputError
-from hardsight.report._page import page
-from hardsight.report._view import view_of
+from hardsight.errors import MissingDataError, OptionError
+from hardsight.report.page import replace_page
+from hardsight.report.table._page import page
+from hardsight.report.table._view import view_of
 from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
 
 _REPORT = "report.html"
@@ -79,24 +80,3 @@ def _output_file(table: ScoreTable, out: str | os.PathLike[str] | None) -> Path:
     return table.path.with_name(
         _REPORT if table.path.name in _OF_RUNS else f"{table.path.stem}.html"
     )
-
-
-def replace_page(file: Path, text: str) -> None:
-    """Write the page under another name first, so an older page stays whole until the end."""
-    partial = file.with_name(f".tmp-{file.name}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("wb") as sink:
-                # a name from a broken file system may hold half a surrogate pair
-                sink.write(text.encode("utf-8", "replace"))
-                sink.flush()
-                os.fsync(sink.fileno())
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as err:
-        raise OutputError(
-            f"cannot write the report to {file}: {err.strerror or err}; choose another file "
-            "with --out"
-        ) from err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight._plots import COLOURS, density, legend, panels, save
+from hardsight.report.figures import COLOURS, density, legend, panels, save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

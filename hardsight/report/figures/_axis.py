@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.report._format import number
+from hardsight.report.page import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

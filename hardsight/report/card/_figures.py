@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import count, number, percent
+from hardsight.report.figures import Axis, Bars, Chart, Cloud, Line, Mark, Tick, axis_for
+from hardsight.report.page import count, number, percent
 
 COLOURS = 6  # of models; further ones repeat
 CLASS_COLOURS = 10
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One dot: its place, its radius and what it stands for."""
-
-    x: float
-    y: float
-    text: str
-    r: float = 3.5
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A series of one model: a path through its marks."""
-
-    model: int
-    path: str
-    marks: list[Mark]
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A drawing with axes."""
-
-    key: str
-    title: str
-    x_title: str
-    y_title: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    summary: str
-    lines: list[Line] = field(default_factory=list)
-    model: int = 0
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Right predictions above a line, wrong ones below."""
-
-    model: int
-    ticks: list[Tick]
-    bars: list[tuple[float, float, float, float, str]]  # x, width, up, down, text
-    zero: float | None
-    summary: str
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """Points by class, each class one path of dots."""
-
-    model: int
-    paths: list[tuple[int, bool, str]]  # colour, whether on the far side, path
-    summary: str
-    circle: bool = False
 
 
 def attack_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardsight.report._axis import Axis, Tick, axis_for
-from hardsight.report._format import NONE, count, number, percent, score_title, unit
+from hardsight.report.figures import Axis, Tick, axis_for
+from hardsight.report.page import NONE, count, number, percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.report._view import View
+    from hardsight.report.table._view import View
 
 WIDTH, HEIGHT = 480, 210
 _LEFT, _RIGHT, _TOP, _MIDDLE, _BOTTOM, _GAP = 6, 474, 14, 96, 178, 8
@@ -79,8 +79,8 @@ def _histogram(view: View, name: str) -> Histogram | None:
     ]
     return Histogram(
         name=name,
-        title=score_title(name),
-        unit=unit(name),
+        title=view.title_of(name),
+        unit=view.about(name)["unit"],
         direction=direction(view, name),
         bins=_bins(axis, values[above], values[below]),
         ticks=axis.ticks(),
@@ -88,7 +88,7 @@ def _histogram(view: View, name: str) -> Histogram | None:
         chance=_chance(view, name, axis),
         missing=int((~present).sum()),
         clipped=axis.clipped,
-        summary=_summary(score_title(name), groups),
+        summary=_summary(view.title_of(name), groups),
     )
 
 

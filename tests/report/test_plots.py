@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import hardsight
-from hardsight._plots import legend, panels
+from hardsight.report.figures import legend, panels
 
 PACKAGE = Path(hardsight.__file__).parent
 

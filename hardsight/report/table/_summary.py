@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hardsight.gallery import is_finite
-from hardsight.report._format import NONE, count, number, percent, plural, score_title
+from hardsight.report.page import NONE, count, number, percent, plural
 from hardsight.stats import wilson_interval
 from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
-    from hardsight.report._classes import ClassRow, Confusion
-    from hardsight.report._view import View
+    from hardsight.report.table._classes import ClassRow, Confusion
+    from hardsight.report.table._view import View
 
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
@@ -89,7 +89,7 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
     if len(ranked) < 2 or view.gallery.by is None:
         return []
     worst = ranked[0]
-    title = score_title(view.gallery.by)
+    title = view.title_of(view.gallery.by)
     # a summary of training may be a mean by name: no "mean Mean AVH"
     said = title if title.startswith("Mean ") else f"mean {title}"
     mean = f"{said} {number(worst.mean)}"
