@@ -130,6 +130,7 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
             overrides=[*args.set, *job.part],
             show_progress=False,
             keep_outputs=True,
+            overwrite=True,
         )
 
 

@@ -92,6 +92,37 @@ def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) ->
     return typing.cast(Config, kind(**checked))
 
 
+def defaults_of(kind: type[Any]) -> dict[str, Any]:
+    """The values of all fields that have one by default, tables as nested dictionaries.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Point:
+        ...     x: int
+        ...     y: int = 0
+        >>> defaults_of(Point)
+        {'y': 0}
+    """
+    types_of = typing.get_type_hints(kind)
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        table = types_of[field.name]
+        if dataclasses.is_dataclass(table):
+            found[field.name] = defaults_of(typing.cast(type[Any], table))
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default_factory())
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, also in a list of them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
 def toml_value(text: str) -> Any:
     """A value in TOML syntax; a bare word is a string.
 

@@ -113,6 +113,10 @@ class RunExistsError(HardsightError, FileExistsError):
     """The output folder holds a run that would be overwritten."""
 
 
+class RunLockedError(HardsightError, BlockingIOError):
+    """Another process is writing to the output folder."""
+
+
 class RunMismatchError(HardsightError, ValueError):
     """An unfinished run was made from other data, another model or other settings."""
 

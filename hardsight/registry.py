@@ -100,13 +100,15 @@ class ScoreSpec(ColumnSpec):
             and gives it to every formula that reads it.
         per_class: the function returns one value per class, ``[N, C]``; such a score is not a
             table column.
-        over_dataset: the value of a row depends on the other rows.
+        over_dataset: for a score whose value of a row depends on the other rows: makes an object
+            that is given the summary and the labels of all rows, block by block, by its method
+            ``add``, and then gives the values of a block by its method ``values``.
     """
 
     reads: str
     formula: Callable[..., Any]
     per_class: bool = False
-    over_dataset: bool = False
+    over_dataset: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,7 @@ def score(
     formula: Callable[..., Any],
     version: int = 1,
     per_class: bool = False,
-    over_dataset: bool = False,
+    over_dataset: Callable[[], Any] | None = None,
     **shown: Any,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a score.
@@ -232,7 +234,7 @@ def score(
         formula: from that summary.
         version: of the definition.
         per_class: one value per class.
-        over_dataset: rows depend on each other.
+        over_dataset: makes what gathers the rows, if they depend on each other.
         shown: how pages show it: ``title``, ``short_title``, ``unit``, ``judge``, ``on_card``.
     """
 

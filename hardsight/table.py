@@ -1,88 +1,92 @@
 """The one file format: a row per example, in parquet, that describes itself.
 
-A finished run is a folder::
+A finished run of scoring is a folder::
 
+    RUN/run.json             the manifest: kind, settings, fingerprints, versions, state, files
     RUN/table.parquet        index, id, label, prediction, finite, one column per score
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
-    RUN/dynamics/            epochs of a tracker, where the data was trained on
+    RUN/dynamics/            epochs of a tracker, if the data was trained on
 
 A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
 While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
-Every file is written under a temporary name, synced and renamed, so whatever exists is complete.
-``table.parquet`` appears last: where it exists, the run is finished.
+Every file is written under a temporary name, synced and renamed, so a file that exists is complete.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hardsight._options import checked_options
-from hardsight.errors import (
-    HardsightError,
-    MissingDataError,
-    OptionError,
-    OutputError,
-    TableError,
-)
+from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
+from hardsight.run_folder import DYNAMICS as DYNAMICS
+from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
+from hardsight.run_folder import ERRORS as ERRORS
+from hardsight.run_folder import HISTORIES as HISTORIES
+from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN
+from hardsight.run_folder import SHARDS as SHARDS
+from hardsight.run_folder import TABLE as TABLE
+from hardsight.run_folder import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder import RunFolder as RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
     from numpy.typing import NDArray
 
-TABLE, ERRORS, THUMBNAILS, SHARDS = (
-    "table.parquet",
-    "errors.parquet",
-    "thumbnails.parquet",
-    "shards",
-)
-DYNAMICS, HISTORIES = "dynamics.parquet", "dynamics"
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
-ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
 # the two best judges of a table that was written before columns stated their rank
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}
-_METADATA_KEY = b"hardsight"
 
 
 class ScoreTable:
     """A row per example with its label, prediction and scores; read it with :func:`read_table`.
+
+    A table that was read from a file holds the columns that were asked for, not all of them, so a
+    table of a hundred million rows can be opened and ranked.
 
     Attributes:
         path: the parquet file, or ``None`` for a table that lives in memory.
         metadata: config, seed, versions, score definitions, data fingerprint, classes.
     """
 
-    def __init__(self, rows: pa.Table, *, path: Path | None = None) -> None:
-        self._rows = rows
+    def __init__(self, rows: pa.Table | TableFile, *, path: Path | None = None) -> None:
+        self._source = rows
         self.path = path
-        stored = (rows.schema.metadata or {}).get(_METADATA_KEY, b"{}")
+        stored = (rows.schema.metadata or {}).get(TABLE_METADATA, b"{}")
         self.metadata: dict[str, Any] = json.loads(stored)
 
     def __len__(self) -> int:
-        return int(self._rows.num_rows)
+        return int(self._source.num_rows)
 
     def __repr__(self) -> str:
         return f"ScoreTable({len(self)} rows, scores: {', '.join(self.scores)}, path={self.path})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles hold the rows, not the open file."""
+        return {**self.__dict__, "_source": self._rows}
+
+    @property
+    def _rows(self) -> pa.Table:
+        """All rows and columns, in memory from now on."""
+        if isinstance(self._source, TableFile):
+            self._source = self._source.read()
+        return self._source
+
     @property
     def columns(self) -> list[str]:
         """Names of all columns, in file order."""
-        return list(self._rows.column_names)
+        return list(self._source.schema.names)
 
     @property
     def scores(self) -> list[str]:
@@ -101,14 +105,30 @@ class ScoreTable:
         Raises:
             TableError: there is no such column; says why a score is missing, or names the nearest.
         """
-        if name not in self._rows.column_names:
+        if name not in self.columns:
             missing = self.metadata.get("missing") or {}
             if name in missing.get("scores", ()):
                 known = ", ".join(self.scores)
                 raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
             raise TableError(unknown_name("column", name, self.columns))
-        values: NDArray[Any] = self._rows.column(name).to_numpy()
+        values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
+
+    def blocks(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Some columns of consecutive rows; of a file, one group of its rows is read at a time."""
+        if isinstance(self._source, TableFile):
+            parts = self._source.groups(names)
+        else:
+            parts = iter([self._source.select(list(names))])
+        for part in parts:
+            yield {name: part.column(name).to_numpy() for name in names}
+
+    def accuracy(self) -> float:
+        """Share of the rows whose prediction is their label."""
+        right = [
+            part["label"] == part["prediction"] for part in self.blocks(["label", "prediction"])
+        ]
+        return sum(int(part.sum()) for part in right) / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
@@ -200,129 +220,126 @@ class ScoreTable:
         # stable on ties; NaN sorts last in either direction and is never ranked
         order = np.argsort(-values if descending else values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
-        return self._rows.take(pa.array(ranked[:n]))
+        return self._source.take(pa.array(ranked[:n]))
+
+
+class TableFile:
+    """An open parquet file that is read as far as it is needed.
+
+    The file stays open: it can be read to its end even if another run takes its place.
+
+    Args:
+        file: to read.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._path = file
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        try:
+            self._file = pq.ParquetFile(file, memory_map=True)
+            self.schema: pa.Schema = self._file.schema_arrow
+        except (pa.ArrowInvalid, OSError) as err:
+            raise self._unreadable(err) from err
+        self.num_rows: int = self._file.metadata.num_rows
+
+    def read(self) -> pa.Table:
+        """All of it."""
+        try:
+            return self._file.read()
+        except (pa.ArrowInvalid, OSError) as err:
+            raise self._unreadable(err) from err
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One column, read once."""
+        if name not in self._columns:
+            try:
+                self._columns[name] = self._file.read([name]).column(name)
+            except (pa.ArrowInvalid, OSError) as err:
+                raise self._unreadable(err) from err
+        return self._columns[name]
+
+    def groups(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Some columns, a group of rows at a time."""
+        for number in range(self._file.num_row_groups):
+            yield self._group(number, list(names))
+
+    def take(self, rows: pa.Array) -> pa.Table:
+        """The given rows in the given order; only the groups they lie in are read."""
+        wanted = rows.to_numpy()
+        sizes = [
+            self._file.metadata.row_group(n).num_rows for n in range(self._file.num_row_groups)
+        ]
+        starts = np.cumsum([0, *sizes])
+        order = np.argsort(wanted, kind="stable")
+        parts = [self.schema.empty_table()]
+        for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
+            inside = wanted[order] - starts[number]
+            inside = inside[(inside >= 0) & (inside < sizes[number])]
+            parts.append(self._group(number, None).take(pa.array(inside)))
+        return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
+
+    def _group(self, number: int, names: list[str] | None) -> pa.Table:
+        try:
+            return self._file.read_row_group(number, names)
+        except (pa.ArrowInvalid, OSError) as err:
+            raise self._unreadable(err) from err
+
+    def _unreadable(self, err: Exception) -> TableError:
+        return TableError(f"{self._path} is not a readable parquet file: {err}")
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
-    """Read a score table from its file or from the folder of its run.
+    """Read the table of a run, be it one of scoring or of training, or a file.
+
+    Args:
+        path: the folder of a finished run of ``hardsight score``, or of ``hardsight train`` with
+            ``track = true``; or a parquet file that hardsight wrote.
 
     Raises:
-        MissingDataError: there is no table there.
-        TableError: the file is no score table.
+        MissingDataError: there is no table there; says what there is instead.
+        TableError: the file is not a score table.
     """
     file = Path(path)
     if file.is_dir():
-        if not (file / TABLE).exists() and (file / SHARDS).is_dir():
-            raise MissingDataError(
-                f"the run in {file} is unfinished; continue it with `hardsight score ... "
-                f"--out {file} --resume`"
-            )
-        file = file / TABLE
+        file = _table_of(RunFolder(file))
     if not file.exists():
         raise MissingDataError(f"no score table at {file}; write one with `hardsight score`")
-    try:
-        rows = pq.read_table(file, memory_map=True)
-    except (pa.ArrowInvalid, OSError) as err:
-        raise TableError(f"{file} is not a readable parquet file: {err}") from err
-    if _METADATA_KEY not in (rows.schema.metadata or {}):
+    rows = TableFile(file)
+    if TABLE_METADATA not in (rows.schema.metadata or {}):
         raise TableError(f"{file} is a parquet file, but not a table written by hardsight")
     return ScoreTable(rows, path=file)
+
+
+def _table_of(run: RunFolder) -> Path:
+    """The file with a row per example in a folder."""
+    folder, kind = run.folder, run.kind
+    if kind is None:  # such as a table that was copied without its run
+        return next((folder / name for name in (TABLE, DYNAMICS) if (folder / name).exists()),
+                    folder / TABLE)  # fmt: skip
+    if not run.finished:
+        raise MissingDataError(
+            f"the {kind.what} in {folder} is unfinished; continue it with `{kind.command} ... "
+            f"--out {folder} --resume`"
+        )
+    if kind is SCORE:
+        return folder / TABLE
+    if kind is not TRAIN:
+        raise MissingDataError(
+            f"{folder} holds the files of `{kind.command}`, which have no row per example; write a "
+            "table with `hardsight score`"
+        )
+    if not (folder / DYNAMICS).exists():
+        raise MissingDataError(
+            f"{folder} is a training run without dynamics; train with `--set track=true`, or score "
+            f"the model: `hardsight score --model {folder} --data ... --out SCORES`"
+        )
+    return folder / DYNAMICS
 
 
 def with_metadata(rows: pa.Table, metadata: Mapping[str, Any]) -> pa.Table:
     """``rows`` with hardsight's metadata in the schema."""
     encoded = json.dumps(metadata, sort_keys=True).encode()
-    return rows.replace_schema_metadata({_METADATA_KEY: encoded})
-
-
-class RunFolder:
-    """The files of one run, while it is written and afterwards.
-
-    Args:
-        folder: where the run lives; created by :meth:`start`.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self._shards = self.folder / SHARDS
-
-    @property
-    def finished(self) -> bool:
-        """Whether the table is complete."""
-        return (self.folder / TABLE).exists()
-
-    @property
-    def started(self) -> bool:
-        """Whether rows of an unfinished run may lie here."""
-        return self._shards.is_dir() and not self.finished
-
-    def start(self, settings: Mapping[str, Any]) -> None:
-        """Create the folder and remember what the run is made of."""
-        with _writing(self.folder):
-            self._shards.mkdir(parents=True, exist_ok=True)
-            for leftover in self._shards.glob(".tmp-*"):
-                leftover.unlink()
-            _replace(self._shards / "settings.json", json.dumps(settings, sort_keys=True).encode())
-
-    def settings(self) -> dict[str, Any]:
-        """What the unfinished run was started with."""
-        file = self._shards / "settings.json"
-        return dict(json.loads(file.read_bytes())) if file.exists() else {}
-
-    def done(self) -> set[int]:
-        """Numbers of the shards already complete."""
-        return {
-            int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
-        }
-
-    def write_shard(self, number: int, rows: pa.Table, errors: pa.Table) -> None:
-        """Add one shard; its rows appear last, so a shard is there in full or not at all."""
-        with _writing(self.folder):
-            _write_parquet(self._shards / f"errors-{number:08d}.parquet", [errors], errors.schema)
-            _write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
-
-    def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
-        """The written shards in source order."""
-        for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
-            yield pq.read_table(file)
-
-    def write_side_file(self, name: str, rows: pa.Table) -> None:
-        """Write one whole parquet file beside the table."""
-        with _writing(self.folder):
-            _write_parquet(self.folder / name, [rows], rows.schema)
-
-    def finish(self, parts: Iterable[pa.Table], schema: pa.Schema) -> ScoreTable:
-        """Write the table from its parts, then remove the shards."""
-        with _writing(self.folder):
-            self.write_side_file(
-                ERRORS, pa.concat_tables([ERROR_SCHEMA.empty_table(), *self.shards("errors")])
-            )
-            _write_parquet(self.folder / TABLE, parts, schema)
-            self.clean()
-        return read_table(self.folder)
-
-    def replace_table(self, table: ScoreTable) -> ScoreTable:
-        """Write another table in the place of the finished one, such as one with more columns."""
-        self.write_side_file(TABLE, table.to_arrow())
-        return read_table(self.folder)
-
-    def clean(self) -> None:
-        """Remove the shards of a finished run."""
-        shutil.rmtree(self._shards, ignore_errors=True)
-
-    def errors(self) -> pd.DataFrame:
-        """Examples that could not be read, with the reason."""
-        file = self.folder / ERRORS
-        rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
-        return _frame(rows)
-
-    def thumbnails(self) -> dict[int, bytes]:
-        """Encoded small pictures by source position."""
-        file = self.folder / THUMBNAILS
-        if not file.exists():
-            return {}
-        rows = pq.read_table(file)
-        return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
+    return rows.replace_schema_metadata({TABLE_METADATA: encoded})
 
 
 def _frame(rows: pa.Table) -> pd.DataFrame:
@@ -334,46 +351,3 @@ def error_rows(errors: Sequence[tuple[int, str, str]]) -> pa.Table:
     """A table of unreadable examples from ``(index, id, reason)``."""
     index, ids, reasons = zip(*errors, strict=True) if errors else ((), (), ())
     return pa.table([list(index), list(ids), list(reasons)], schema=ERROR_SCHEMA)
-
-
-def _write_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema) -> None:
-    with (
-        _replacing(file) as sink,
-        pq.ParquetWriter(sink, schema, compression="zstd") as writer,
-    ):
-        for part in parts:
-            writer.write_table(part.replace_schema_metadata(schema.metadata))
-
-
-def _replace(file: Path, content: bytes) -> None:
-    with _replacing(file) as sink:
-        sink.write(content)
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of ``file`` when complete, and else is removed."""
-    partial = file.with_name(f".tmp-{file.name}")
-    try:
-        with partial.open("wb") as sink:
-            yield sink
-            sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(file)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write into an error with a next step."""
-    try:
-        yield
-    except HardsightError:  # some of them are OSErrors too
-        raise
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {folder}: {err.strerror or err}; free some space or choose another "
-            "--out, then continue with --resume"
-        ) from err

@@ -1,9 +1,8 @@
-"""The table: ranking, reading, and writing that is complete or not there at all."""
+"""The table: ranking, and reading it from a file or the folder of a run."""
 
+import copy
 import json
-import subprocess
-import sys
-from pathlib import Path
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardsight.errors import MissingDataError, OptionError, OutputError, TableError
-from hardsight.table import (
-    ERRORS,
-    SHARDS,
-    TABLE,
-    THUMBNAIL_SCHEMA,
-    THUMBNAILS,
-    RunFolder,
-    ScoreTable,
-    error_rows,
-    read_table,
-    with_metadata,
-)
+from hardsight.errors import MissingDataError, OptionError, TableError
+from hardsight.table import DYNAMICS, TABLE, ScoreTable, read_table, with_metadata
 
-ROOT = Path(__file__).parents[1]
 NAN = float("nan")
 METADATA = {
     "scores": {
@@ -181,13 +168,58 @@ def test_where_keeps_rows_and_metadata():
 # -------------------------------------------------------------------------------- reading
 
 
-def test_a_finished_run_is_read_from_its_folder_and_from_its_file(tmp_path):
-    table = finished_run(tmp_path / "run")
-    assert table.path == tmp_path / "run" / TABLE
-    for place in (tmp_path / "run", tmp_path / "run" / TABLE, str(tmp_path / "run")):
+def written(folder, table=None, *, group=1 << 20):
+    """A table as a file, in groups of so many rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows() if table is None else table, folder / TABLE, row_group_size=group)
+    return folder / TABLE
+
+
+def test_a_table_is_read_from_its_folder_and_from_its_file(tmp_path):
+    file = written(tmp_path / "run")
+    for place in (tmp_path / "run", file, str(tmp_path / "run")):
         again = read_table(place)
-        assert again.to_arrow().equals(table.to_arrow())
+        assert again.path == file
+        assert again.to_arrow().equals(rows(), check_metadata=True)
         assert again.metadata == METADATA
+
+
+def test_dynamics_without_a_table_are_the_table_of_a_folder(tmp_path):
+    written(tmp_path).rename(tmp_path / DYNAMICS)
+    assert len(read_table(tmp_path)) == 3
+    written(tmp_path, rows(avh=[0.1]))
+    assert len(read_table(tmp_path)) == 1  # scores are the table where a folder has both
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 100])
+def test_a_table_in_groups_of_rows_is_ranked_as_one_in_memory(tmp_path, group):
+    whole = rows(avh=[0.2, 0.7, NAN, 0.7, 0.2, 0.9, 0.1])
+    plain, stored = ScoreTable(whole), read_table(written(tmp_path, whole, group=group))
+    for n in (0, 1, 3, 9):
+        assert order(stored.hardest(n)) == order(plain.hardest(n))
+        assert stored.easiest(n).equals(plain.easiest(n))
+    assert stored.accuracy() == plain.accuracy()
+    blocks = list(stored.blocks(["index", "avh"]))
+    assert len(blocks) == -(-7 // group)
+    np.testing.assert_array_equal(
+        np.concatenate([block["avh"] for block in blocks]), plain.column("avh")
+    )
+
+
+def test_a_table_can_be_read_on_after_its_file_is_gone_or_replaced(tmp_path):
+    table = read_table(written(tmp_path))
+    other = written(tmp_path / "other", rows(avh=[9.0]))
+    other.replace(tmp_path / TABLE)
+    assert table.column("avh").tolist() == [0.1, 0.5, 0.3]
+    (tmp_path / TABLE).unlink()
+    assert order(table.hardest()) == [1, 2, 0]
+
+
+def test_copies_and_pickles_of_a_table_have_its_rows(tmp_path):
+    table = read_table(written(tmp_path))
+    for again in (copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert again.to_arrow().equals(rows())
+        assert (again.path, again.metadata) == (table.path, METADATA)
 
 
 def test_a_missing_table_is_named_with_the_next_step(tmp_path):
@@ -195,12 +227,6 @@ def test_a_missing_table_is_named_with_the_next_step(tmp_path):
         read_table(tmp_path / "gone")
     with pytest.raises(MissingDataError, match=r"no score table at .*table\.parquet"):
         read_table(tmp_path)
-
-
-def test_an_unfinished_run_says_how_to_continue(tmp_path):
-    started_run(tmp_path / "run")
-    with pytest.raises(MissingDataError, match=r"is unfinished; continue it with .*--resume"):
-        read_table(tmp_path / "run")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all" * 10])
@@ -211,8 +237,7 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path, content):
 
 
 def test_a_truncated_table_is_named(tmp_path):
-    finished_run(tmp_path)
-    whole = (tmp_path / TABLE).read_bytes()
+    whole = written(tmp_path).read_bytes()
     (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TableError, match=r"cut\.parquet is not a readable parquet file"):
         read_table(tmp_path / "cut.parquet")
@@ -222,156 +247,6 @@ def test_a_parquet_file_of_others_is_named(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(TableError, match=r"other\.parquet .* not a table written by hardsight"):
         read_table(tmp_path / "other.parquet")
-
-
-# -------------------------------------------------------------------------------- writing
-
-
-def started_run(folder, shards=()):
-    run = RunFolder(folder)
-    run.start({"seed": 3})
-    for number in shards:
-        run.write_shard(number, shard(number), error_rows([(10 + number, "bad", "truncated")]))
-    return run
-
-
-def shard(number):
-    return rows(avh=[0.1 * number, 0.5], index=[2 * number, 2 * number + 1])
-
-
-def finished_run(folder):
-    run = started_run(folder, shards=(1, 0))
-    return run.finish(run.shards(), rows().schema)
-
-
-def hidden(folder):
-    return [file.name for file in folder.rglob(".*")]
-
-
-def test_a_run_grows_shard_by_shard_and_ends_as_one_table(tmp_path):
-    run = started_run(tmp_path / "deep" / "run")
-    assert run.started
-    assert not run.finished
-    assert run.settings() == {"seed": 3}
-    assert run.done() == set()
-    run.write_shard(1, shard(1), error_rows([]))
-    run.write_shard(0, shard(0), error_rows([(9, "nine.png", "zero bytes")]))
-    assert run.done() == {0, 1}
-    assert [part["index"].to_pylist() for part in run.shards()] == [[0, 1], [2, 3]]
-
-    table = run.finish(run.shards(), rows().schema)
-    assert run.finished
-    assert not run.started
-    assert table.column("index").tolist() == [0, 1, 2, 3]
-    assert table.metadata == METADATA
-    assert run.errors().to_dict("list") == {
-        "index": [9], "id": ["nine.png"], "reason": ["zero bytes"]
-    }  # fmt: skip
-    assert sorted(file.name for file in run.folder.iterdir()) == [ERRORS, TABLE]
-
-
-def test_a_folder_of_nothing_has_no_settings_errors_or_thumbnails(tmp_path):
-    run = RunFolder(tmp_path)
-    assert (run.started, run.finished, run.done(), run.settings()) == (False, False, set(), {})
-    assert len(run.errors()) == 0
-    assert run.thumbnails() == {}
-
-
-def test_thumbnails_come_back_by_position(tmp_path):
-    run = RunFolder(tmp_path)
-    run.write_side_file(THUMBNAILS, pa.table([[7, 2], [b"seven", b"two"]], schema=THUMBNAIL_SCHEMA))
-    assert run.thumbnails() == {7: b"seven", 2: b"two"}
-
-
-def test_starting_again_sweeps_what_a_killed_writer_left(tmp_path):
-    run = started_run(tmp_path, shards=(0,))
-    (tmp_path / SHARDS / ".tmp-rows-00000001.parquet").write_bytes(b"half")
-    assert run.done() == {0}  # a partial file is no shard
-    run.start({"seed": 3})
-    assert hidden(tmp_path) == []
-    assert run.done() == {0}
-
-
-def test_a_full_disk_leaves_no_partial_shard_and_says_how_to_go_on(tmp_path):
-    run = started_run(tmp_path, shards=(0,))
-    partial = tmp_path / SHARDS / ".tmp-rows-00000001.parquet"
-    partial.symlink_to("/dev/full")
-    with pytest.raises(
-        OutputError, match=r"cannot write to .*: No space left on device; free some .*--resume"
-    ):
-        run.write_shard(1, shard(1), error_rows([]))
-    assert hidden(tmp_path) == []
-    assert run.done() == {0}
-    run.write_shard(1, shard(1), error_rows([]))  # with space again
-    assert run.done() == {0, 1}
-
-
-def test_a_full_disk_at_the_end_leaves_the_run_unfinished_and_its_shards(tmp_path):
-    run = started_run(tmp_path, shards=(0, 1))
-    (tmp_path / f".tmp-{TABLE}").symlink_to("/dev/full")
-    with pytest.raises(OutputError, match="No space left on device"):
-        run.finish(run.shards(), rows().schema)
-    assert hidden(tmp_path) == []
-    assert not run.finished
-    assert run.done() == {0, 1}
-    assert len(run.finish(run.shards(), rows().schema)) == 4
-
-
-def test_a_write_cut_off_by_a_size_limit_leaves_no_partial_file(tmp_path):
-    script = """
-import resource, sys
-import numpy as np, pyarrow as pa
-from hardsight.errors import OutputError
-from hardsight.table import RunFolder, error_rows
-
-run = RunFolder(sys.argv[1])
-run.start({})
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-noise = pa.table({"noise": np.random.default_rng(0).random(1_000_000)})
-try:
-    run.write_shard(0, noise, error_rows([]))
-except OutputError as err:
-    print(err)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True, text=True, check=True, cwd=ROOT,
-    )  # fmt: skip
-    assert "cannot write to" in done.stdout
-    assert "File too large" in done.stdout
-    assert hidden(tmp_path) == []
-    assert RunFolder(tmp_path).done() == set()
-
-
-def test_an_interruption_while_writing_leaves_no_partial_file(tmp_path):
-    run = started_run(tmp_path, shards=(0,))
-
-    def parts():
-        yield shard(0)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run.finish(parts(), rows().schema)
-    assert hidden(tmp_path) == []
-    assert not run.finished
-
-
-def test_an_error_of_the_rows_themselves_is_not_taken_for_a_full_disk(tmp_path):
-    run = started_run(tmp_path, shards=(0,))
-
-    def parts():
-        yield shard(0)
-        raise MissingDataError("the data went away")  # an OSError, too
-
-    with pytest.raises(MissingDataError, match="the data went away"):
-        run.finish(parts(), rows().schema)
-
-
-def test_a_place_that_cannot_hold_a_folder_is_an_output_error(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError, match=r"cannot write to .*run: Not a directory; free some"):
-        RunFolder(tmp_path / "file" / "run").start({})
-    assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_metadata_survives_the_file_as_it_was(tmp_path):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardsight.cli._options import run_options
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -73,7 +75,7 @@ _NESTED = {
 @click.option("--data-root", help="Folder above those of named datasets, such as pacs/.")
 @click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
 @click.option("--seed", type=int, help="Of everything random.")
-@click.option("--resume", is_flag=True, default=None, help="Continue the unfinished run in --out.")
+@run_options
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Set any key of the configuration, in TOML syntax.")  # fmt: skip
 def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:

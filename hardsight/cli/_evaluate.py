@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hardsight.cli._options import names, output_option, pixel_options, work_options
+from hardsight.cli._options import names, output_option, pixel_options, run_options, work_options
 
 _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
@@ -79,6 +79,7 @@ def _radii(
               help="Share of --data that the temperature is fitted on (0.2).")  # fmt: skip
 @work_options
 @click.option("--seed", type=int, help="Of everything that is drawn.")
+@run_options
 def evaluate(**flags: Any) -> None:
     """Evaluate MODEL on labelled data: one JSON and one HTML card.
 

@@ -68,6 +68,7 @@ def list_(long: bool) -> None:
               help="How models are trained, not what: capture=true, ...")  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the result in --out.")
 def run(name: str, out: str | None, **options: Any) -> None:
     """Run the experiment NAME and write its numbers, figures and page."""
     from rich.console import Console

@@ -77,3 +77,15 @@ def work_options(command: Command) -> Command:
     )):  # fmt: skip
         command = option(command)
     return command
+
+
+def run_options(command: Command) -> Command:
+    """``--resume`` and ``--overwrite``: what to do with a run that is in the folder already."""
+    for option in reversed((
+        click.option("--resume", is_flag=True, default=None,
+                     help="Continue the unfinished run in --out, with the same settings."),
+        click.option("--overwrite", is_flag=True, default=None,
+                     help="Replace the run in --out; other files there stay."),
+    )):  # fmt: skip
+        command = option(command)
+    return command

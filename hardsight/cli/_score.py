@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import names, output_option, pixel_options, work_options
+from hardsight.cli._options import names, output_option, pixel_options, run_options, work_options
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -53,7 +53,7 @@ Examples:
 @click.option("--shard-rows", type=click.IntRange(min=1),
               help="Source positions per shard; a kill loses at most one.")  # fmt: skip
 @click.option("--seed", type=int, help="Of a model that is initialised at random.")
-@click.option("--resume", is_flag=True, default=None, help="Continue the unfinished run in --out.")
+@run_options
 @click.option("--strict", is_flag=True, default=None, help="Stop at the first unreadable example.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import floats, names, pixel_options, work_options
+from hardsight.cli._options import floats, names, pixel_options, run_options, work_options
 from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def study() -> None:
               help="Quantile bins of human frequency, beside the paper's five.")  # fmt: skip
 @click.option("--alpha", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05,
               show_default=True, help="Level of the decisions.")  # fmt: skip
+@run_options
 def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     """Hold every score of TABLE against how often people chose the label.
 
@@ -72,7 +73,8 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     from hardsight.run.study import study_folder, study_human
 
     folder = out or study_folder(table, "human")
-    found = study_human(table, human, out=folder, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    found = study_human(table, human, out=folder, **given)
     _print(found.tables(), folder)
 
 
@@ -108,6 +110,7 @@ hardness rises as pictures get harder to see.
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("study-degradation"),
               show_default=True, help="Folder for study.json, study.md and figures.")  # fmt: skip
+@run_options
 def degradation(out: Path, **options: Any) -> None:
     """Score the same pictures at levels of noise and of contrast.
 
@@ -142,7 +145,8 @@ Examples:
 @click.option("--out", type=click.Path(path_type=Path),
               help="Folder for study.json, study.md and figures; by default study-dynamics in the "
               "first run.")  # fmt: skip
-def dynamics(runs: tuple[Path, ...], examples: str, human: Path | None, out: Path | None) -> None:
+@run_options
+def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     """Follow norm, AVH, confidence and accuracy of RUNS, folders that `hardsight train` wrote.
 
     Printed and written: the curves over epochs (which count from 1), overall and by human
@@ -151,7 +155,8 @@ def dynamics(runs: tuple[Path, ...], examples: str, human: Path | None, out: Pat
     from hardsight.run.study import study_dynamics, study_folder
 
     folder = out or study_folder(runs[0], "dynamics")
-    found = study_dynamics(runs, examples=examples, human=human, out=folder)
+    given = {name: value for name, value in options.items() if value is not None}
+    found = study_dynamics(runs, out=folder, **given)
     _print(found.tables(), folder)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from hardsight.cli._options import run_options
+
 _EPILOG = """\b
 A recipe:
   model = "resnet18"
@@ -34,7 +36,7 @@ Examples:
 @click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
 @click.option("--epochs", type=click.IntRange(min=1), help="Passes over the training split.")
 @click.option("--seed", type=int, help="Of everything random.")
-@click.option("--resume", is_flag=True, default=None, help="Continue the unfinished run in --out.")
+@run_options
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
@@ -58,7 +60,7 @@ def _continued(recipe: Path, out: str, overrides: tuple[str, ...], given: dict[s
     """The command that goes on, with everything that the interrupted one said."""
     words = ["hardsight", "train", str(recipe), "--resume", "--out", out]
     for name, value in given.items():
-        if name not in ("out", "resume"):
+        if name not in ("out", "resume", "overwrite"):
             words += [f"--{name}", str(value)]
     for override in overrides:
         words += ["--set", override]

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from hardsight.errors import ModelError
 from hardsight.preprocessing import Preprocessing
+from hardsight.run_folder import replacing, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,12 +37,10 @@ class StoredModel:
 
     def write(self, folder: Path, state: "dict[str, Tensor]") -> None:
         """Write ``model.safetensors`` and ``model.json``, each renamed into place."""
-        weights, about = folder / f"{WEIGHTS}.part", folder / f"{_FILE}.part"
-        save_file(state, weights)
-        weights.replace(folder / WEIGHTS)
+        with replacing(folder / WEIGHTS) as partial:
+            save_file(state, partial)
         content = {"format": _FORMAT, **dataclasses.asdict(self), "spec": _from_anywhere(self.spec)}
-        about.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        about.replace(folder / _FILE)
+        write_json(folder / _FILE, content)
 
 
 def _from_anywhere(spec: str) -> str:

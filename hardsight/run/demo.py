@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,14 @@ from hardsight.data import (
     open_source,
     with_label_errors,
 )
-from hardsight.errors import OutputError
 from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import pictures, progress
+from hardsight.run.loop import pictures, progress, versions
 from hardsight.run.score import score
-from hardsight.table import HISTORIES, THUMBNAILS, RunFolder, ScoreTable
+from hardsight.run_folder import DEMO, RunFolder, replacing
+from hardsight.table import HISTORIES, THUMBNAILS, ScoreTable
 from hardsight.tracking import HardnessTracker
 
-_MARK = ".hardsight-demo"  # the demo clears a folder only if the demo made it
 _ERROR_SHARE = 0.04
 
 
@@ -72,18 +70,25 @@ def run_demo(
         show: force progress bars on or off.
 
     Raises:
-        OutputError: ``out`` exists and is no demo.
+        RunExistsError: ``out`` holds something that is not a demo.
     """
-    folder = _fresh(Path(out))
-    train_file, planted = _write_data(folder, "train", seed, errors=_ERROR_SHARE)
-    heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
-    histories = folder / "train" / HISTORIES
-    model, tracker = _trained(train_file, histories, epochs=epochs, seed=seed, show=show)
-    save_file(model.state_dict(), folder / "model.safetensors")
-    options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
-    train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
-    train = _with_dynamics(RunFolder(folder / "train"), tracker.table(train), train_file, show)
-    heldout = score(model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options)
+    with RunFolder(out).claimed(DEMO, overwrite=True) as demo:
+        demo.describe({"epochs": epochs, "seed": seed}, fingerprints={}, versions=versions())
+        demo.begin()
+        folder = demo.folder
+        train_file, planted = _write_data(folder, "train", seed, errors=_ERROR_SHARE)
+        heldout_file, _ = _write_data(folder, "heldout", seed, errors=0.0)
+        histories = folder / "train" / HISTORIES
+        model, tracker = _trained(train_file, histories, epochs=epochs, seed=seed, show=show)
+        with replacing(folder / "model.safetensors") as partial:
+            save_file(model.state_dict(), partial)
+        options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
+        train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
+        train = _with_dynamics(RunFolder(folder / "train"), tracker.table(train), train_file, show)
+        heldout = score(
+            model, heldout_file, out=folder / "heldout", sample="out-of-sample", **options
+        )
+        demo.finish()
     return DemoResult(folder, train, heldout, planted)
 
 
@@ -91,20 +96,6 @@ def _with_dynamics(run: RunFolder, table: ScoreTable, file: Path, show: bool | N
     """The table with its dynamics in the run, and pictures of what a report then shows."""
     run.write_side_file(THUMBNAILS, pictures(_examples(file), table, most=600, show=show))
     return run.replace_table(table)
-
-
-def _fresh(folder: Path) -> Path:
-    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
-        raise OutputError(f"{folder} exists and is no demo; choose another folder with --out")
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / _MARK).touch()
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {folder}: {err.strerror}; choose another --out"
-        ) from err
-    return folder
 
 
 def _write_data(
@@ -117,7 +108,8 @@ def _write_data(
     labels, wrong = with_label_errors(labels, num_classes=10, share=errors, seed=seed)
     images = np.stack([np.asarray(example.content) for example in examples])
     file = folder / f"{part}.npz"
-    np.savez(file, images=images, labels=labels)
+    with replacing(file) as partial, partial.open("wb") as sink:
+        np.savez(sink, images=images, labels=labels)
     return file, np.flatnonzero(wrong)
 
 

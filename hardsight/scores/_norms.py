@@ -50,17 +50,63 @@ def feature_norm(embeddings: Tensor) -> Tensor:
     return _norm(row_norms(embeddings))
 
 
+class ClassRanges:
+    """Shortest and longest embedding of every class, gathered block by block."""
+
+    def __init__(self) -> None:
+        self._classes: Tensor | None = None  # ascending
+        self._low = self._high = torch.empty(0)
+
+    def add(self, norms: Tensor, labels: Tensor) -> None:
+        """Take account of some rows."""
+        classes, group = torch.unique(labels, return_inverse=True)
+        low, high = _ranges(norms, group, len(classes))
+        if self._classes is None:
+            self._classes, self._low, self._high = classes, low, high
+            return
+        if not torch.isin(classes, self._classes).all():  # rare after the first blocks
+            self._make_room(classes)
+        at = torch.searchsorted(self._classes, classes)
+        self._low[at] = torch.minimum(self._low[at], low)
+        self._high[at] = torch.maximum(self._high[at], high)
+
+    def _make_room(self, classes: Tensor) -> None:
+        assert self._classes is not None
+        known = self._classes
+        self._classes = torch.unique(torch.cat([known, classes]))
+        at = torch.searchsorted(self._classes, known)
+        low, high = self._low, self._high
+        self._low = low.new_full((len(self._classes),), math.inf)
+        self._high = high.new_full((len(self._classes),), -math.inf)
+        self._low[at], self._high[at] = low, high
+
+    def values(self, norms: Tensor, labels: Tensor) -> Tensor:
+        """Some rows on the scale of their class."""
+        assert self._classes is not None
+        at = torch.searchsorted(self._classes, labels)
+        return _scaled(norms, self._low[at], self._high[at])
+
+
 def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
     classes, group = torch.unique(labels, return_inverse=True)
+    low, high = _ranges(norms, group, len(classes))
+    return _scaled(norms, low[group], high[group])
+
+
+def _ranges(norms: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Smallest and largest finite norm of each of ``count`` groups; inf and -inf without one."""
     finite = torch.isfinite(norms)
-    low = norms.new_full((len(classes),), math.inf)
-    high = norms.new_full((len(classes),), -math.inf)
+    low, high = norms.new_full((count,), math.inf), norms.new_full((count,), -math.inf)
     low = low.scatter_reduce(0, group, torch.where(finite, norms, math.inf), "amin")
     high = high.scatter_reduce(0, group, torch.where(finite, norms, -math.inf), "amax")
-    width = (high - low)[group]
+    return low, high
+
+
+def _scaled(norms: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    width = high - low
     flat = width <= 0  # one value per class: nothing to compare with
-    scaled = (norms - low[group]) / torch.where(flat, 1.0, width)
-    return torch.where(finite, torch.where(flat, 0.5, scaled), math.nan)
+    scaled = (norms - low) / torch.where(flat, 1.0, width)
+    return torch.where(torch.isfinite(norms), torch.where(flat, 0.5, scaled), math.nan)
 
 
 @score(
@@ -72,7 +118,7 @@ def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
     "1 (its longest). Comparable over classes of different size.",
     reads="norms",
     formula=_class_normalized,
-    over_dataset=True,
+    over_dataset=ClassRanges,
     title="Class-normalised feature norm",
     needs_label=False,  # only its rescaling reads the label
 )

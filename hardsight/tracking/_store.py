@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight.errors import OutputError, RunMismatchError, TableError
+from hardsight.run_folder import replacing, write_bytes
 from hardsight.tracking._epoch import Columns
 from hardsight.tracking._measures import MEASURES
 
@@ -82,16 +82,10 @@ class EpochStore:
         """
         rows = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
-        partial = self._file(epoch).with_name(f".tmp-{self._file(epoch).name}")
         try:
-            with partial.open("wb") as sink:
-                pq.write_table(rows, sink, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
-                sink.flush()
-                os.fsync(sink.fileno())
-            partial.replace(self._file(epoch))
+            with replacing(self._file(epoch)) as partial:
+                pq.write_table(rows, partial, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
         except OSError as err:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise self._failed(err) from err
 
     def keep(self, epochs: int) -> None:
@@ -154,14 +148,10 @@ class EpochStore:
         return self.folder / f"epoch-{epoch:05d}.parquet"
 
     def _write_bytes(self, name: str, content: bytes) -> None:
-        partial = self.folder / f".tmp-{name}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(content)
-            partial.replace(self.folder / name)
+            write_bytes(self.folder / name, content)
         except OSError as err:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise self._failed(err) from err
 
     def _failed(self, err: OSError) -> OutputError:

@@ -88,7 +88,8 @@ def test_evaluate_writes_a_card_and_says_where(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert "hardsight.models:SmallCNN: accuracy" in result.output
     assert "n 449" in result.output
-    assert {file.name for file in (tmp_path / "card").iterdir()} == {"card.json", "card.html"}
+    names = {file.name for file in (tmp_path / "card").iterdir()}
+    assert names == {"card.json", "card.html", "run.json"}
     assert "next: open it in a browser: file://" in result.output
 
 

@@ -109,7 +109,7 @@ def test_dynamics_follows_a_run_and_splits_it_by_people(trained, people):
 
 
 def test_dynamics_says_what_to_train_with(trained, tmp_path):
-    done = run("dynamics", trained, "--examples", "train")
+    done = run("dynamics", trained, "--examples", "train", "--out", tmp_path / "study")
     assert done.exit_code == 2
     assert "train with track = true" in done.output.replace("\n", " ")
     assert run("dynamics").exit_code == 2

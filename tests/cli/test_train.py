@@ -57,7 +57,7 @@ def test_flags_and_overrides_go_over_the_recipe(recipe, tmp_path):
     assert '"seed": 3' in stored
     again = run(recipe, *changes)
     assert again.exit_code == 1
-    assert "holds a training run" in again.output
+    assert "holds a finished training run" in again.output
 
 
 def test_the_data_root_is_a_flag(recipe, tmp_path):

@@ -4,20 +4,21 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from filelock import FileLock, Timeout
 
 from hardsight.cli import main
 from hardsight.data import MemorySource
-from hardsight.errors import ConfigError, OptionError, UnknownNameError
+from hardsight.errors import ConfigError, OptionError, RunLockedError, UnknownNameError
 from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
 from hardsight.experiments.lab import Question, judged, weakness
 from hardsight.experiments.lab._result import Result, plain, write_result
+from hardsight.run_folder import held
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,16 @@ def test_the_same_recipe_is_trained_once(planted, tmp_path, monkeypatch):
 def test_a_recipe_is_locked_while_it_is_trained(tmp_path, monkeypatch):
     # experiments side by side share a folder of models; two must not write the same one
     def trained(model, source, *, out, **settings):
-        with pytest.raises(Timeout):
-            FileLock(f"{out}.lock").acquire(timeout=0)
+        with pytest.raises(RunLockedError), held(Path(f"{out}.lock")):
+            pass
         return SimpleNamespace(folder=out, history=[{"seconds": 2.0}, {"seconds": 1.0}])
 
     monkeypatch.setattr("hardsight.experiments.lab._lab.train", trained)
     here = lab(tmp_path)
     for _ in range(2):  # the second one is found, and its time counts once
         done = here.train("small_cnn", here.source("builtin:digits", "train"), seed=0)
-    FileLock(f"{done.folder}.lock").acquire(timeout=0).lock.release()
+    with held(Path(f"{done.folder}.lock")):
+        pass
     assert here.training_seconds == 3.0
 
 

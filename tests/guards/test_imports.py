@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "lightning", "ray", "nicegui", "triton")
 LIGHT = [
     "hardsight",
+    "hardsight.run_folder",
     *(
         f"hardsight.{part}"
         for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "app")

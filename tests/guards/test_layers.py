@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
     0: {"errors", "registry", "table", "_checks", "_optional", "_options"}
-    | {"gallery", "preprocessing", "config"},
+    | {"gallery", "preprocessing", "config", "run_folder"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
@@ -27,7 +27,12 @@ ROOMS = {
         2: {"adapt", "study", "evaluate"},
         3: {"demo", "doctor"},
     },
-    "report": {0: {"page"}, 1: {"figures"}, 2: {"table", "card", "study", "adaptation"}},
+    "report": {
+        0: {"page"},
+        1: {"figures"},
+        2: {"table", "card", "study", "adaptation"},
+        3: {"_run"},
+    },
     "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from hardsight.run_folder import SCORE
 from hardsight.scores import SCORES
 from hardsight.table import (
     THUMBNAIL_SCHEMA,
@@ -122,17 +123,20 @@ def save_run(folder, table, *, errors=(), pictures=True, side=16):
     """Write a finished run folder for a table in memory, pictures of all shown rows included."""
     from hardsight.gallery import gallery_rows
 
-    run = RunFolder(folder)
-    run.start({})
     rows = table.to_arrow()
-    run.write_shard(0, rows, error_rows(list(errors)))
-    if pictures:
-        gallery = gallery_rows(table)
-        shown = gallery.rows()
-        images = [make_png(int(r), int(table.column("label")[r]), side) for r in shown]
-        columns = [gallery.source[shown].tolist(), images]
-        run.write_side_file(THUMBNAILS, pa.table(columns, schema=THUMBNAIL_SCHEMA))
-    run.finish([rows], rows.schema)
+    with RunFolder(folder).claimed(SCORE) as run:
+        run.describe({}, fingerprints={}, versions={})
+        run.begin()
+        run.write_shard(0, rows, error_rows(list(errors)))
+        if pictures:
+            gallery = gallery_rows(table)
+            shown = gallery.rows()
+            images = [make_png(int(r), int(table.column("label")[r]), side) for r in shown]
+            columns = [gallery.source[shown].tolist(), images]
+            run.write_side_file(THUMBNAILS, pa.table(columns, schema=THUMBNAIL_SCHEMA))
+        with run.new_table([rows], rows.schema):
+            pass
+        run.finish()
     return folder
 
 

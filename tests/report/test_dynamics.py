@@ -131,6 +131,7 @@ def test_an_example_that_was_never_seen_does_not_break_the_page(make, tmp_path):
 
 
 def test_a_training_run_without_dynamics_says_the_next_step(tmp_path):
-    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "recipe.json").write_text('{"config": {}, "data_fingerprint": ""}')
+    (tmp_path / "result.json").write_text("{}")
     with pytest.raises(MissingDataError, match=r"training run without dynamics; .*track=true"):
         write_report(tmp_path)

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -7,7 +8,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from hardsight.errors import MissingDataError, OptionError, OutputError, TableError
+from hardsight.errors import (
+    MissingDataError,
+    OptionError,
+    OutputError,
+    RunExistsError,
+    TableError,
+)
 from hardsight.report import write_report
 from hardsight.table import read_table
 
@@ -50,7 +57,8 @@ class Outline(HTMLParser):
 
 
 def report_text(table, tmp_path, **options):
-    return write_report(table, out=tmp_path / "report.html", **options).read_text("utf-8")
+    file = tmp_path / "report.html"
+    return write_report(table, out=file, overwrite=True, **options).read_text("utf-8")
 
 
 def test_report_lies_beside_the_table_of_its_run(run):
@@ -241,9 +249,29 @@ def test_a_failed_write_leaves_the_older_report_whole(run, tmp_path, monkeypatch
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OutputError, match="No space left on device; choose another file"):
-        write_report(run, out=tmp_path / "report.html")
+        write_report(run, out=tmp_path / "report.html", overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_bytes() == before
+
+
+def test_the_page_of_a_run_is_replaced_and_no_other_file_unasked(run, tmp_path):
+    assert write_report(run) == write_report(run, title="again") == run / "report.html"
+    assert "again" in (run / "report.html").read_text("utf-8")
+    assert write_report(run, out=run / "report.html") == run / "report.html"
+    (tmp_path / "report.html").write_text("mine")
+    for out in (tmp_path, tmp_path / "report.html"):
+        with pytest.raises(RunExistsError, match=r"report\.html is there already; .*--overwrite"):
+            write_report(run, out=out)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    write_report(run, out=tmp_path, overwrite=True)
+    assert (tmp_path / "report.html").read_text("utf-8") != "mine"
+
+
+def test_a_table_that_was_copied_elsewhere_replaces_no_page_unasked(run, tmp_path):
+    shutil.copy(run / "table.parquet", tmp_path / "scores.parquet")
+    assert write_report(tmp_path / "scores.parquet") == tmp_path / "scores.html"
+    with pytest.raises(RunExistsError, match=r"scores\.html is there already"):
+        write_report(tmp_path / "scores.parquet")
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(run, tmp_path):

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 
 import hardsight as hs
 from hardsight.cli import main
-from hardsight.errors import OutputError
+from hardsight.errors import RunExistsError
 from hardsight.run.demo import run_demo
 
 
@@ -59,13 +59,15 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
 def test_a_second_demo_replaces_the_first_and_nothing_else(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(OutputError, match="exists and is no demo; choose another folder"):
+    with pytest.raises(RunExistsError, match=r"files that are not a demo \(thesis\.txt\); choose"):
         run_demo(tmp_path / "mine", epochs=1)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     first = run_demo(tmp_path / "demo", epochs=1, seed=1)
+    (tmp_path / "demo" / "notes.txt").write_text("mine")
     again = run_demo(tmp_path / "demo", epochs=1, seed=1)
     assert first.train.to_pandas().equals(again.train.to_pandas())  # NaN equals NaN here
     np.testing.assert_array_equal(first.planted, again.planted)
+    assert (tmp_path / "demo" / "notes.txt").read_text() == "mine"
 
 
 def test_the_demo_report_opens_in_a_browser_in_light_and_dark(demo, tmp_path):

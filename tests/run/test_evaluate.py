@@ -556,7 +556,9 @@ def test_models_by_name_with_their_weights(nets, files, tmp_path):
     with pytest.raises(OptionError, match="names its weights already; leave --weights out"):
         run_evaluate(EvaluateConfig.load(None, (), model=f"{spec}@w.pt", weights="w.pt", **given))
     with pytest.raises((MissingDataError, DataError)):
-        run_evaluate(EvaluateConfig.load(None, (), model=spec, **{**given, "data": "nowhere"}))
+        run_evaluate(EvaluateConfig.load(
+            None, (), model=spec, **{**given, "data": "nowhere", "out": str(tmp_path / "other")}
+        ))  # fmt: skip
 
 
 def test_a_model_in_half_precision_is_evaluated(nets):

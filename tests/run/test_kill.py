@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import hardsight as hs
-from hardsight import table as table_module
 
 
 class Died(BaseException):
@@ -28,7 +28,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_table(
     hs.score(None, embeddings_file, out=tmp_path / "whole", **options)
     expected = (tmp_path / "whole" / "table.parquet").read_bytes()
     renames = _count_renames(embeddings_file, tmp_path / "counted", monkeypatch, options)
-    assert renames >= 13  # settings, 5 shards of rows and of errors, errors, table
+    assert renames >= 14  # manifest, 5 shards of rows and of errors, errors, table, manifest
     for survived in range(renames + 1):
         out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
@@ -62,7 +62,7 @@ def _die_after(survived: int, patch) -> None:
         raise Died
 
     patch.setattr(Path, "replace", replace)
-    patch.setattr(table_module.shutil, "rmtree", rmtree)
+    patch.setattr(shutil, "rmtree", rmtree)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")

@@ -26,7 +26,7 @@ from hardsight.errors import NonFiniteError, OutputError
 from hardsight.experiments.lab._lab import Lab, NotTrained, Planned
 from hardsight.experiments.lab._registry import EXPERIMENTS
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS, _PATIENCE_SECONDS = 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,22 @@ def _work_off(job: Job, units: Sequence[Unit], tell: Callable[[str], None]) -> N
                 passed = time.monotonic() - begin
                 tell(f"{passed:6.0f} s  {done:3d} of {len(units)}  {unit.title}: {outcome}")
         finally:
-            for process in processes:
-                if process.is_alive() and done < len(units):
-                    process.terminate()
+            if done < len(units):
+                _end(processes)
             for process in processes:
                 if process.pid is not None:
                     process.join()
+
+
+def _end(processes: Sequence[Any]) -> None:
+    """End processes in the middle of their work; files are renamed into place, so none is half."""
+    alive = [process for process in processes if process.is_alive()]
+    for process in alive:
+        process.terminate()
+    for process in alive:
+        process.join(_PATIENCE_SECONDS)
+        if process.is_alive():  # Lightning waits for the end of a step first
+            process.kill()
 
 
 def _check_alive(processes: Sequence[Any]) -> None:
@@ -173,6 +183,8 @@ def _work(job: Job, waiting: Any, told: Any) -> None:
             outcome: Any = _trained(job, unit, plan) if plan and unit.digest else _part(job, unit)
         except Exception as err:  # the parent raises it
             outcome = err
+        except KeyboardInterrupt:  # also what becomes of SIGTERM in a training run
+            return
         told.put((unit, outcome))
 
 

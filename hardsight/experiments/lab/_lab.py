@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -26,6 +24,7 @@ from hardsight.heads import find_head
 from hardsight.report.figures import save
 from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
+from hardsight.run_folder import held, replacing, write_text
 
 _BATCH = 1024
 # by name, split and root; whoever forks processes can fill it first
@@ -191,7 +190,7 @@ class Lab:
             raise NotTrained(f"{folder.name} is only planned")
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
-        with FileLock(f"{folder}.lock"):
+        with held(folder.with_name(f"{folder.name}.lock"), wait=True):
             result = train(
                 model, source, out=folder, seed=seed, device=str(self.device), resume=True,
                 show_progress=self.show, **settings, **self._how,
@@ -209,16 +208,15 @@ class Lab:
         if not self.keeps_outputs:
             return self._outputs(run, source)
         file = run.folder / "outputs" / f"{source.fingerprint()[:16]}.safetensors"
-        with FileLock(f"{run.folder}.outputs.lock"):
+        with held(run.folder.with_name(f"{run.folder.name}.outputs.lock"), wait=True):
             if file.exists():
                 known = load_file(file)
                 return Outputs(bias=known.pop("bias", None), **known)
             found = self._outputs(run, source)
             file.parent.mkdir(exist_ok=True)
             tensors = {name: value for name, value in vars(found).items() if value is not None}
-            part = file.with_suffix(".part")
-            save_file(tensors, part)
-            part.replace(file)
+            with replacing(file) as partial:
+                save_file(tensors, partial)
         return found
 
     def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
@@ -234,9 +232,7 @@ class Lab:
         if not file.exists():
             content = json.dumps({"key": json.loads(text), "found": measure()}, indent=1)
             file.parent.mkdir(exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}.part")
-            part.write_text(content, encoding="utf-8")
-            part.replace(file)
+            write_text(file, content)
         return json.loads(file.read_text(encoding="utf-8"))["found"]
 
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:

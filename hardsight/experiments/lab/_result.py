@@ -13,6 +13,8 @@ from typing import Any
 
 from scipy.stats import t as student
 
+from hardsight.run_folder import write_text
+
 RESULT, PAGE = "result.json", "README.md"
 FORMAT = 1
 
@@ -163,9 +165,7 @@ def write_result(result: Result, facts: Mapping[str, Any], folder: Path) -> None
     content["setting"] = facts["setting"]  # not rounded: it makes the result again
     text = json.dumps(content, indent=1, ensure_ascii=False)
     for name, written in ((RESULT, text + "\n"), (PAGE, page(result, facts))):
-        part = folder / f"{name}.part"
-        part.write_text(written, encoding="utf-8")
-        part.replace(folder / name)
+        write_text(folder / name, written)
 
 
 def plain(value: Any) -> Any:

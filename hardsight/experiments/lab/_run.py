@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from hardsight.config import config_from, toml_value
-from hardsight.errors import ConfigError, OptionError, OutputError
+from hardsight.errors import ConfigError, OptionError
 from hardsight.experiments.lab._lab import Lab
 from hardsight.experiments.lab._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
 from hardsight.experiments.lab._result import Result, write_result
 from hardsight.registry import unknown_name
 from hardsight.run.loop import versions
+from hardsight.run_folder import EXPERIMENT, RunFolder, write_bytes, writing
 
 _HOW = ("capture", "compile", "autotune", "resident", "workers")
 
@@ -40,6 +41,7 @@ def run_experiment(
     keep_outputs: bool = False,
     jobs: int = 1,
     how: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
@@ -59,11 +61,13 @@ def run_experiment(
         jobs: processes that train its models side by side first, sharing the device.
         how: ``KEY=VALUE`` for how models are trained, not what: ``capture``, ``compile``,
             ``autotune``, ``resident``, ``workers``, as in a recipe.
+        overwrite: replace the result in ``out``, once the new one is there.
 
     Raises:
         UnknownNameError: there is no such experiment.
         ConfigError: a key of the setting is unknown, or its value has the wrong type.
         MissingDataError: a dataset is not there.
+        RunExistsError: a result is in ``out`` already.
     """
     spec = EXPERIMENTS[SHORT_NAMES.get(name, name)]
     if scale not in SCALES:
@@ -75,18 +79,16 @@ def run_experiment(
         )
     setting = _setting(spec, scale, overrides)
     folder = Path(out) if out is not None else usual_folder(spec.name, scale)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {folder}: {err.strerror}; choose another --out"
-        ) from err
     if jobs < 1:
         raise OptionError(f"expected --jobs of at least 1, got {jobs}")
-    with tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary:
+    with (
+        RunFolder(folder).claimed(EXPERIMENT, overwrite=overwrite) as run,
+        tempfile.TemporaryDirectory(prefix="hardsight-runs-") as temporary,
+        tempfile.TemporaryDirectory(prefix="hardsight-figures-") as drawn,
+    ):
         options: dict[str, Any] = {
             "scale": scale,
-            "out": folder,
+            "out": Path(drawn),  # a result that is there stays until the new one is complete
             "runs": Path(runs) if runs is not None else Path(temporary),
             "data_root": data_root,
             "device": device,
@@ -106,9 +108,22 @@ def run_experiment(
             )
         lab = Lab(**options)
         result = spec.function(lab, setting)
-    seconds = time.perf_counter() - start
-    write_result(result, _facts(spec, setting, lab, seconds), folder)
+        seconds = time.perf_counter() - start
+        _keep(run, result, _facts(spec, setting, lab, seconds), Path(drawn))
     return result
+
+
+def _keep(run: RunFolder, result: Result, facts: Mapping[str, Any], drawn: Path) -> None:
+    """Write the result and its figures."""
+    figures = sorted(file.name for file in drawn.iterdir())
+    settings = {key: facts[key] for key in ("name", "scale", "setting")}
+    run.describe(settings, fingerprints={}, versions=facts["versions"], files=figures)
+    run.begin()
+    with writing(run.folder, step="choose another --out"):
+        for name in figures:
+            write_bytes(run.folder / name, (drawn / name).read_bytes())
+        write_result(result, facts, run.folder)
+    run.finish()
 
 
 def usual_folder(name: str, scale: str) -> Path:

@@ -15,7 +15,15 @@ from markupsafe import Markup
 
 from hardsight import __version__
 from hardsight.report.figures import Axis, Chart, Line, Mark, Tick, axis_for
-from hardsight.report.page import Record, asset, content_policy, environment, percent, replace_page
+from hardsight.report.page import (
+    Record,
+    asset,
+    content_policy,
+    environment,
+    page_file,
+    percent,
+    replace_page,
+)
 
 _RESULT, _PAGE = "result.json", "adapt.html"
 _RECORD = Record(
@@ -59,6 +67,7 @@ def write_adaptation(
     *,
     out: str | os.PathLike[str] | None = None,
     title: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write one self-contained HTML page about an adaptation.
 
@@ -69,6 +78,7 @@ def write_adaptation(
         run: the folder of a finished run of ``hardsight adapt``.
         out: the file to write, or an existing folder; by default ``adapt.html`` in the run.
         title: heading of the page; by default the names of the two domains.
+        overwrite: replace a file that is there. The page in its own run is replaced in any case.
 
     Returns:
         The file written. It replaces an older one only when complete.
@@ -76,12 +86,12 @@ def write_adaptation(
     Raises:
         MissingDataError: there is no finished run there.
         DataError: the file there is no result of an adaptation.
+        RunExistsError: a file is there, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
     """
     folder = Path(run)
     values = _RECORD.read(folder / _RESULT)
-    place = Path(out) if out is not None else folder
-    file = place / _PAGE if place.is_dir() else place
+    file = page_file(out, run=folder, name=_PAGE, overwrite=overwrite)
     replace_page(file, _page(values, folder, title))
     return file
 

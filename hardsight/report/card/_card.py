@@ -14,7 +14,14 @@ from hardsight import __version__
 from hardsight.errors import OptionError
 from hardsight.report.card import _figures as figures
 from hardsight.report.card._view import Tables
-from hardsight.report.page import Record, asset, content_policy, environment, replace_page
+from hardsight.report.page import (
+    Record,
+    asset,
+    content_policy,
+    environment,
+    page_file,
+    replace_page,
+)
 
 _CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")
@@ -30,6 +37,7 @@ def write_card(
     *,
     out: str | os.PathLike[str] | None = None,
     title: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write one self-contained HTML page about an evaluation.
 
@@ -39,6 +47,8 @@ def write_card(
         card: from ``hs.evaluation_card``: the values, a ``card.json``, or its folder.
         out: the file to write, or an existing folder; by default ``card.html`` beside the card.
         title: heading of the page; by default the names of the models.
+        overwrite: replace a file that is there. The page beside its own card is replaced in any
+            case.
 
     Returns:
         The file written. It replaces an older one only when complete.
@@ -47,13 +57,13 @@ def write_card(
         MissingDataError: there is no such file.
         DataError: the file is no evaluation card.
         OptionError: values in memory, and ``out`` is not given.
+        RunExistsError: a file is there, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
     """
     values, home = _read(card)
     if out is None and home is None:
         raise OptionError("this card has no file to put the page beside; pass out='card.html'")
-    place = Path(out) if out is not None else Path(home or "")
-    file = place / _PAGE if place.is_dir() else place
+    file = page_file(out, run=home, name=_PAGE, overwrite=overwrite)
     replace_page(file, _page(values, title))
     return file
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardsight._optional import require
+from hardsight.run_folder import replacing
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -112,6 +113,6 @@ def save(figure: Any, file: Path) -> str:
     """Write a figure as SVG, the same bytes each time; the file's name."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_STYLE):
-        figure.savefig(file, metadata={"Date": None})
+    with mpl.rc_context(_STYLE), replacing(file) as partial:
+        figure.savefig(partial, metadata={"Date": None})
     return file.name

@@ -1,5 +1,6 @@
 """What every page shares: templates, numbers in words, the file on disk."""
 
+from hardsight.report.page._file import page_file as page_file
 from hardsight.report.page._file import replace_page as replace_page
 from hardsight.report.page._format import MINUS as MINUS
 from hardsight.report.page._format import NONE as NONE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import DataError, MissingExtraError
-from hardsight.report.page import Record, replace_page
+from hardsight.report.page import Record, page_file, replace_page
 
 _STUDY, _PAGE = "study.json", "study.md"
 _RECORD = Record("study", "hardsight study", ("kind",))
@@ -45,7 +45,7 @@ def write_study(study: str | os.PathLike[str]) -> Path:
         missing = ""
     except MissingExtraError as err:
         figures, missing = [], f"No figures: {err}."
-    page = file.with_name(_PAGE)
+    page = page_file(None, run=file.parent, name=_PAGE, overwrite=False)
     replace_page(page, _markdown(content, figures, missing))
     return page
 

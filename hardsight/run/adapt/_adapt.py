@@ -25,17 +25,15 @@ from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
 from hardsight.run.adapt._rounds import Bench, RuleRun, rule_notes, run_rule
 from hardsight.run.loop import (
-    AGAIN,
     check_labels_agree,
     chosen_device,
     chosen_layout,
+    chosen_precision,
     chosen_workers,
     returning,
     state_digest,
     versions,
     warns_of,
-    write_json,
-    writing,
 )
 from hardsight.run.train import (
     Sources,
@@ -46,6 +44,7 @@ from hardsight.run.train import (
     run_recipe,
     typed_model,
 )
+from hardsight.run_folder import ADAPT, AGAIN, RunFolder, write_json, writing
 
 RESULT = "result.json"
 _SOURCE = "source"
@@ -179,9 +178,23 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
+    claim = RunFolder(config.out).claimed(ADAPT, resume=config.resume, overwrite=config.overwrite)
+    with claim as run:
+        return _run_in(pl, run, config, model, source, target, show)
+
+
+def _run_in(
+    pl: Any,
+    run: RunFolder,
+    config: AdaptConfig,
+    model: str | nn.Module,
+    source: Any,
+    target: Any,
+    show: bool | None,
+) -> AdaptResult:
     from hardsight.run.train.engine import plain_state
 
-    folder, device = Path(config.out), chosen_device(config.device)
+    folder, device = run.folder, chosen_device(config.device)
     config = _as_trained(config, model)
     sources = opened_sources(config.source, source, seed=config.seed)
     aim = opened_target(config.target, target, sources.classes)
@@ -195,7 +208,8 @@ def _run(
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
     module = loaded.model if isinstance(model, nn.Module) else None
-    recipe = prepare_adaptation(folder, recipe, resume=config.resume, module=module)
+    precision = chosen_precision(config.precision, device)
+    recipe = prepare_adaptation(run, recipe, config, module=module, precision=precision)
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
@@ -208,11 +222,13 @@ def _run(
             )
         runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
-    with writing(folder, step=AGAIN):
-        for run in runs.values():
-            run.folder.mkdir(parents=True, exist_ok=True)
-            stored.write(run.folder, plain_state(run.state))
-        _write_result(folder, recipe, sources, aim, runs)
+    if not run.is_done:
+        with writing(folder, step=AGAIN):
+            for of_rule in runs.values():
+                of_rule.folder.mkdir(parents=True, exist_ok=True)
+                stored.write(of_rule.folder, plain_state(of_rule.state))
+            _write_result(folder, recipe, sources, aim, runs)
+        run.finish()
     first = runs[config.rules[0]]
     bench.model.load_state_dict(first.state)
     step = _next_step(first.folder, config, loaded)

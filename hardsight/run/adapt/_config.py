@@ -111,6 +111,7 @@ class AdaptConfig:
         resident: likewise; images of both domains are decoded once for all rounds and rules.
         workers: likewise.
         resume: continue the unfinished run in ``out``.
+        overwrite: replace the adaptation in ``out``, finished or not.
     """
 
     model: ModelConfig
@@ -145,6 +146,7 @@ class AdaptConfig:
     resident: bool | None = None
     workers: int | None = None
     resume: bool = False
+    overwrite: bool = False
 
     @classmethod
     def load(

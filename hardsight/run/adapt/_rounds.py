@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -29,15 +27,20 @@ from hardsight.run.adapt._select import (
     starved,
 )
 from hardsight.run.loop import (
-    AGAIN,
     chosen_precision,
     progress,
     random_states_kept,
     seed_of,
-    write_json,
-    writing,
 )
 from hardsight.run.train import TotalLoss, fit, quiet, trainer_of
+from hardsight.run_folder import (
+    AGAIN,
+    put_in_place,
+    replacing,
+    write_json,
+    write_parquet,
+    writing,
+)
 from hardsight.selftrain import RULES, Selection
 from hardsight.table import with_metadata
 
@@ -238,7 +241,7 @@ class Round:
             tensors["soft"] = soft
         with writing(self._part, step=AGAIN):
             self._part.mkdir(parents=True, exist_ok=True)
-            pq.write_table(self._rows(found, seen), self._part / PSEUDO_LABELS)
+            _write_rows(self._part / PSEUDO_LABELS, self._rows(found, seen))
             if rule != ENTROPY:
                 other = selected_by(
                     bench.config.compared_with(rule), seen, portion=portion, config=bench.config
@@ -246,8 +249,9 @@ class Round:
                 choice["compared"], pictures = compared(
                     found, other, seen, bench.target, most=bench.config.examples
                 )
-                pq.write_table(pictures, self._part / EXAMPLES)
-            save_file(tensors, self._part / _LABELS)
+                _write_rows(self._part / EXAMPLES, pictures)
+            with replacing(self._part / _LABELS) as partial:
+                save_file(tensors, partial)
             write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
 
     def _rows(self, found: Selection, seen: Seen) -> pa.Table:
@@ -300,9 +304,10 @@ class Round:
             "seconds": round(time.perf_counter() - self._started, 3),
         }
         with writing(self._place, step=AGAIN):
-            save_file(plain_state(self._bench.model.state_dict()), self._part / MODEL)
+            with replacing(self._part / MODEL) as partial:
+                save_file(plain_state(self._bench.model.state_dict()), partial)
             write_json(self._part / ROUND, record)
-            os.replace(self._part, self._place)
+            put_in_place(self._part, self._place)
         self._tidy()
         return record
 
@@ -318,3 +323,7 @@ class Round:
         if not self._bench.config.keep_models:
             before = self._place.with_name(f"round-{self._number - 1:02d}")
             (before / MODEL).unlink(missing_ok=True)
+
+
+def _write_rows(file: Path, rows: pa.Table) -> None:
+    write_parquet(file, [rows], rows.schema, compression="snappy")

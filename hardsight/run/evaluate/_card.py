@@ -19,7 +19,7 @@ from torch import nn
 from hardsight._options import checked_options
 from hardsight.config import load_config
 from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
-from hardsight.errors import OptionError, OutputError
+from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._pass import Subject
@@ -35,14 +35,21 @@ from hardsight.run.loop import (
     other_classes,
     returning,
     state_digest,
+    values_digest,
     versions,
     wanted_preprocessing,
     warns_of,
 )
 from hardsight.run.score import length_of
+from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
 
 CARD = "card.json"
 FORMAT = 1
+# what does not decide the result, and may be another when a finished card is asked for again
+MAY_CHANGE = ("out", "workers", "data_root")
+_NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
+# given for all models; what each of them makes of it is on record
+_OF_THE_MODELS = ("size", "mean", "std", "preprocessing", "head", "num_classes")
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
 
@@ -59,6 +66,8 @@ class EvaluateConfig:
         train: the training data; gives the linear probe its examples and the classes their
             numbers of training examples.
         out: folder for ``card.json`` and ``card.html``.
+        resume: take the finished card in ``out`` as it is, if it was made with these settings.
+        overwrite: replace the evaluation in ``out``.
         weights: file with the weights of ``model``, where they do not stand behind an ``@``.
         head: name of the classifier layer or bare parameter, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
@@ -93,6 +102,8 @@ class EvaluateConfig:
     ood: tuple[str, ...] = ()
     train: str | None = None
     out: str | None = None
+    resume: bool = False
+    overwrite: bool = False
     weights: str | None = None
     head: str | None = None
     output: int | str | None = None
@@ -170,6 +181,8 @@ def evaluation_card(
     ood: Any = (),
     train: Any = None,
     out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     head: str | None = None,
     output: int | str | None = None,
     split: str | None = None,
@@ -210,6 +223,8 @@ def evaluation_card(
         ood: a foreign dataset, or a list of them; their labels play no part.
         train: the training data, for the linear probe and the numbers of training examples.
         out: folder to write ``card.json`` into; ``None`` keeps it in memory.
+        resume: if ``out`` has a finished card of these settings, models and data, return it.
+        overwrite: replace the evaluation in ``out``.
         head: name of the classifier layer or bare parameter, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
@@ -254,16 +269,20 @@ def evaluation_card(
         449
     """
     settings = {key: _plain(value) for key, value in locals().items()
-                if key not in ("models", "data", "ood", "train", "show_progress")}  # fmt: skip
+                if key not in _NOT_ON_THE_CARD}  # fmt: skip
     _check_options(settings)
-    place = chosen_device(str(device))
-    others = list(ood) if isinstance(ood, list | tuple) else [ood]
-    roots = _roots(data_root, data, *others, train)
-    source = _images(data, split, classes, roots)
-    foreign = [_images(one, ood_split, None, roots) for one in others]
-    training = None if train is None else _images(train, train_split, classes, roots)
-    wanted = {"size": size, "mean": mean, "std": std}
     with ExitStack() as stack:
+        run = None
+        if out is not None:
+            claim = RunFolder(out).claimed(EVALUATE, resume=resume, overwrite=overwrite)
+            run = stack.enter_context(claim)
+        place = chosen_device(str(device))
+        others = list(ood) if isinstance(ood, list | tuple) else [ood]
+        roots = _roots(data_root, data, *others, train)
+        source = _images(data, split, classes, roots)
+        foreign = [_images(one, ood_split, None, roots) for one in others]
+        training = None if train is None else _images(train, train_split, classes, roots)
+        wanted = {"size": size, "mean": mean, "std": std}
         subjects = [
             _subject(
                 stack, one, source, place, preprocessing, wanted, head, output, num_classes, seed
@@ -273,6 +292,14 @@ def evaluation_card(
         names = _classes_of(subjects, source, training)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
+        batch_size = batch_size or (256 if place.type == "cuda" else 64)
+        if run is not None:
+            sets: dict[str, Sequence[ExampleSource | None]] = {
+                "data": [source], "foreign data": foreign, "training data": [training],
+            }  # fmt: skip
+            _describe(run, settings, subjects, names, sets, device=place, batch_size=batch_size)
+            if run.is_done:
+                return dict(json.loads((run.folder / CARD).read_bytes()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
         study = Study(
             subjects,
@@ -280,7 +307,7 @@ def evaluation_card(
             foreign,
             training,
             folder=folder,
-            batch_size=batch_size or (256 if place.type == "cuda" else 64),
+            batch_size=batch_size,
             workers=workers,
             seed=seed,
             show=show_progress,
@@ -300,20 +327,58 @@ def evaluation_card(
             map_examples=map_examples,
             validation_share=validation_share,
         )
-    card: dict[str, Any] = {
-        "format": FORMAT,
-        "data": _data_facts(source, split, names),
-        "ood": [_data_facts(one, ood_split, None) for one in foreign],
-        "train": None if training is None else _data_facts(training, train_split, None),
-        **parts,
-        "settings": settings,
-        "versions": versions(),
-        "definitions": {key: dataclasses.asdict(one) for key, one in DEFINITIONS.items()},
+        card: dict[str, Any] = {
+            "format": FORMAT,
+            "data": _data_facts(source, split, names),
+            "ood": [_data_facts(one, ood_split, None) for one in foreign],
+            "train": None if training is None else _data_facts(training, train_split, None),
+            **parts,
+            "settings": settings,
+            "versions": versions(),
+            "definitions": {key: dataclasses.asdict(one) for key, one in DEFINITIONS.items()},
+        }
+        card = _finite(card)
+        if run is not None:
+            text = json.dumps(card, ensure_ascii=False, allow_nan=False)
+            run.begin()
+            with writing(run.folder, step="choose another --out"):
+                write_text(run.folder / CARD, text)
+            run.finish()
+        return card
+
+
+def _describe(
+    run: RunFolder,
+    settings: dict[str, Any],
+    subjects: list[Subject],
+    classes: list[str],
+    sets: Mapping[str, Sequence[ExampleSource | None]],
+    *,
+    device: torch.device,
+    batch_size: int,
+) -> None:
+    """Say what the card is made of."""
+    models = {
+        one.name: {key: one.facts[key] for key in ("spec", "head", "preprocessing")}
+        for one in subjects
     }
-    card = _finite(card)
-    if out is not None:
-        _write(Path(out), card)
-    return card
+    own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
+    marks = {f"weights of {one.name}": one.facts["digest"] for one in subjects}
+    for what, sources in sets.items():
+        found = [one.fingerprint() for one in sources if one is not None]
+        marks[what] = " ".join(found) or None
+    run.describe(
+        {
+            **own,
+            "device": device.type,
+            "batch_size": batch_size,
+            "models": list(models),  # all are compared with the first
+            "model": models,
+        },
+        fingerprints={**marks, "classes": values_digest(classes)},
+        versions=versions(),
+        may_change=(*MAY_CHANGE, "versions"),
+    )
 
 
 def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
@@ -497,15 +562,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _write(folder: Path, card: dict[str, Any]) -> None:
-    partial = folder / f".tmp-{CARD}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(card, ensure_ascii=False, allow_nan=False), encoding="utf-8")
-        partial.replace(folder / CARD)
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {folder}: {err.strerror or err}; choose another --out"
-        ) from err

@@ -8,9 +8,6 @@ from hardsight.run.loop._device import chosen_workers as chosen_workers
 from hardsight.run.loop._device import fed_in_its_dtype as fed_in_its_dtype
 from hardsight.run.loop._device import forward_context as forward_context
 from hardsight.run.loop._device import moved as moved
-from hardsight.run.loop._files import AGAIN as AGAIN
-from hardsight.run.loop._files import write_json as write_json
-from hardsight.run.loop._files import writing as writing
 from hardsight.run.loop._heads import FirstLook as FirstLook
 from hardsight.run.loop._heads import Need as Need
 from hardsight.run.loop._heads import first_look as first_look
@@ -31,6 +28,7 @@ from hardsight.run.loop._progress import Advance as Advance
 from hardsight.run.loop._progress import progress as progress
 from hardsight.run.loop._provenance import state_digest as state_digest
 from hardsight.run.loop._provenance import tensors_digest as tensors_digest
+from hardsight.run.loop._provenance import values_digest as values_digest
 from hardsight.run.loop._provenance import versions as versions
 from hardsight.run.loop._random import random_states_kept as random_states_kept
 from hardsight.run.loop._random import seed_generators as seed_generators

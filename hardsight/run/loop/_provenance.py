@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -22,6 +23,11 @@ def versions(*more: str) -> dict[str, str]:
         except PackageNotFoundError:  # such as a vendored build without metadata
             continue
     return found
+
+
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def state_digest(model: nn.Module) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hardsight.registry import ScoreSpec
 from hardsight.run.score._scorers import Piece, ScorePlan
 
 
@@ -30,24 +29,44 @@ def piece_rows(pieces: list[Piece]) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({b"bent": str(count).encode()})
 
 
-def bent_count(shards: Iterable[pa.Table]) -> int:
-    """How many predictions of a run the head's bias decides."""
-    return sum(int((shard.schema.metadata or {}).get(b"bent", b"0")) for shard in shards)
+class Totals:
+    """What only all rows together can say, gathered shard by shard.
+
+    Args:
+        plan: which scores.
+
+    Attributes:
+        rows: how many.
+        finite: how many of them are finite.
+        bent: how many predictions the head's bias decides.
+    """
+
+    def __init__(self, plan: ScorePlan) -> None:
+        self._plan = plan
+        self._passes = {
+            spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
+        }
+        self.rows = self.finite = self.bent = 0
+
+    def add(self, shard: pa.Table) -> None:
+        """Take account of one shard."""
+        self.rows += shard.num_rows
+        self.finite += pc.sum(shard["finite"].cast(pa.int64())).as_py() or 0
+        self.bent += int((shard.schema.metadata or {}).get(b"bent", b"0"))
+        for over_dataset in self._passes.values():
+            over_dataset.add(*_norms_and_labels(shard))
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Some rows with the scores that need all of them, in table order."""
+        for name, over_dataset in self._passes.items():
+            values = over_dataset.values(*_norms_and_labels(rows))
+            rows = rows.append_column(name, pa.array(values.numpy()))
+        keys = ["index", "id", "label", "prediction", "finite"]
+        return rows.select(keys + [spec.name for spec in self._plan.specs])
 
 
-def finished_rows(rows: pa.Table, plan: ScorePlan) -> pa.Table:
-    """``rows`` of a whole run with the scores that need all of them, in table order."""
-    for spec in plan.dataset_specs:
-        values = _dataset_score(rows, spec)
-        rows = rows.append_column(spec.name, pa.array(values.numpy()))
-    keys = ["index", "id", "label", "prediction", "finite"]
-    return rows.select(keys + [spec.name for spec in plan.specs])
-
-
-def _dataset_score(rows: pa.Table, spec: ScoreSpec) -> Tensor:
-    norms = torch.tensor(rows["feature_norm"].to_numpy())
-    values: Tensor = spec.formula(norms, torch.tensor(rows["label"].to_numpy()))
-    return values
+def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
+    return torch.tensor(rows["feature_norm"].to_numpy()), torch.tensor(rows["label"].to_numpy())
 
 
 def _array(parts: list[Tensor]) -> pa.Array:

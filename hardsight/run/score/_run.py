@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hardsight.data import EmbeddingSource, ExampleSource
-from hardsight.errors import DataError, RunExistsError, RunMismatchError
+from hardsight.errors import DataError
 from hardsight.run.loop import pictures, progress
-from hardsight.run.score._rows import bent_count, finished_rows, piece_rows
+from hardsight.run.score._rows import Totals, piece_rows
 from hardsight.run.score._scorers import Piece, ScorePlan, Scorer
+from hardsight.run_folder import row_groups
 from hardsight.table import (
     THUMBNAILS,
     RunFolder,
     ScoreTable,
     error_rows,
+    read_table,
     with_metadata,
 )
 
+Shards = Callable[[], Iterator[pa.Table]]
 Source = ExampleSource | EmbeddingSource
 
 
@@ -33,30 +34,11 @@ def length_of(source: Source) -> int | None:
         return None
 
 
-def check_free(folder: RunFolder, *, resume: bool) -> None:
-    """Raise rather than overwrite.
-
-    Raises:
-        RunExistsError: the folder holds a run, and the user did not ask to continue it.
-    """
-    if resume:
-        return
-    if folder.finished:
-        raise RunExistsError(
-            f"{folder.folder} already holds a finished table; choose another --out"
-        )
-    if folder.started:
-        raise RunExistsError(
-            f"{folder.folder} holds an unfinished run ({len(folder.done())} shards); continue it "
-            "with --resume (resume=True), or choose another --out"
-        )
-
-
 class ScoreRun:
     """One pass over the data, from the first missing shard to the finished table.
 
     Args:
-        folder: where the shards go; ``None`` keeps them in memory.
+        folder: where the shards go, described and not finished; ``None`` keeps them in memory.
         plan: which scores.
         about: metadata of the table, completed at the end.
         batches_per_shard: whole batches, so that a resumed run forms the same batches.
@@ -74,52 +56,54 @@ class ScoreRun:
     ) -> None:
         self.folder, self.plan, self.about = folder, plan, about
         self.batches_per_shard, self.show = batches_per_shard, show
-        # as the file will give it back: tuples become lists
-        self.settings = json.loads(json.dumps({**about, "batches_per_shard": batches_per_shard}))
 
     def table(self, scorer: Scorer, source: Source, *, thumbnails: int) -> ScoreTable:
-        """Score what is missing, and finish."""
-        if self.folder is not None and self.folder.finished:
-            self.folder.clean()
-            return self._checked_table(self.folder)
-        shards, errors = self._scored(scorer, source)
-        if not shards:
-            raise DataError(f"there are no examples in {source.spec}")
-        rows = finished_rows(pa.concat_tables(shards, promote_options="none"), self.plan)
-        self._count(source, rows, errors)
-        self.about.setdefault("bias", {"flip_rate": bent_count(shards) / rows.num_rows})
-        table = ScoreTable(with_metadata(rows, self.about))
-        if self.folder is None:
-            return table
-        # a stream would have to be read again from its start for every picture
-        is_stream = getattr(source, "is_stream", False)
-        if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
-            found = pictures(source, table, most=thumbnails, show=self.show)
-            self.folder.write_side_file(THUMBNAILS, found)
-        return self.folder.finish([table.to_arrow()], table.to_arrow().schema)
+        """Score what is missing, and finish.
 
-    def _scored(self, scorer: Scorer, source: Source) -> tuple[list[pa.Table], int]:
+        The shards are read twice: once for what only all of them can say, once to write them. No
+        more than one group of rows is in memory, however many there are.
+        """
+        shards, errors = self._scored(scorer, source)
+        first = next(shards(), None)
+        if first is None:
+            raise DataError(f"there are no examples in {source.spec}")
+        totals = Totals(self.plan)
+        for shard in shards():
+            totals.add(shard)
+        self._count(source, totals, errors)
+        parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
+        schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
+        if self.folder is None:
+            return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
+        with self.folder.new_table(parts, schema) as table:
+            # a stream would have to be read again from its start for every picture
+            is_stream = getattr(source, "is_stream", False)
+            if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
+                found = pictures(source, table, most=thumbnails, show=self.show)
+                self.folder.write_side_file(THUMBNAILS, found)
+        self.folder.finish()
+        return read_table(self.folder.folder)
+
+    def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""
-        done = self._shards_done()
+        folder, kept = self.folder, list[pa.Table]()
+        done = 0 if folder is None else _complete_from_the_start(folder)
         start = done * self.batches_per_shard * scorer.batch_size
-        shards: list[pa.Table] = []
         failed = 0
         title = f"scoring {source.spec}"
         with progress(title, total=length_of(source), done=start, show=self.show) as advance:
             for number, pieces in enumerate(self._pieces(scorer, start, advance), start=done):
                 rows = piece_rows(pieces)
                 errors = error_rows([error for piece in pieces for error in piece.errors])
-                if self.folder is None:
-                    shards.append(rows)
+                if folder is None:
+                    kept.append(rows)
                     failed += errors.num_rows
                     continue
-                if number == 0:  # only now: what fails on the first examples leaves no folder
-                    self.folder.start(self.settings)
-                self.folder.write_shard(number, rows, errors)
-        if self.folder is not None:
-            shards = list(self.folder.shards())
-            failed = sum(part.num_rows for part in self.folder.shards("errors"))
-        return shards, failed
+                folder.begin()  # only now: what fails on the first examples leaves no folder
+                folder.write_shard(number, rows, errors)
+        if folder is None:
+            return lambda: iter(kept), failed
+        return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
 
     def _pieces(
         self, scorer: Scorer, start: int, advance: Callable[[int], None]
@@ -136,37 +120,15 @@ class ScoreRun:
             scorer.check()
             yield pieces
 
-    def _shards_done(self) -> int:
-        """Complete shards from the start on; everything behind a gap is done again."""
-        if self.folder is None or not self.folder.started:
-            return 0
-        self._check_same(self.folder, self.folder.settings())
-        done = self.folder.done()
-        return next(number for number in range(len(done) + 1) if number not in done)
-
-    def _check_same(self, folder: RunFolder, stored: dict[str, Any]) -> None:
-        keys = [key for key in self.settings if key in stored]
-        differing = [key for key in keys if stored[key] != self.settings[key]]
-        if differing:
-            raise RunMismatchError(
-                f"the run in {folder.folder} was made with other {', '.join(differing)}; resume "
-                "with the same, or choose another --out"
-            )
-
-    def _checked_table(self, folder: RunFolder) -> ScoreTable:
-        from hardsight.table import read_table
-
-        table = read_table(folder.folder)
-        for key in ("model", "scores"):
-            self._check_same(folder, {key: table.metadata.get(key)})
-        # the same data may be named by another path
-        mark = (table.metadata.get("data") or {}).get("fingerprint")
-        self._check_same(folder, {"data": {**self.settings["data"], "fingerprint": mark}})
-        return table
-
-    def _count(self, source: Source, rows: pa.Table, errors: int) -> None:
-        if rows.num_rows == 0:
+    def _count(self, source: Source, totals: Totals, errors: int) -> None:
+        if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
-        finite = pc.sum(rows["finite"].cast(pa.int64())).as_py()
-        self.about["data"] |= {"rows": rows.num_rows + errors, "named": len(source.classes)}
-        self.about["counts"] = {"errors": errors, "non_finite": rows.num_rows - finite}
+        self.about["data"] |= {"rows": totals.rows + errors, "named": len(source.classes)}
+        self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
+
+
+def _complete_from_the_start(folder: RunFolder) -> int:
+    """Complete shards from the start on; everything behind a gap is done again."""
+    done = folder.done() if folder.goes_on else set()
+    return next(number for number in range(len(done) + 1) if number not in done)

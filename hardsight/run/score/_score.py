@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +33,13 @@ from hardsight.run.loop import (
     returning,
     state_digest,
     tensors_digest,
+    values_digest,
     versions,
     wanted_preprocessing,
     warns_of,
 )
 from hardsight.run.score._notes import score_notes
-from hardsight.run.score._run import ScoreRun, check_free, length_of
+from hardsight.run.score._run import ScoreRun, length_of
 from hardsight.run.score._scorers import (
     EmbeddingScorer,
     ModelScorer,
@@ -46,8 +47,14 @@ from hardsight.run.score._scorers import (
     Scorer,
     naming_other_scores,
 )
-from hardsight.table import RunFolder, ScoreTable
+from hardsight.run_folder import SCORE, RunFolder
+from hardsight.table import ScoreTable, read_table
 
+# what does not decide the result, and may be another when a run is continued; the weights are known
+# by what is in them
+MAY_CHANGE = ("workers", "weights", "data_root")
+# what does not, once the table is there: data may have been moved, packages renewed
+_MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _GOES_ON = (
     "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
@@ -70,6 +77,7 @@ class ScoreConfig:
         scores: names of the scores; all where none is given.
         out: folder of the run.
         resume: continue the unfinished run in ``out``.
+        overwrite: replace the scored dataset in ``out``, finished or not.
         split: of data that has several.
         data_root: folder above those of named datasets.
         labels: file with labels of stored embeddings.
@@ -99,6 +107,7 @@ class ScoreConfig:
     scores: tuple[str, ...] | None = None
     out: str | None = None
     resume: bool = False
+    overwrite: bool = False
     split: str | None = None
     data_root: str | None = None
     labels: str | None = None
@@ -146,6 +155,7 @@ def score(
     device: str | torch.device = "auto",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
@@ -184,6 +194,9 @@ def score(
         device: ``"auto"`` is cuda, else mps, else cpu.
         out: folder for the run; ``None`` keeps the table in memory.
         resume: continue the unfinished run in ``out``; the table is the same as without a break.
+            Of a finished run the table is returned as it is. Settings must be those the run was
+            begun with, but for ``MAY_CHANGE``.
+        overwrite: replace the scored dataset in ``out``, finished or not.
         weights: file with the model's weights, safetensors or torch (loaded without running code).
         split: of data that has several.
         data_root: folder above those of named datasets, such as ``cifar10``.
@@ -226,31 +239,32 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
-    folder = None if out is None else RunFolder(out)
-    if folder is not None:
-        check_free(folder, resume=resume)
-    source = open_source(
-        data,
-        split=split,
-        labels=labels,
-        bias=bias,
-        classes=classes,
-        class_weights=class_weights,
-        data_root=data_root,
-    )
-    plan, place = ScorePlan(scores), chosen_device(str(device))
-    about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
-    about["config"] = {
-        "head": head if isinstance(head, str) else None,
-        "output": output,
-        "weights": None if weights is None else str(weights),
-        "device": str(place),
-        "precision": precision,
-        "strict": strict,
-        "thumbnails": thumbnails,
-        "shard_rows": shard_rows,
-    }
     with ExitStack() as stack:
+        folder = None
+        if out is not None:
+            claim = RunFolder(out).claimed(SCORE, resume=resume, overwrite=overwrite)
+            folder = stack.enter_context(claim)
+        source = open_source(
+            data,
+            split=split,
+            labels=labels,
+            bias=bias,
+            classes=classes,
+            class_weights=class_weights,
+            data_root=data_root,
+        )
+        plan, place = ScorePlan(scores), chosen_device(str(device))
+        about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
+        about["config"] = {
+            "head": head if isinstance(head, str) else None,
+            "output": output,
+            "weights": None if weights is None else str(weights),
+            "device": str(place),
+            "precision": precision,
+            "strict": strict,
+            "thumbnails": thumbnails,
+            "shard_rows": shard_rows,
+        }
         scorer: Scorer
         known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
@@ -301,8 +315,53 @@ def score(
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(rows / scorer.batch_size))
+        if folder is not None:
+            _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
+            if folder.is_done:
+                return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _describe(
+    folder: RunFolder, about: Mapping[str, Any], *, rows_per_shard: int, workers: int | None
+) -> None:
+    """Say what the run is made of, from the metadata of its table."""
+    config, model, data = about["config"], about["model"], about["data"]
+    settings = {
+        "data": data["spec"],
+        "split": data["split"],
+        "model": model["spec"],
+        "weights": config["weights"],
+        "head": model.get("head"),
+        "output": model.get("output"),
+        "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
+        "preprocessing": about.get("preprocessing"),
+        "precision": about.get("precision", config["precision"]),
+        "device": config["device"].partition(":")[0],  # any GPU of a machine will do
+        "batch_size": about["batch_size"],
+        "rows_per_shard": rows_per_shard,
+        "workers": workers,
+        "sample": about["sample"],
+        "strict": config["strict"],
+        "thumbnails": config["thumbnails"],
+        "seed": about["seed"],
+    }
+    folder.describe(
+        settings,
+        fingerprints={
+            "data": data["fingerprint"],
+            "model": model["digest"],
+            "classes": values_digest(about["classes"]),
+        },
+        versions=about["versions"],
+        may_change=MAY_CHANGE,
+        may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
+    )
+
+
+def _as_defined(name: str, version: int) -> str:
+    return name if version == 1 else f"{name} (version {version})"
 
 
 def _check_counts(**counts: int | None) -> None:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource, open_source
+from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
 from hardsight.data import Example as Example
 from hardsight.errors import DataError, OptionError
+from hardsight.run.loop import chosen_device, loaded_model, state_digest
 from hardsight.run.score import score
 from hardsight.table import ScoreTable
 
 Levels = tuple[str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool]]
 
 
+def facts_of(
+    model: Any, source: ExampleSource | EmbeddingSource, *, seed: int, **options: Any
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """What a study is made of: settings as they are meant, and fingerprints of data and model."""
+    weights, classes = options.get("weights"), options.get("num_classes")
+    name = os.fspath(model) if isinstance(model, os.PathLike) else model
+    place = chosen_device(str(options.get("device", "auto")))
+    loaded = loaded_model(name, weights, classes, seed=seed, device=place)
+    settings = {**options, "model": loaded.spec, "data": source.spec, "device": place.type}
+    return settings, {"data": source.fingerprint(), "model": state_digest(loaded.model)}
+
+
 def level_scores(
     model: Any,
-    data: Any,
+    source: ExampleSource | EmbeddingSource,
     kinds: Mapping[str, Sequence[float]],
     *,
     scores: Sequence[str],
     limit: int | None,
     seed: int,
-    split: str | None,
-    data_root: Any,
     **options: Any,
 ) -> Iterator[Levels]:
     """For each kind of degradation: its name, scores and correctness ``[L, N]``, directions."""
@@ -35,7 +47,6 @@ def level_scores(
         raise OptionError("expected levels of noise or of contrast, got none")
     if limit is not None and limit < 1:
         raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
-    source = open_source(data, split=split, data_root=data_root)
     if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):

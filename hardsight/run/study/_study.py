@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardsight._options import checked_options
-from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency
+from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
 from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
 from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
@@ -27,13 +27,19 @@ from hardsight.run.study._dynamics import observations as observations
 from hardsight.run.study._dynamics import read_histories as read_histories
 from hardsight.run.study._dynamics import run_dynamics as run_dynamics
 from hardsight.run.study._dynamics import settled_epoch as settled_epoch
+from hardsight.run.study._folder import (
+    arrays_digest,
+    claimed_study,
+    describe_study,
+    read_study,
+    write_study,
+)
 from hardsight.run.study._human import HumanStudy as HumanStudy
 from hardsight.run.study._human import Hypothesis as Hypothesis
 from hardsight.run.study._human import ScoreAgainstPeople as ScoreAgainstPeople
 from hardsight.run.study._human import human_study as human_study
 from hardsight.run.study._tables import StudyTable as StudyTable
 from hardsight.run.study._tables import said_p as said_p
-from hardsight.run.study._tables import write_study
 from hardsight.stats import HUMAN_BINS
 from hardsight.table import ScoreTable, read_table
 
@@ -44,6 +50,8 @@ def study_human(
     human: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     scores: Sequence[str] | None = None,
     test: str = "steiger",
     bins: Sequence[float] = HUMAN_BINS,
@@ -59,6 +67,8 @@ def study_human(
             ``.parquet``.
         out: folder for ``study.json``; :func:`hardsight.report.write_study` then adds the page and
             the figures.
+        resume: if ``out`` has a finished study of the same things, return what it found.
+        overwrite: replace the study in ``out``.
         scores: columns to study; every score of the table by default.
         test: between the correlations of AVH and of model confidence; see :func:`human_study`.
         bins: edges of the bins of human frequency.
@@ -87,31 +97,35 @@ def study_human(
     found = table if isinstance(table, ScoreTable) else read_table(table)
     names = _chosen(found, scores)
     frequency = human_frequency(found, file=human)
-    study = human_study(
-        {name: found.column(name) for name in names},
-        frequency,
-        labels=found.column("label"),
-        higher_is_harder={name: found.higher_is_harder(name) for name in names},
-        test=test,
-        bins=bins,
-        quantiles=quantiles,
-        alpha=alpha,
-    )
-    if out is not None:
+    columns, labels = {name: found.column(name) for name in names}, found.column("label")
+    how: dict[str, Any] = {
+        "test": test, "bins": list(bins), "quantiles": quantiles, "alpha": alpha,
+    }  # fmt: skip
+    with claimed_study(out, resume=resume, overwrite=overwrite) as run:
+        if run is not None:
+            made_of = {"table": found.path, "human": human, "scores": names, **how}
+            marks = {
+                "table": arrays_digest([labels, *columns.values()]),
+                "answers of people": arrays_digest([frequency]),
+            }
+            describe_study(run, "human", made_of, marks)
+            if run.is_done:
+                return cast(HumanStudy, read_study(run, HumanStudy))
+        harder = {name: found.higher_is_harder(name) for name in names}
+        study = human_study(columns, frequency, labels=labels, higher_is_harder=harder, **how)
+        if run is None:
+            return study
         settings = {
             "table": str(found.path),
             "human": os.fspath(human),
-            "test": test,
-            "bins": list(bins),
-            "quantiles": quantiles,
-            "alpha": alpha,
+            **how,
             "sample": found.metadata.get("sample", "unknown"),
             "data": found.metadata.get("data"),
             "model": found.metadata.get("model"),
         }
         figures = {"histograms": study.histograms}
-        write_study(out, "human", study, study.tables(), settings=settings, figures=figures)
-    return study
+        write_study(run, "human", study, study.tables(), settings=settings, figures=figures)
+        return study
 
 
 @checked_options
@@ -127,6 +141,8 @@ def study_degradation(
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     **options: Any,
 ) -> list[DegradationStudy]:
     """Scores of the same pictures at every level of noise and of contrast.
@@ -142,6 +158,8 @@ def study_degradation(
         split: of data that has several.
         data_root: folder above those of named datasets.
         out: folder for ``study.json``; see :func:`study_human`.
+        resume: if ``out`` has a finished study of the same things, return what it found.
+        overwrite: replace the study in ``out``.
         options: further keywords of :func:`hardsight.score`, such as ``device``.
 
     Returns:
@@ -154,22 +172,30 @@ def study_degradation(
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Definition 4, Figs. 17 and 18.
     """
-    from hardsight.run.study._levels import level_scores
+    from hardsight.run.study._levels import facts_of, level_scores
 
     kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
-    found = [
-        degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
-        for kind, values, correct, harder in level_scores(
-            model, data, kinds, scores=scores, limit=limit, seed=seed, split=split,
-            data_root=data_root, **options,
-        )
-    ]  # fmt: skip
-    if out is not None:
-        settings = {
-            "model": str(model), "data": str(data), "split": split, "limit": limit, "seed": seed,
-        }  # fmt: skip
-        tables = [table for study in found for table in study.tables()]
-        write_study(out, "degradation", found, tables, settings=settings, figures={})
+    with claimed_study(out, resume=resume, overwrite=overwrite) as run:
+        source = open_source(data, split=split, data_root=data_root)
+        if run is not None:
+            resolved, marks = facts_of(model, source, seed=seed, **options)
+            made_of = {**resolved, **kinds, "scores": scores, "limit": limit, "seed": seed}
+            describe_study(run, "degradation", made_of, marks)
+            if run.is_done:
+                return cast(list[DegradationStudy], read_study(run, list[DegradationStudy]))
+        found = [
+            degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
+            for kind, values, correct, harder in level_scores(
+                model, source, kinds, scores=scores, limit=limit, seed=seed, **options
+            )
+        ]
+        if run is not None:
+            settings = {
+                "model": str(model), "data": str(data), "split": split, "limit": limit,
+                "seed": seed,
+            }  # fmt: skip
+            tables = [table for study in found for table in study.tables()]
+            write_study(run, "degradation", found, tables, settings=settings, figures={})
     return found
 
 
@@ -181,6 +207,8 @@ def study_dynamics(
     human: str | os.PathLike[str] | None = None,
     bins: Sequence[float] = HUMAN_BINS,
     out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> DynamicsStudy:
     """Norm, AVH, confidence and accuracy along training, and the AVH paper's observations.
 
@@ -191,6 +219,8 @@ def study_dynamics(
         human: what people chose, as in :func:`study_human`; curves are then split by it.
         bins: edges of the bins of human frequency.
         out: folder for ``study.json``; see :func:`study_human`.
+        resume: if ``out`` has a finished study of the same things, return what it found.
+        overwrite: replace the study in ``out``.
 
     Raises:
         MissingDataError: a run has nothing recorded.
@@ -207,18 +237,26 @@ def study_dynamics(
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
-    found = []
-    for folder, name in zip(folders, names, strict=True):
-        histories = read_histories(folder, examples=examples, name=name)
-        frequency = None if human is None else _tracked_frequency(histories, human)
-        found.append(run_dynamics(histories, frequency=frequency, bins=bins))
-    study = DynamicsStudy(tuple(found), observations(found))
-    if out is not None:
-        settings = {
-            "runs": [str(folder) for folder in folders], "examples": examples,
-            "human": None if human is None else os.fspath(human), "bins": list(bins),
-        }  # fmt: skip
-        write_study(out, "dynamics", study, study.tables(), settings=settings, figures={})
+    settings = {
+        "runs": [str(folder) for folder in folders], "examples": examples,
+        "human": None if human is None else os.fspath(human), "bins": list(bins),
+    }  # fmt: skip
+    with claimed_study(out, resume=resume, overwrite=overwrite) as run:
+        found, marks = [], dict[str, str | None]()
+        for folder, name in zip(folders, names, strict=True):
+            histories = read_histories(folder, examples=examples, name=name)
+            frequency = None if human is None else _tracked_frequency(histories, human)
+            found.append(run_dynamics(histories, frequency=frequency, bins=bins))
+            read = [histories.rows, *histories.measures.values()]
+            marks[f"epochs of {name}"] = arrays_digest(read)
+            marks[f"answers of people to {name}"] = (
+                None if frequency is None else arrays_digest([frequency])
+            )
+        study = DynamicsStudy(tuple(found), observations(found))
+        if run is not None:
+            describe_study(run, "dynamics", {**settings, "names": names}, marks)
+            if not run.is_done:
+                write_study(run, "dynamics", study, study.tables(), settings=settings, figures={})
     return study
 
 

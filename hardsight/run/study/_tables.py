@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.errors import OutputError
 from hardsight.stats import BinCorrelation, Estimate
 
 STUDY = "study.json"
@@ -94,23 +90,18 @@ def histogram(
     }
 
 
-def write_study(
-    out: str | os.PathLike[str],
+def study_content(
     kind: str,
     study: Any,
     tables: Sequence[StudyTable],
     *,
     settings: dict[str, Any],
     figures: dict[str, Any],
-) -> Path:
-    """Write ``study.json``: what was found, from what, with which versions.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+) -> dict[str, Any]:
+    """What ``study.json`` holds: what was found, from what, with which versions."""
     from hardsight.run.study._versions import light_versions
 
-    content = {
+    return {
         "format": FORMAT,
         "kind": kind,
         "settings": plain(settings),
@@ -119,14 +110,3 @@ def write_study(
         "figures": plain(figures),
         "result": plain(study),
     }
-    file = Path(out) / STUDY
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".tmp-{STUDY}")
-        part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(file)
-    except OSError as err:
-        raise OutputError(
-            f"cannot write to {out}: {err.strerror or err}; choose another --out"
-        ) from err
-    return file

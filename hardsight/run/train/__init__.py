@@ -18,7 +18,7 @@ from hardsight.run.train._config import TrainConfig as TrainConfig
 from hardsight.run.train._engine import quiet as quiet
 from hardsight.run.train._engine import trainer_of as trainer_of
 from hardsight.run.train._fit import fit as fit
-from hardsight.run.train._folder import differing_keys as differing_keys
+from hardsight.run.train._folder import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.train._folder import is_first_process as is_first_process
 from hardsight.run.train._images import Decoded as Decoded
 from hardsight.run.train._images import Draws as Draws

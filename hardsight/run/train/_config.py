@@ -239,6 +239,7 @@ class TrainConfig:
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``.
+        overwrite: replace the training run in ``out``, finished or not.
     """
 
     model: ModelConfig
@@ -275,6 +276,7 @@ class TrainConfig:
     thumbnails: int = 600
     track_test: bool = False
     resume: bool = False
+    overwrite: bool = False
 
     @classmethod
     def load(

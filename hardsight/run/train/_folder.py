@@ -1,28 +1,50 @@
-"""The folder of a training run: whose it is, and whether a run may go on in it."""
+"""The folder of a training run: what it is made of, and whether a run may go on in it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hardsight.errors import OutputError, RunExistsError, RunMismatchError
-from hardsight.run.loop import versions, write_json, writing
+from hardsight.config import defaults_of
+from hardsight.errors import RunMismatchError
+from hardsight.run.loop import versions
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._setup import Sources
+from hardsight.run_folder import AGAIN, TRAIN, Manifest, RunFolder, write_json, writing
 
-_RECIPE = "recipe.json"
-# what may change between an interrupted run and its continuation
-_FREE_TO_CHANGE = (
-    "resume", "workers", "resident", "device", "compile", "capture", "autotune", "out",
+RESULT = "result.json"
+_RECIPE, _LAST = "recipe.json", "checkpoints/last.ckpt"
+# what does not decide the result, and may be another when a run is continued; an epoch that is
+# trained on another device may come out slightly otherwise, which is then the user's own choice
+MAY_CHANGE = (
+    "out", "resume", "overwrite", "workers", "resident", "device", "compile", "capture", "autotune",
+    "versions",
 )  # fmt: skip
+_OWN_WEIGHTS = "weights to start from"
 
 
 def is_first_process() -> bool:
     from lightning.pytorch.utilities import rank_zero_only
 
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
+@contextmanager
+def claimed_run(config: TrainConfig) -> Iterator[RunFolder]:
+    """The folder of a recipe, held for as long as it is trained.
+
+    Of several processes that train together the first one holds it; it has started the others.
+    """
+    run = RunFolder(config.out)
+    if not is_first_process():
+        yield run
+        return
+    with run.claimed(TRAIN, resume=config.resume, overwrite=config.overwrite):
+        yield run
 
 
 def recipe_of(config: TrainConfig, sources: Sources) -> dict[str, Any]:
@@ -35,72 +57,71 @@ def recipe_of(config: TrainConfig, sources: Sources) -> dict[str, Any]:
     }
 
 
-def prepare(folder: Path, recipe: dict[str, Any], *, resume: bool) -> None:
-    """Make the folder, or check that the run in it is this one.
+def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
+    """Begin the run, or check that the one in the folder is this one.
+
+    Args:
+        run: claimed.
+        recipe: of :func:`recipe_of`.
+        precision: that is computed in; ``auto`` depends on the device.
 
     Raises:
-        RunExistsError: something is there and ``resume`` was not asked for.
         RunMismatchError: the run there has another recipe or other data, or no checkpoint yet and
             a module with other weights.
     """
-    file = folder / _RECIPE
-    if not resume:
-        _check_free(folder)
-    elif file.exists():
-        _check_same(json.loads(file.read_text(encoding="utf-8")), recipe, folder)
-        return
-    with writing(folder, step="choose another out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, recipe)
-
-
-def _check_free(folder: Path) -> None:
-    """Raise where something would be lost; a run that ended before its first epoch is nothing."""
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is no folder; choose another out")
-    part = folder / f"{_RECIPE}.part"  # of a run that died at once
-    if not folder.exists() or all(entry == part for entry in folder.iterdir()):
-        return
-    if not (folder / _RECIPE).exists():
-        raise RunExistsError(f"{folder} holds files that are no training run; choose another out")
-    if (folder / "checkpoints").exists():
-        raise RunExistsError(
-            f"{folder} holds a training run; choose another out, or continue it with --resume"
-        )
-
-
-def differing_keys(old: dict[str, Any], new: dict[str, Any], kind: type[Any]) -> list[str]:
-    """What two recipes set differently, in words, but for what may change.
-
-    A plain key of ``kind`` that an older version did not know has its default there.
-    """
-    new = json.loads(json.dumps(new))  # tuples as lists
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    before = {**defaults, **old["config"]}
-    return [
-        f"{key} = {before.get(key)!r} instead of {value!r}"
-        for key, value in new["config"].items()
-        if key not in _FREE_TO_CHANGE and before.get(key) != value
-    ]
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
-    differing = differing_keys(old, new, TrainConfig)
-    if old["data_fingerprint"] != new["data_fingerprint"]:
-        differing.append("other training data")
-    if old.get("validation") != new.get("validation"):
-        differing.append("other validation examples")
-    if old.get("tracked", {}) != new.get("tracked", {}):
-        differing.append("other tracked examples")
-    began_anew = not (folder / "checkpoints").exists()
-    if began_anew and not differing and old.get("own_weights") != new.get("own_weights"):
+    resumes = recipe["config"]["resume"]
+    if resumes and run.kind is TRAIN and run.manifest() is None:
+        run.adopt(_manifest_of_older(run.folder, precision))
+    old = run.manifest() if resumes else None
+    began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
+    run.describe(
+        {**recipe["config"], "precision": precision},
+        fingerprints={
+            "training data": recipe["data_fingerprint"],
+            "validation examples": recipe.get("validation"),
+            "tracked examples": _tracked(recipe),
+            _OWN_WEIGHTS: began_with,
+        },
+        versions=recipe["versions"],
+        may_change=MAY_CHANGE,
+        defaults=defaults_of(TrainConfig),
+    )
+    if run.goes_on and began_with != recipe["own_weights"] and not (run.folder / _LAST).exists():
         raise RunMismatchError(
-            f"the run in {folder} ended before its first checkpoint, and the module no longer has "
-            "the weights it began with: it is trained in place; pass it with those, or choose "
-            "another out"
+            f"the run in {run.folder} ended before its first checkpoint, and the module no longer "
+            "has the weights it began with: it is trained in place; pass it with those, or choose "
+            "another --out"
         )
-    if differing:
-        raise RunMismatchError(
-            f"the run in {folder} cannot be continued with this recipe: it has "
-            f"{'; '.join(differing)}; use the same recipe, or another out"
-        )
+    if run.is_done:
+        return
+    goes_on = run.goes_on
+    run.begin()
+    if not goes_on or not (run.folder / _RECIPE).exists():
+        with writing(run.folder, step=AGAIN):
+            write_json(run.folder / _RECIPE, recipe)
+
+
+def _tracked(recipe: dict[str, Any]) -> str | None:
+    tracked = recipe.get("tracked")
+    return json.dumps(tracked, sort_keys=True) if tracked else None
+
+
+def _manifest_of_older(folder: Path, precision: str) -> Manifest:
+    """What a run of a version without manifests is made of, as its recipe says."""
+    recipe = json.loads((folder / _RECIPE).read_text(encoding="utf-8"))
+    settings = dict(recipe["config"])
+    if settings.get("precision") == "auto":  # which one it was is not on record
+        settings["precision"] = precision
+    return Manifest(
+        TRAIN.name,
+        "finished" if (folder / RESULT).exists() else "unfinished",
+        settings,
+        {
+            "training data": recipe["data_fingerprint"],
+            "validation examples": recipe.get("validation"),
+            "tracked examples": _tracked(recipe),
+            _OWN_WEIGHTS: recipe.get("own_weights"),
+        },
+        recipe.get("versions", {}),
+        TRAIN.files,
+    )

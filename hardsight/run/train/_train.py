@@ -22,18 +22,16 @@ from hardsight.heads import Head, find_head, logits_of, which_output
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
-    AGAIN,
     borrowed,
     chosen_device,
     chosen_layout,
+    chosen_precision,
     chosen_workers,
     random_states_kept,
     returning,
     seed_of,
     seeded,
     state_digest,
-    write_json,
-    writing,
 )
 from hardsight.run.train._adversary import Adversary
 from hardsight.run.train._batches import EvaluationBatches
@@ -47,7 +45,13 @@ from hardsight.run.train._config import ScheduleConfig as ScheduleConfig
 from hardsight.run.train._config import TrainConfig as TrainConfig
 from hardsight.run.train._engine import own_device, quiet, trainer_of
 from hardsight.run.train._fit import fit, start_of
-from hardsight.run.train._folder import is_first_process, prepare, recipe_of
+from hardsight.run.train._folder import (
+    RESULT,
+    claimed_run,
+    is_first_process,
+    prepare,
+    recipe_of,
+)
 from hardsight.run.train._head import frozen_body, reset_head
 from hardsight.run.train._images import Decoded, Pixels, Shard
 from hardsight.run.train._losses import TotalLoss
@@ -59,6 +63,7 @@ from hardsight.run.train._setup import (
     opened_sources,
 )
 from hardsight.run.train._tracking import kept_dynamics, tracker_of
+from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
 from hardsight.table import DYNAMICS, ScoreTable, read_table
 from hardsight.tracking import HardnessTracker
 
@@ -66,7 +71,6 @@ _DATA_KEYS = (
     "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
 )  # fmt: skip
 _PACKAGES = ("timm:", "torchvision:", "hf:")
-_RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -193,11 +197,14 @@ def run_recipe(
     validation: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
-    with ExitStack() as stack:
-        return _run_recipe(stack, config, model, data, show, track_on, validation)
+    pl = require("lightning.pytorch", extra="train", feature="training")
+    with claimed_run(config) as run, ExitStack() as stack:
+        return _run(pl, run, stack, config, model, data, show, track_on, validation)
 
 
-def _run_recipe(
+def _run(
+    pl: Any,
+    run: RunFolder,
     stack: ExitStack,
     config: TrainConfig,
     model: str | nn.Module,
@@ -206,8 +213,7 @@ def _run_recipe(
     track_on: Mapping[str, Any] | None,
     validation: Any,
 ) -> TrainResult:
-    pl = require("lightning.pytorch", extra="train", feature="training")
-    folder, device = Path(config.out), chosen_device(config.device)
+    folder, device = run.folder, chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
     loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
     sources = normalised_for(loaded.preprocessing, sources, config.data)
@@ -231,8 +237,8 @@ def _run_recipe(
     recipe["tracked"] = {name: one.source.fingerprint() for name, one in watched.items()}
     is_first = is_first_process()
     if is_first:
-        prepare(folder, recipe, resume=config.resume)
-    if config.resume and (folder / _RESULT).exists():
+        prepare(run, recipe, precision=chosen_precision(config.precision, device))
+    if config.resume and run.finished:
         return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), random_states_kept(device):
         recorder, pixels, tracker = _fitted(
@@ -254,6 +260,7 @@ def _run_recipe(
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
+        run.finish()
     return result
 
 
@@ -461,7 +468,7 @@ def _finished(
     watched: Mapping[str, Decoded],
 ) -> TrainResult:
     """The result of a run that was completed before."""
-    content = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+    content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     _load_best(loaded.model, folder)
     return TrainResult(
         folder,
@@ -539,4 +546,4 @@ def _keep(
     }
     with writing(result.folder, step=AGAIN):
         stored.write(result.folder, plain_state(result.model.state_dict()))
-        write_json(result.folder / _RESULT, content)  # last: says that all of it is there
+        write_json(result.folder / RESULT, content)

@@ -223,7 +223,7 @@ def test_a_model_that_gives_nan_for_an_example_names_it():
 
 def test_a_file_in_the_place_of_the_run_is_named(net, source, target, settings, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(hs.errors.OutputError, match="file is no folder; choose another out"):
+    with pytest.raises(hs.errors.OutputError, match="file is not a folder; choose another --out"):
         hs.adapt(net, source, target, out=tmp_path / "file", **settings)
 
 

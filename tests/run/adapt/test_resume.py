@@ -232,9 +232,9 @@ def test_other_settings_or_weights_between_two_steps_are_an_error(
 def test_a_run_is_never_overwritten(net, source, target, settings, tmp_path):
     settings |= {"rule": "source-only"}
     hs.adapt(net, source, target, out=tmp_path / "run", **settings)
-    with pytest.raises(RunExistsError, match=r"holds an adaptation.*--resume"):
+    with pytest.raises(RunExistsError, match=r"holds a finished adaptation.*--resume"):
         hs.adapt(net, source, target, out=tmp_path / "run", **settings)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(RunExistsError, match="files that are no adaptation"):
+    with pytest.raises(RunExistsError, match="files that are not an adaptation"):
         hs.adapt(net, source, target, out=tmp_path / "mine", **settings)

@@ -200,9 +200,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         patch.setattr(Path, "replace", lambda *a: renames.append(a[1].name) or original(*a))
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
-        "recipe.json",
+        "run.json", "recipe.json",
         *["metrics.csv", "last.ckpt", "best.safetensors"] * 2,
-        "model.safetensors", "model.json", "result.json",
+        "model.safetensors", "model.json", "result.json", "run.json",
     ]  # fmt: skip
     for survived in range(len(renames)):
         out = tmp_path / f"run-{survived}"
@@ -233,7 +233,7 @@ def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_momen
         hs.train(net, images, out=tmp_path / "whole", **options)
     assert list(by_epoch) == [1, 2, 3]
     selected = []
-    for survived in range(1, 12):  # after the recipe: metrics, state, weights if best; the result
+    for survived in range(2, 13):  # after manifest and recipe: metrics, state, weights if best
         out = tmp_path / f"run-{survived}"
         with monkeypatch.context() as patch:
             _find(patch, FIRST)
@@ -298,13 +298,15 @@ def test_a_run_of_a_version_that_knew_fewer_settings_is_taken_up(images, net, tm
     hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     file = tmp_path / "run" / "recipe.json"
     recipe = json.loads(file.read_text())
-    del recipe["config"]["autotune"]
+    del recipe["config"]["freeze_body"]
+    del recipe["config"]["data"]["imbalance"]
     file.write_text(json.dumps(recipe))
+    (tmp_path / "run" / "run.json").unlink()  # it wrote no manifest either
     again = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
     assert again.best_epoch == 1
-    with pytest.raises(RunMismatchError, match="it has autotune = False instead of True"):
+    with pytest.raises(RunMismatchError, match="it has freeze_body = False instead of True"):
         hs.train(
-            net, images, out=tmp_path / "run", epochs=1, resume=True, autotune=True, **FAST
+            net, images, out=tmp_path / "run", epochs=1, resume=True, freeze_body=True, **FAST
         )  # fmt: skip
 
 
@@ -320,11 +322,11 @@ def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
 
 def test_a_folder_that_is_taken_is_not_overwritten(images, net, tmp_path):
     hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
-    with pytest.raises(RunExistsError, match=r"run holds a training run; .* with --resume"):
+    with pytest.raises(RunExistsError, match=r"holds a finished training run; .* with --resume"):
         hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").touch()
-    with pytest.raises(RunExistsError, match=r"photos holds files that are no training run"):
+    with pytest.raises(RunExistsError, match=r"files that are not a training run \(me\.jpg\)"):
         hs.train(net, images, out=tmp_path / "photos", epochs=1, **FAST)
 
 
@@ -782,7 +784,7 @@ def test_a_model_with_fewer_outputs_than_classes_is_refused_before_it_is_trained
 
 def test_a_file_in_the_place_of_the_run_is_named(images, net, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(hs.errors.OutputError, match="file is no folder; choose another out"):
+    with pytest.raises(hs.errors.OutputError, match="file is not a folder; choose another --out"):
         hs.train(net, images, out=tmp_path / "file", **FAST)
 
 

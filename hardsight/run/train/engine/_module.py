@@ -194,7 +194,10 @@ class TrainModule(pl.LightningModule):
     def _passed(self, batch: TrainBatch) -> Passed:
         with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
             self.embeddings, logits = self._forward(batch.inputs)
-        return Passed(self.embeddings, logits, self.loss_of(logits, batch))
+        loss = self.loss_of(logits, batch)
+        # nothing here may keep the pass alive while the next one is recorded
+        embeddings, self.embeddings = self.embeddings, None
+        return Passed(embeddings, logits, loss)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Gradients of a step; a replayed step has made them already."""

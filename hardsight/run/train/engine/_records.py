@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hardsight.run.loop import AGAIN, progress, writing
+from hardsight.run.loop import progress
 from hardsight.run.train import TrainConfig, is_first_process
 from hardsight.run.train.engine._module import Tally, TrainModule
+from hardsight.run_folder import AGAIN, put_in_place, replacing, writing
 
 LAST, BEST, METRICS = "checkpoints/last.ckpt", "checkpoints/best.safetensors", "metrics.csv"
 
@@ -118,7 +119,7 @@ class RunRecorder(pl.Callback):
         file = self._folder / BEST
         with writing(file, step=AGAIN):
             if self._waiting().exists():
-                self._waiting().replace(file)
+                put_in_place(self._waiting(), file)
             for lost in file.parent.glob(f"{file.stem}-*.part"):
                 lost.unlink()
 
@@ -132,16 +133,14 @@ class RunRecorder(pl.Callback):
         with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
             trainer.save_checkpoint(part)  # every process takes part in this
             if trainer.is_global_zero:
-                part.replace(file)
+                put_in_place(part, file)
 
     def _write_metrics(self, row: dict[str, float]) -> None:
         file = self._folder / METRICS
-        part = file.with_suffix(".part")
-        with part.open("w", newline="") as sink:
+        with replacing(file) as part, part.open("w", newline="") as sink:
             writer = csv.DictWriter(sink, list(row))
             writer.writeheader()
             writer.writerows(self.rows)
-        part.replace(file)
         if self._board is None and importlib.util.find_spec("tensorboard") is not None:
             from lightning.pytorch.loggers import TensorBoardLogger
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import nn
 
@@ -30,6 +29,7 @@ from hardsight.run.train import (
     fits,
     is_first_process,
 )
+from hardsight.run_folder import write_parquet
 from hardsight.table import with_metadata
 from hardsight.tracking import HardnessTracker
 
@@ -178,6 +178,5 @@ def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> No
         "sample": "out-of-sample",
     }
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".tmp-{EXAMPLES}"
-    pq.write_table(with_metadata(rows, facts), part)
-    part.replace(folder / EXAMPLES)
+    rows = with_metadata(rows, facts)
+    write_parquet(folder / EXAMPLES, [rows], rows.schema, compression="snappy")

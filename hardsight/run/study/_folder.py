@@ -1,0 +1,116 @@
+"""The folder of a study: what it is made of, and a finished one read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardsight.run.study._tables import STUDY, StudyTable, study_content
+from hardsight.run.study._versions import light_versions
+from hardsight.run_folder import STUDY as KIND
+from hardsight.run_folder import RunFolder, write_text, writing
+
+# what does not decide the result, and may be another when a finished study is asked for again:
+# files are known by what is in them
+MAY_CHANGE = ("table", "human", "runs", "data", "data_root", "weights", "workers", "show_progress")
+
+
+@contextmanager
+def claimed_study(
+    out: str | os.PathLike[str] | None, *, resume: bool, overwrite: bool
+) -> Iterator[RunFolder | None]:
+    """The folder of a study, held for as long as it is made; ``None`` for one in memory."""
+    if out is None:
+        yield None
+        return
+    with RunFolder(out).claimed(KIND, resume=resume, overwrite=overwrite) as run:
+        yield run
+
+
+def describe_study(
+    run: RunFolder, kind: str, settings: Mapping[str, Any], fingerprints: Mapping[str, str | None]
+) -> None:
+    """Say what a study is made of.
+
+    Raises:
+        RunMismatchError: a study of something else is to be gone on with.
+    """
+    run.describe(
+        {"study": kind, **settings},
+        fingerprints=fingerprints,
+        versions=light_versions(),
+        may_change=(*MAY_CHANGE, "versions"),
+    )
+
+
+def write_study(
+    run: RunFolder,
+    kind: str,
+    study: Any,
+    tables: Sequence[StudyTable],
+    *,
+    settings: dict[str, Any],
+    figures: dict[str, Any],
+) -> Path:
+    """Write ``study.json``: what was found, from what, with which versions.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    content = study_content(kind, study, tables, settings=settings, figures=figures)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    run.begin()
+    with writing(run.folder, step="choose another --out"):
+        write_text(run.folder / STUDY, text)
+    run.finish()
+    return run.folder / STUDY
+
+
+def read_study(run: RunFolder, kind: Any) -> Any:
+    """What a finished study found, as ``kind``: a dataclass, or a list of one."""
+    content = json.loads((run.folder / STUDY).read_bytes())
+    return _typed(content["result"], kind)
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """A value of JSON as the type that was written; a number that is null was not finite."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _typed(value, next(one for one in inner if one is not type(None)))
+    if origin is tuple:
+        return tuple(_typed(one, inner[0]) for one in value)
+    if origin is list:
+        return [_typed(one, inner[0]) for one in value]
+    if origin is dict:
+        return {key: _typed(one, inner[1]) for key, one in value.items()}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return typing.cast(Any, kind)(
+            **{key: _typed(one, hints[key]) for key, one in value.items()}
+        )
+    if kind is float:
+        return math.nan if value is None else float(value)
+    return value
+
+
+def arrays_digest(arrays: Iterable[Any]) -> str:
+    """SHA-256 over the values, shapes and types of arrays."""
+    digest = hashlib.sha256()
+    for values in arrays:
+        plain = np.ascontiguousarray(values)
+        digest.update(f"{plain.dtype} {plain.shape}".encode())
+        digest.update(plain.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,32 @@
+"""The folder of a run: one writer at a time, one manifest, files that are complete or not there."""
+
+from hardsight.run_folder._files import AGAIN as AGAIN
+from hardsight.run_folder._files import put_in_place as put_in_place
+from hardsight.run_folder._files import remove as remove
+from hardsight.run_folder._files import replacing as replacing
+from hardsight.run_folder._files import row_groups as row_groups
+from hardsight.run_folder._files import write_bytes as write_bytes
+from hardsight.run_folder._files import write_json as write_json
+from hardsight.run_folder._files import write_parquet as write_parquet
+from hardsight.run_folder._files import write_text as write_text
+from hardsight.run_folder._files import writing as writing
+from hardsight.run_folder._folder import ERROR_SCHEMA as ERROR_SCHEMA
+from hardsight.run_folder._folder import RunFolder as RunFolder
+from hardsight.run_folder._kinds import ADAPT as ADAPT
+from hardsight.run_folder._kinds import DEMO as DEMO
+from hardsight.run_folder._kinds import DYNAMICS as DYNAMICS
+from hardsight.run_folder._kinds import ERRORS as ERRORS
+from hardsight.run_folder._kinds import EVALUATE as EVALUATE
+from hardsight.run_folder._kinds import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._kinds import HISTORIES as HISTORIES
+from hardsight.run_folder._kinds import SCORE as SCORE
+from hardsight.run_folder._kinds import SHARDS as SHARDS
+from hardsight.run_folder._kinds import STUDY as STUDY
+from hardsight.run_folder._kinds import TABLE as TABLE
+from hardsight.run_folder._kinds import TABLE_METADATA as TABLE_METADATA
+from hardsight.run_folder._kinds import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder._kinds import TRAIN as TRAIN
+from hardsight.run_folder._kinds import RunKind as RunKind
+from hardsight.run_folder._lock import held as held
+from hardsight.run_folder._manifest import MANIFEST as MANIFEST
+from hardsight.run_folder._manifest import Manifest as Manifest

@@ -1,0 +1,411 @@
+"""The folder of a run: who writes to it, what it is made of, and whether it is finished.
+
+Every verb that writes a folder does it the same way::
+
+    with RunFolder(out).claimed(TRAIN, resume=resume, overwrite=overwrite) as run:
+        run.describe(settings, fingerprints={"training data": mark}, may_change=("workers",))
+        if not run.is_done:
+            run.begin()
+            ...                  # files, each by `replacing`
+            run.finish()
+
+``claimed`` holds the folder's lock and refuses what would be lost, ``describe`` refuses to go on
+with a run of other settings, ``begin`` removes what is to be replaced, and ``finish`` says that all
+of it is there. A run that ends before ``begin`` leaves the folder as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
+from hardsight.run_folder._files import (
+    PARTIAL,
+    fill_parquet,
+    partial_for,
+    put_in_place,
+    remove,
+    sweep,
+    write_parquet,
+    writing,
+)
+from hardsight.run_folder._kinds import (
+    ERRORS,
+    KINDS,
+    SHARDS,
+    TABLE,
+    THUMBNAILS,
+    RunKind,
+    older_kind,
+)
+from hardsight.run_folder._lock import held
+from hardsight.run_folder._manifest import (
+    DISCARDED,
+    FINISHED,
+    MANIFEST,
+    UNFINISHED,
+    Manifest,
+    differences,
+    plain,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hardsight.table import ScoreTable
+
+LOCK = ".lock"
+_ROOM = "free some space or choose another --out, then continue with --resume"
+ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
+
+
+class RunFolder:
+    """The files of one run, while it is written and afterwards.
+
+    Args:
+        folder: where the run lies.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._shards = self.folder / SHARDS
+        # of a run that is being written
+        self._claimed_as: RunKind | None = None
+        self._resumes = False
+        self._new: Manifest | None = None
+        self._has_begun = False
+
+    # ------------------------------------------------------------------------------ reading
+
+    def manifest(self) -> Manifest | None:
+        """What the run is made of; ``None`` for a run of an older version, or no run at all."""
+        return Manifest.read(self.folder)
+
+    @property
+    def kind(self) -> RunKind | None:
+        """What kind of run lies here; ``None`` if there is none."""
+        manifest = self.manifest()
+        if manifest is not None:
+            return KINDS.get(manifest.kind)
+        return older_kind(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run lies here with all of its files."""
+        manifest = self.manifest()
+        if manifest is not None:
+            return manifest.state == FINISHED
+        kind = older_kind(self.folder)
+        return kind is not None and (self.folder / kind.result).exists()
+
+    @property
+    def started(self) -> bool:
+        """Whether an unfinished run lies here that something would be lost of."""
+        manifest, kind = self.manifest(), self.kind
+        if kind is None or self.finished or (manifest and manifest.state == DISCARDED):
+            return False
+        return manifest is None or self._has_progress(kind)
+
+    def _has_progress(self, kind: RunKind) -> bool:
+        return any(True for pattern in kind.progress for _ in self.folder.glob(pattern))
+
+    def errors(self) -> pd.DataFrame:
+        """Examples that could not be read, with the reason."""
+        file = self.folder / ERRORS
+        rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
+        frame: pd.DataFrame = rows.to_pandas()
+        return frame
+
+    def thumbnails(self) -> dict[int, bytes]:
+        """Encoded small pictures by source position."""
+        file = self.folder / THUMBNAILS
+        if not file.exists():
+            return {}
+        rows = pq.read_table(file)
+        return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
+
+    # ------------------------------------------------------------------------------ claiming
+
+    @contextmanager
+    def claimed(
+        self, kind: RunKind, *, resume: bool = False, overwrite: bool = False
+    ) -> Iterator[RunFolder]:
+        """The folder for one run, and for nobody else while it lasts.
+
+        Args:
+            kind: of run to be written.
+            resume: go on with the run that is here, if there is one.
+            overwrite: replace the run that is here, if there is one.
+
+        Raises:
+            OptionError: both were asked for.
+            RunLockedError: another process is writing here.
+            RunExistsError: something is here that would be lost.
+            OutputError: the folder cannot be made.
+        """
+        if resume and overwrite:
+            raise OptionError(
+                "resume goes on with a run and overwrite replaces it; leave one of them out"
+            )
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError(f"{self.folder} is not a folder; choose another --out")
+        with ExitStack() as stack:
+            with writing(self.folder, step=_ROOM):
+                stack.enter_context(self._made())
+                stack.enter_context(held(self.folder / LOCK))
+            self._check_free(kind, resume=resume, overwrite=overwrite)
+            self._claimed_as, self._resumes, self._has_begun = kind, resume, False
+            try:
+                yield self
+            finally:
+                self._claimed_as = self._new = None
+
+    @contextmanager
+    def _made(self) -> Iterator[None]:
+        """The folder, and those above it; they go again if nothing came to lie in them."""
+        missing = [self.folder, *self.folder.parents]
+        missing = missing[: next(at for at, one in enumerate(missing) if one.exists())]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        finally:
+            for one in missing:
+                with suppress(OSError):  # there is something in it
+                    one.rmdir()
+
+    def _check_free(self, kind: RunKind, *, resume: bool, overwrite: bool) -> None:
+        here, what = self.kind, kind.what
+        if here is None:
+            self._check_other_files(kind)
+            return
+        if here is not kind:
+            raise RunExistsError(
+                f"{self.folder} holds {_a(here.what)}, not {_a(what)}; choose another --out"
+            )
+        if resume or overwrite:
+            return
+        replace = "replace it with --overwrite (overwrite=True)"
+        if self.finished:
+            go_on = "take it as it is with --resume (resume=True), " if kind.can_resume else ""
+            raise RunExistsError(
+                f"{self.folder} holds a finished {what}; choose another --out, {go_on}or {replace}"
+            )
+        if self.started:
+            go_on = "continue it with --resume (resume=True), " if kind.can_resume else ""
+            raise RunExistsError(
+                f"{self.folder} holds an unfinished {what}{self._said_how_far()}; {go_on}"
+                f"{replace}, or choose another --out"
+            )
+
+    def _check_other_files(self, kind: RunKind) -> None:
+        """Raise if there are files that are not of a run, and would be lost or mixed with one."""
+        if kind.is_alone:
+            others = [
+                entry.name
+                for entry in self.folder.iterdir()
+                if entry.name != LOCK and not entry.name.startswith(PARTIAL)
+            ]
+        else:
+            others = [entry.name for entry in kind.owned(self.folder)]
+            others += [MANIFEST] if (self.folder / MANIFEST).exists() else []
+        if others:
+            self._refuse(others, kind)
+
+    def _refuse(self, names: list[str], kind: RunKind) -> NoReturn:
+        raise RunExistsError(
+            f"{self.folder} holds files that are not {_a(kind.what)} ({_some(names)}); choose "
+            "another --out"
+        )
+
+    def _said_how_far(self) -> str:
+        return f" ({len(self.done())} shards)" if self._shards.is_dir() else ""
+
+    # ------------------------------------------------------------------------------ describing
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the claimed run is to be continued and has nothing left to do."""
+        return self._resumes and self.finished
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the claimed run continues an unfinished one."""
+        manifest = self.manifest()
+        return self._resumes and manifest is not None and manifest.state == UNFINISHED
+
+    def describe(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        fingerprints: Mapping[str, str | None],
+        versions: Mapping[str, str],
+        may_change: Collection[str] = (),
+        may_change_when_finished: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+        files: Iterable[str] = (),
+    ) -> None:
+        """Say what the run is made of; a run that is gone on with must be made of the same.
+
+        Args:
+            settings: all of them, resolved.
+            fingerprints: of data, weights and the like, by what they are in words.
+            versions: of packages.
+            may_change: settings that do not decide the result.
+            may_change_when_finished: settings that do not, once all of it is there.
+            defaults: of settings that an older version did not record.
+            files: further names that this run leaves in its folder.
+
+        Raises:
+            RunMismatchError: the run here is made of something else; every difference is named.
+        """
+        kind = self._claimed_as
+        assert kind is not None, "only a run that has claimed its folder can describe itself"
+        named = tuple(dict.fromkeys((*kind.files, *files)))
+        self._new = Manifest(
+            kind.name, UNFINISHED, plain(settings), dict(fingerprints), dict(versions), named
+        )
+        if not self._resumes or self.kind is None:
+            return
+        old = self.manifest()
+        if old is None:
+            raise RunMismatchError(
+                f"the {kind.what} in {self.folder} is of an older version, which did not record "
+                "all of its settings, so it cannot be continued; choose another --out, or replace "
+                "it with --overwrite (overwrite=True)"
+            )
+        free = {*may_change, *(may_change_when_finished if old.state == FINISHED else ())}
+        differing = differences(old, self._new, may_change=free, defaults=defaults)
+        if differing and old.state != DISCARDED:
+            raise RunMismatchError(
+                f"the {kind.what} in {self.folder} cannot be continued: it has "
+                f"{'; '.join(differing)}; use the same settings and data, choose another --out, or "
+                "replace it with --overwrite (overwrite=True)"
+            )
+        if old.state == FINISHED:
+            remove(self._shards)  # of a run that was killed when all was done
+
+    def begin(self) -> None:
+        """Make room for the run and note what it is made of; nothing if it is gone on with."""
+        new = self._new
+        assert new is not None, "a run describes itself before it begins"
+        if self._has_begun:
+            return
+        self._check_names(new)
+        with writing(self.folder, step=_ROOM):
+            sweep(self.folder)
+            sweep(self._shards)
+            if not self.goes_on:
+                self._discard()
+            new.write(self.folder)
+        self._has_begun = True
+
+    def _check_names(self, new: Manifest) -> None:
+        """Raise if a file of others has a name that this run will give, such as a figure's."""
+        here, old = self.kind, self.manifest()
+        ours = {path for pattern in (old.files if old else ()) for path in self._named(pattern)}
+        ours |= {*here.owned(self.folder)} if here else set()
+        others = {path for pattern in new.files for path in self._named(pattern)} - ours
+        if others:
+            self._refuse(sorted(path.name for path in others), KINDS[new.kind])
+
+    def _named(self, pattern: str) -> Iterator[Path]:
+        """What is in the folder under a name; a manifest that was tampered with cannot leave it."""
+        if pattern not in (".", "..") and not set(pattern) & set("/\\"):
+            yield from self.folder.glob(pattern)
+
+    def _discard(self) -> None:
+        """Remove the run that is here.
+
+        It is marked first: after a kill in between, the next run knows that what is left of it
+        counts for nothing.
+        """
+        old, kind = self.manifest(), self.kind
+        if kind is None:
+            return
+        named = old.files if old is not None else kind.files
+        Manifest(kind.name, DISCARDED, files=named).write(self.folder)
+        for pattern in {*named, *kind.files}:
+            for path in self._named(pattern):
+                remove(path)
+
+    def finish(self) -> None:
+        """Say that all of it is there, and remove what only an unfinished run needs."""
+        new = self._new
+        assert new is not None, "a run describes itself before it finishes"
+        with writing(self.folder, step=_ROOM):
+            there = sorted({path.name for name in new.files for path in self._named(name)})
+            kept = tuple(name for name in there if name != SHARDS)
+            dataclasses.replace(new, state=FINISHED, files=kept).write(self.folder)
+            remove(self._shards)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Give a run of an older version the manifest it would have today."""
+        if self.manifest() is None:
+            manifest.write(self.folder)
+
+    # ------------------------------------------------------------------------------ tables
+
+    def done(self) -> set[int]:
+        """Numbers of the shards already complete."""
+        return {
+            int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
+        }
+
+    def write_shard(self, number: int, rows: pa.Table, errors: pa.Table) -> None:
+        """Add one shard; its rows appear last, so a shard is there in full or not at all."""
+        with writing(self.folder, step=_ROOM):
+            self._shards.mkdir(exist_ok=True)
+            write_parquet(self._shards / f"errors-{number:08d}.parquet", [errors], errors.schema)
+            write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
+
+    def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
+        """The written shards in source order, one in memory at a time."""
+        for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
+            yield pq.read_table(file)
+
+    def write_side_file(self, name: str, rows: pa.Table) -> None:
+        """Write one whole parquet file beside the table."""
+        with writing(self.folder, step=_ROOM):
+            write_parquet(self.folder / name, [rows], rows.schema)
+
+    @contextmanager
+    def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:
+        """Write the table and the unreadable examples of all shards, part by part.
+
+        The table can be read, but has no name yet: it appears after whatever else is written to
+        the folder in the meantime.
+        """
+        from hardsight.table import read_table
+
+        file = self.folder / TABLE
+        with partial_for(file) as partial:
+            with writing(self.folder, step=_ROOM):
+                write_parquet(self.folder / ERRORS, self.shards("errors"), ERROR_SCHEMA)
+                fill_parquet(partial, parts, schema)
+            yield read_table(partial)
+            with writing(self.folder, step=_ROOM):
+                put_in_place(partial, file)
+
+    def replace_table(self, table: ScoreTable) -> ScoreTable:
+        """Write another table in the place of the finished one, such as one with more columns."""
+        from hardsight.table import read_table
+
+        self.write_side_file(TABLE, table.to_arrow())
+        return read_table(self.folder)
+
+
+def _a(what: str) -> str:
+    return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(sorted(names)[:3]) + more
