@@ -20,6 +20,11 @@ class _Batch:
     ids: Sequence[str] | None
 
 
+def is_there(tensor: Tensor) -> bool:
+    """Whether a tensor can be read without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
 class Agreement:
     r"""Whether :math:`x W^\top + b = z` in every batch of a pass.
 
@@ -86,7 +91,7 @@ class Agreement:
                 self._has_replayed.logical_or_(differs.any())  # again in every replay
                 return
         self._waiting.append(_Batch(self._count, differs, ids))
-        if differs.device.type == "cpu" or len(self._waiting) >= _LOOKED_AT_ONCE:
+        if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
             self.look()
 
     def look(self) -> None:

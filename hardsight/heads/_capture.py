@@ -174,9 +174,10 @@ class Forward:
 def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Iterator[Forward]:
     r"""Run a model so that each call gives the embeddings along with the logits.
 
-    Every batch is held to :math:`x W^\top + b = z`, all of its rows and up to 1,024 classes at a
-    time, within the rounding of the precision the model runs in. On a GPU nothing waits for it:
-    the verdict is read every few dozen batches, at ``forward.check()``, and when the block ends.
+    Every batch is held to :math:`x W^\top + b = z`, all of its rows and up to 256 classes, other
+    ones in the next batch, within the rounding of the precision the model runs in. On a GPU nothing
+    waits for it: the verdict is read every few dozen batches, at ``forward.check()``, and when the
+    block ends.
 
     One hook on the head's layer stays for the whole block and is removed at its end, also after an
     error. Gradient, autocast, device and train or eval mode are the caller's. A head that was not

@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax, normalize
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 1e-2
 _MOST_CLASSES = 4096  # compared; a head of a million classes must not be copied to float64
-_CLASSES_PER_BATCH = 1024  # in every batch; of a wider head, other ones in the next batch
+_CLASSES_PER_BATCH = 256  # in every batch; of a wider head, other ones in the next batch
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,13 @@ def differing_rows(
     with torch.autocast(device.type, enabled=False):
         x, w = features.to(dtype), weight[some].to(device, dtype)
         b = None if bias is None else bias[some].to(device, dtype)
+        z = logits[:, some].to(device)
         product = x @ w.T if b is None else torch.addmm(b, x, w.T)
         norms = x.norm(dim=1)
         # rounding follows the size of a typical product, and of the bias that it may cancel
-        size = norms[:, None] * (w.norm(dim=1) / math.sqrt(x.shape[1]))
+        size = torch.outer(norms, w.norm(dim=1) / math.sqrt(x.shape[1]))
         size = torch.maximum(size, product.abs())
         size = size if b is None else torch.maximum(size, b.abs())
-        z = logits[:, some].to(device)
         is_finite = torch.logical_and(norms < math.inf, _has_numbers(z))
         if any_bias or any_scale:
             product, z, size = _fitted_to(
@@ -207,10 +207,11 @@ def _has_numbers(logits: Tensor) -> Tensor:
 
 def _differ(expected: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
     """Rows ``[B]`` in which a logit is further from the expected one than allowed."""
-    most = torch.finfo(logits.dtype).max  # a half-precision logit may overflow where float32 fits
     z = logits.to(expected.dtype)
-    gap = (expected.clamp(-most, most) - z.clamp(-most, most)).abs()
-    return ~(gap <= allowed).all(dim=1)
+    if logits.dtype == torch.float16:  # overflows where float32 does not
+        most = torch.finfo(torch.float16).max
+        expected, z = expected.clamp(-most, most), z.clamp(-most, most)
+    return ~((expected - z).abs() <= allowed).all(dim=1)
 
 
 def activation_between(

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.errors import HeadMismatchError
-from hardsight.heads import Head, capture, find_head, verify_head
+from hardsight.heads import Head, _agreement, capture, find_head, verify_head
 
 
 class LateBranch(nn.Module):
@@ -60,6 +60,28 @@ def test_examples_are_named_by_their_ids():
         forward(later, [f"photo-{row}" for row in range(8)])
 
 
+def test_a_device_is_not_waited_for_until_its_verdict_is_needed(monkeypatch):
+    monkeypatch.setattr(_agreement, "is_there", lambda tensor: False)
+    model = LateBranch(torch.sigmoid)
+    first, later = first_and_later()
+    head = find_head(model, first)
+    with capture(model, head) as forward:
+        forward(first)
+        forward(later)  # says nothing yet
+        with pytest.raises(HeadMismatchError, match="batch 2"):
+            forward.check()
+
+    def run(*batches):
+        with capture(model, head) as forward:
+            for batch in batches:
+                forward(batch)
+
+    with pytest.raises(HeadMismatchError, match="batch 3"):  # at the end of the block
+        run(first, first, later, first)
+    with pytest.raises(TypeError):  # an error of the caller's goes first
+        run(later, None)
+
+
 def test_a_row_without_numbers_is_not_a_mismatch():
     model = LateBranch(lambda z: z * torch.nan)
     first, later = first_and_later()
@@ -86,7 +108,7 @@ def test_of_many_classes_every_one_has_its_turn():
     model.broken = True
     with torch.no_grad(), capture(model, head) as forward:
         refused = 0
-        for _ in range(3):
+        for _ in range(12):  # 256 classes at a time
             try:
                 forward(x)
             except HeadMismatchError:

@@ -24,7 +24,7 @@ from hardsight.errors import (
     OutOfMemoryError,
     TableError,
 )
-from hardsight.heads import Head
+from hardsight.heads import Head, _agreement
 from hardsight.table import RunFolder
 
 CLASSES, WIDTH = 3, 8
@@ -89,6 +89,15 @@ def test_no_row_of_a_batch_that_does_not_fit_is_kept_for_a_resume(tmp_path):
     assert [int(index.as_py()) for index in kept] == list(range(32))
     with pytest.raises(HeadMismatchError, match="batch 1"):
         hs.score(Net(late_branch), with_late_example(), **options, resume=True)
+
+
+def test_rows_are_kept_only_when_the_device_has_said_that_they_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(_agreement, "is_there", lambda tensor: False)  # as on a GPU
+    options = {"batch_size": 8, "shard_rows": 16, "out": tmp_path / "run"}
+    with pytest.raises(HeadMismatchError, match="batch 5"):
+        hs.score(Net(late_branch), with_late_example(48), **options)
+    kept = [index for part in RunFolder(tmp_path / "run").shards() for index in part["index"]]
+    assert [int(index.as_py()) for index in kept] == list(range(32))
 
 
 def test_a_later_batch_is_held_to_the_head_by_evaluate_too():
