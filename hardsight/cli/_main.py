@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 import hardsight
+from hardsight.cli._notices import noted, print_notes
 from hardsight.errors import (
     ConfigError,
     HardsightError,
@@ -62,11 +63,17 @@ class _Lazy(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with noted() as notes:  # those that a command does not print itself
+                result = super().invoke(ctx)
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)
             ) from err
+        if notes:
+            from rich.console import Console
+
+            print_notes(Console(highlight=False, stderr=True), notes)
+        return result
 
 
 # the \b keeps click from rewrapping the lines below it

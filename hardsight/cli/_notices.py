@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from hardsight.errors import HardsightWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @contextmanager

@@ -93,12 +93,6 @@ def find_head(
         Head('2', 3 classes, width 8, bias)
     """
     inner = unwrapped(model)
-    if isinstance(inner, torch.jit.ScriptModule):
-        raise HeadNotFoundError(
-            "the layers of a TorchScript module cannot be watched; pass the nn.Module it was made "
-            "from, or score stored embeddings and class weights"
-        )
-    check_initialised(inner)
     search = _search(inner, name)
     with evaluating(inner):
         if inputs is not None:
@@ -138,13 +132,19 @@ def verify_head(
         Head('2', 3 classes, width 8, bias)
     """
     inner = unwrapped(model)
-    check_initialised(inner)
+    search = _search(inner, head.name, head)
     with evaluating(inner):
-        return _search(inner, head.name, head).verified(inputs, output, num_classes)
+        return search.verified(inputs, output, num_classes)
 
 
 def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_Search":
     """Where to look for a head: in all layers, in the named one, or around a bare parameter."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise HeadNotFoundError(
+            "the layers of a TorchScript module cannot be watched; pass the nn.Module it was made "
+            "from, or score stored embeddings and class weights"
+        )
+    check_initialised(model)
     if name is None:
         return _Layers(model, given, candidates(model))
     name = inner_name(name)
