@@ -70,11 +70,12 @@ def main() -> None:
         ood=[lab.source("mnist", "test", limit=500 if args.quick else None)],
         device=args.device,
         out=args.runs,
+        overwrite=True,
         **(QUICK if args.quick else {}),
     )
     args.out.mkdir(parents=True, exist_ok=True)
     title = f"Three losses on Fashion-MNIST ({args.model}, {args.epochs} epochs)"
-    print(hs.write_card(card, out=args.out / "card.html", title=title))
+    print(hs.write_card(card, out=args.out / "card.html", title=title, overwrite=True))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,6 @@ class HardsightError(Exception):
     """Base of every error hardsight raises on purpose."""
 
 
-class HardsightWarning(UserWarning):
-    """A result is there, but has to be read with care; the command line prints it as a note."""
-
-
 class ShapeError(HardsightError, ValueError):
     """Tensors or arrays do not fit each other."""
 
@@ -101,6 +97,10 @@ class MissingDataError(DataError, FileNotFoundError):
     """A path or dataset named by the user does not exist."""
 
 
+class NoClassFoldersError(DataError):
+    """Images lie directly in a folder, so that nothing says their class."""
+
+
 class BadExampleError(DataError):
     """One example cannot be read; the run goes on without it unless it is strict."""
 
@@ -121,9 +121,17 @@ class RunMismatchError(HardsightError, ValueError):
     """An unfinished run was made from other data, another model or other settings."""
 
 
+class CheckpointError(HardsightError, RuntimeError):
+    """A training run cannot go on, because its checkpoints cannot be read."""
+
+
 class OutputError(HardsightError, OSError):
     """A result could not be written."""
 
 
 class MissingExtraError(HardsightError, ImportError):
     """An optional dependency is not installed or does not import."""
+
+
+class HardsightWarning(UserWarning):
+    """Something to know about a run that goes on all the same."""

@@ -5,20 +5,25 @@ The scoring run stores thumbnails of exactly these rows; the report shows exactl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hardsight.errors import OptionError
-from hardsight.table import SUSPICION
+from hardsight.table import SUSPICION, ranked_among_alike
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from hardsight.table import ScoreTable
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
+_BUDGET = 600
+_LEARNED, _HELD_OUT = "first_learned_epoch", "held_out"
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
 _FEW = 6  # of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
@@ -40,6 +45,18 @@ class ClassGallery:
     confidently_wrong: NDArray[np.int64]
     easiest: NDArray[np.int64]
 
+    def lists(self) -> tuple[NDArray[np.int64], ...]:
+        """The three lists."""
+        return self.hardest, self.confidently_wrong, self.easiest
+
+    def rows(self) -> set[int]:
+        """All of them, each once."""
+        return set(np.concatenate(self.lists()).tolist())
+
+    def of(self, rows: NDArray[np.int64]) -> ClassGallery:
+        """The same, from places in ``rows`` to the rows themselves."""
+        return ClassGallery(self.label, *(rows[places] for places in self.lists()))
+
 
 @dataclass(frozen=True)
 class Gallery:
@@ -52,7 +69,8 @@ class Gallery:
         confidently_wrong: misclassified rows overall, most confident first.
         classes: one gallery per class, the class with the worst mean first.
         classes_left_out: classes for which the budget had no room.
-        source: position in the source of every row of the table.
+        table: the table itself.
+        shown: source positions of all shown rows, each once.
         suspects: rows whose label is most probably wrong, most suspect first; none where the
             table has no dynamics.
         learned_last: rows learned after all others, the last one first; likewise.
@@ -65,10 +83,16 @@ class Gallery:
     confidently_wrong: NDArray[np.int64]
     classes: tuple[ClassGallery, ...]
     classes_left_out: int
-    source: NDArray[np.int64]
+    table: ScoreTable = field(repr=False)
+    shown: NDArray[np.int64]
     suspects: NDArray[np.int64] = field(default_factory=_NONE.copy)
     learned_last: NDArray[np.int64] = field(default_factory=_NONE.copy)
     easiest: NDArray[np.int64] = field(default_factory=_NONE.copy)
+
+    @cached_property
+    def source(self) -> NDArray[np.int64]:
+        """Position in the source of every row of the table."""
+        return self.table.column("index").astype(np.int64)
 
     def rows(self) -> NDArray[np.int64]:
         """Row numbers of all shown rows, each once, ascending."""
@@ -85,15 +109,16 @@ class Gallery:
 
     def indices(self) -> NDArray[np.int64]:
         """Source positions of all shown rows, each once: the thumbnails worth storing."""
-        return np.unique(self.source[self.rows()])
+        return self.shown
 
 
-def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None) -> Gallery:
+def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None = None) -> Gallery:
     """The rows of ``table`` worth looking at, at most ``budget`` distinct ones.
 
     The hardest and the most confidently wrong rows overall come first, then, class by class from
     the worst mean on, each class's hardest, most confidently wrong and easiest rows. The number
-    per class shrinks with the number of classes; below three per kind, classes are left out.
+    per class shrinks with the number of classes; below three per kind, classes are left out, and
+    what room is left goes to the hardest rows overall.
 
     A wrong prediction is the more confident, the more the model prefers it to the label: by
     ``logit_margin`` where the table has it, else the next best score. Where no score of the table
@@ -105,7 +130,8 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
 
     Args:
         table: a score table; rows that are not finite, or lack a label, take no part.
-        budget: most distinct rows to choose.
+        budget: most distinct rows to choose; by default as many as the run of the table kept
+            pictures for, or 600 if it kept none.
         by: the score that says what is hard; ``"avh"``, else the table's first score.
 
     Raises:
@@ -124,38 +150,213 @@ def gallery_rows(table: ScoreTable, *, budget: int = 600, by: str | None = None)
         >>> [one.label for one in gallery.classes]
         [0, 1]
     """
+    budget = _pictures_kept(table) if budget is None else budget
     if budget < 1:
         raise OptionError(f"expected a budget of at least 1 example, got {budget}")
-    source = table.column("index").astype(np.int64)
     by = by or _default_score(table)
     if by is None:
-        return Gallery(None, None, _NONE, _NONE, (), 0, source)
-    confidence_by = table.judge_of_mistakes() or by
-    labels, outcome = class_numbers(table, "label"), outcomes(table)
-    usable = is_finite(table) & (labels >= 0)
-    hardness = np.where(usable, hardness_of(table, by), np.nan)
-    confidence = hardness_of(table, confidence_by)
-    if not table.about(confidence_by)["needs_label"]:
-        confidence = -confidence  # the easy end of a wrong prediction is the confident one
-    confidence = np.where(outcome == WRONG, confidence, np.nan)
-
+        return Gallery(None, None, _NONE, _NONE, (), 0, table, _NONE)
+    table.higher_is_harder(by)  # raises if it is not a score
+    judges = _Judges(by, table.judge_of_mistakes() or by, SUSPICION in table.scores)
+    means = _class_means(table, judges)
     overall = min(_OVERALL, max(1, budget // 4))
-    hardest = _first(hardness, overall)
-    wrong = _first(confidence, min(overall, budget - len(hardest)))
+    # a class either adds a row to the page or has one among the first ones overall already
+    shown = means.worst_first[: budget + 5 * overall]
+    rows = _candidates(table, judges, means, classes=shown, hardest=2 * budget)
+
+    hardest = _first(rows.hardness, overall)
+    wrong = _first(rows.confidence, min(overall, budget - len(hardest)))
     taken = {*hardest.tolist(), *wrong.tolist()}
     suspects = learned_last = easiest = _NONE
-    if SUSPICION in table.scores:
+    if judges.has_dynamics:
         room = max(0, budget - len(taken)) // 3
-        suspicion = np.where(usable, hardness_of(table, SUSPICION), np.nan)
-        suspects = _first(suspicion, min(overall, room))
-        learned_last = _first(_time_learned(table, suspicion), min(overall // 2, room))
-        easiest = _first(-hardness, min(_FEW, room))
+        doubts = ranked_among_alike(rows.suspicion, rows.held_out, known=means.kinds)
+        suspects = _first(doubts, min(overall, room))
+        learned_last = _first(rows.learned, min(overall // 2, room))
+        easiest = _first(-rows.hardness, min(_FEW, room))
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
-    classes, left_out = _class_galleries(labels, hardness, confidence, budget=budget, taken=taken)
+    classes, left_out = _class_galleries(rows, means.worst_first, budget=budget, taken=taken)
+    if left_out:
+        taken = taken.union(*(one.rows() for one in classes))
+        hardest = _filled(hardest, rows.hardness, taken, budget)
+    lists = (hardest, wrong, suspects, learned_last, easiest)
+    chosen = np.concatenate([*lists, *(part for one in classes for part in one.lists())])
+    hardest, wrong, suspects, learned_last, easiest = (rows.row[part] for part in lists)
     return Gallery(
-        by, confidence_by, hardest, wrong, classes, left_out, source, suspects, learned_last,
+        judges.by,
+        judges.confidence_by,
+        hardest,
+        wrong,
+        tuple(one.of(rows.row) for one in classes),
+        left_out,
+        table,
+        np.unique(rows.index[chosen]),
+        suspects,
+        learned_last,
         easiest,
+    )
+
+
+@dataclass(frozen=True)
+class _Judges:
+    """What rows are chosen by."""
+
+    by: str
+    confidence_by: str
+    has_dynamics: bool
+
+    def columns(self, table: ScoreTable) -> list[str]:
+        """Names of the columns that are read."""
+        names = ["index", "label", "prediction", "finite", self.by, self.confidence_by]
+        names += [SUSPICION, _LEARNED, _HELD_OUT] if self.has_dynamics else []
+        return [name for name in dict.fromkeys(names) if name in table.columns]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a table, in its order, with what they are judged by.
+
+    Attributes:
+        row: number in the table.
+        index: position in the source.
+        label: class, -1 without one.
+        hardness: NaN for a row that takes no part.
+        confidence: how confident a wrong prediction is; NaN for all others.
+        suspicion: NaN without dynamics.
+        held_out: whether the example was held out of training.
+        learned: when the example was first learned, the more suspect one later; NaN if never.
+    """
+
+    row: NDArray[np.int64]
+    index: NDArray[np.int64]
+    label: NDArray[np.int64]
+    hardness: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    suspicion: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    learned: NDArray[np.float64]
+
+    def at(self, keep: NDArray[np.int64]) -> _Rows:
+        """Some of them."""
+        return _Rows(*(getattr(self, one.name)[keep] for one in fields(self)))
+
+    def followed_by(self, other: _Rows) -> _Rows:
+        """These rows and those of the next part."""
+        pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        return _Rows(*(np.concatenate(pair) for pair in pairs))
+
+
+def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float) -> _Rows:
+    """One part of a table, which begins at row ``start``."""
+    labels, outcome = class_numbers(part, "label"), outcomes(part)
+    usable = is_finite(part) & (labels >= 0)
+    hardness = np.where(usable, hardness_of(part, judges.by), np.nan)
+    confidence = hardness_of(part, judges.confidence_by)
+    if not part.about(judges.confidence_by)["needs_label"]:
+        confidence = -confidence  # the easy end of a wrong prediction is the confident one
+    suspicion = learned = np.full(len(part), np.nan)
+    if judges.has_dynamics:
+        suspicion = np.where(usable, hardness_of(part, SUSPICION), np.nan)
+        learned = _time_learned(part, suspicion, last_learned)
+    return _Rows(
+        np.arange(start, start + len(part)),
+        part.column("index").astype(np.int64),
+        labels,
+        hardness,
+        np.where(outcome == WRONG, confidence, np.nan),
+        suspicion,
+        _is_held_out(part),
+        learned,
+    )
+
+
+def _is_held_out(table: ScoreTable) -> NDArray[np.bool_]:
+    if _HELD_OUT not in table.columns:
+        return np.zeros(len(table), np.bool_)
+    return table.column(_HELD_OUT).astype(np.bool_)
+
+
+@dataclass
+class _ClassMeans:
+    """Mean hardness of every class, gathered part by part, and the last epoch of learning.
+
+    Attributes:
+        kinds: how many rows have a suspicion, of those trained on and of those held out.
+    """
+
+    names: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    sums: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    counts: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    last_learned: float = 0.0
+    kinds: tuple[int, int] = (0, 0)
+
+    def add(self, labels: NDArray[np.int64], hardness: NDArray[np.float64]) -> None:
+        """Take account of some rows."""
+        present = ~np.isnan(hardness)
+        names, place = np.unique(np.concatenate([self.names, labels[present]]), return_inverse=True)
+        # what was summed up before comes first, so the sums are those of one pass, bit for bit
+        sums = np.bincount(place, np.concatenate([self.sums, hardness[present]]))
+        ones = np.ones(int(present.sum()), np.int64)
+        counts = np.bincount(place, np.concatenate([self.counts, ones]))
+        self.names, self.sums = names, sums.astype(np.float64)
+        self.counts = counts.astype(np.int64)
+
+    @property
+    def worst_first(self) -> list[int]:
+        """Classes from the largest mean on."""
+        order = np.argsort(-(self.sums / self.counts), kind="stable")
+        return [int(name) for name in self.names[order]]
+
+
+def _class_means(table: ScoreTable, judges: _Judges) -> _ClassMeans:
+    means = _ClassMeans()
+    for part in table.parts(judges.columns(table)):
+        rows = _rows_of(part, 0, judges, np.inf)
+        means.add(rows.label, rows.hardness)
+        kinds = np.bincount(rows.held_out[~np.isnan(rows.suspicion)], minlength=2)
+        means.kinds = (means.kinds[0] + int(kinds[0]), means.kinds[1] + int(kinds[1]))
+        if judges.has_dynamics and _LEARNED in part.scores:
+            first = hardness_of(part, _LEARNED)
+            means.last_learned = float(np.nanmax(first, initial=means.last_learned))
+    return means
+
+
+def _candidates(
+    table: ScoreTable,
+    judges: _Judges,
+    means: _ClassMeans,
+    *,
+    classes: Sequence[int],
+    hardest: int,
+) -> _Rows:
+    """Every row that may be shown: the first ones overall, and those of each of some classes.
+
+    The first rows of a table are among the first rows of its parts, so what is left behind part by
+    part is never missed.
+    """
+    nothing = np.empty(0)
+    kept = _Rows(
+        _NONE, _NONE, _NONE, nothing, nothing, nothing, nothing.astype(np.bool_), nothing
     )  # fmt: skip
+    start = 0
+    for part in table.parts(judges.columns(table)):
+        kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned))
+        kept = kept.at(_worth_keeping(kept, classes, hardest))
+        start += len(part)
+    return kept
+
+
+def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:
+    orders = (rows.hardness, rows.confidence, -rows.hardness)
+    keep = [_first(values, _OVERALL) for values in (*orders, rows.learned)]
+    for kind in (False, True):  # each is ranked among its own
+        keep.append(_first(np.where(rows.held_out == kind, rows.suspicion, np.nan), _OVERALL))
+    keep.append(_first(rows.hardness, hardest))  # fill what classes leave of the budget
+    known = np.flatnonzero(np.isin(rows.label, np.array(classes, np.int64)))
+    for values in orders:
+        firsts = _first_per_class(rows.label[known], values[known], _PER_CLASS)
+        keep += [known[first] for first in firsts.values()]
+    return np.unique(np.concatenate(keep))
 
 
 def outcomes(table: ScoreTable) -> NDArray[np.int8]:
@@ -192,14 +393,30 @@ def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
     return np.where(np.isfinite(signed), signed, np.nan)
 
 
-def _time_learned(table: ScoreTable, suspicion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """When an example was first learned, the more suspect one later; NaN where it never was."""
-    if "first_learned_epoch" not in table.scores:
+def _time_learned(
+    table: ScoreTable, suspicion: NDArray[np.float64], last: float
+) -> NDArray[np.float64]:
+    """When an example was first learned, the more suspect one later; NaN if it never was."""
+    if _LEARNED not in table.scores:
         return np.full(len(table), np.nan)
-    first = hardness_of(table, "first_learned_epoch")
+    first = hardness_of(table, _LEARNED)
     epochs = (table.metadata.get("tracking") or {}).get("epochs")
-    learned = first <= epochs if isinstance(epochs, int) else first < np.nanmax(first, initial=0.0)
+    learned = first <= epochs if isinstance(epochs, int) else first < last
     return np.where(learned, first + suspicion / 2, np.nan)  # suspicion is in [0, 1]
+
+
+def _pictures_kept(table: ScoreTable) -> int:
+    """Most pictures that the run of a table was to keep, so that a report shows rows with one."""
+    return (table.metadata.get("config") or {}).get("thumbnails") or _BUDGET
+
+
+def _filled(
+    hardest: NDArray[np.int64], hardness: NDArray[np.float64], taken: set[int], budget: int
+) -> NDArray[np.int64]:
+    """The hardest rows and, where the budget has room, the next ones that nothing else shows."""
+    following = _first(hardness, 2 * budget)[len(hardest) :]  # of which taken are at most half
+    new = [row for row in following.tolist() if row not in taken][: max(0, budget - len(taken))]
+    return np.concatenate([hardest, np.array(new, dtype=np.int64)])
 
 
 def _default_score(table: ScoreTable) -> str | None:
@@ -218,36 +435,22 @@ def _first(values: NDArray[np.float64], n: int) -> NDArray[np.int64]:
 
 
 def _class_galleries(
-    labels: NDArray[np.int64],
-    hardness: NDArray[np.float64],
-    confidence: NDArray[np.float64],
-    *,
-    budget: int,
-    taken: set[int],
-) -> tuple[tuple[ClassGallery, ...], int]:
-    """Galleries of the worst classes, as many as the budget has room for."""
-    worst_first = _classes_worst_first(labels, hardness)
+    rows: _Rows, worst_first: Sequence[int], *, budget: int, taken: set[int]
+) -> tuple[list[ClassGallery], int]:
+    """Galleries of the worst classes, as many as the budget has room for; as places in ``rows``."""
     room = budget - len(taken)
     each = int(np.clip(room // (3 * max(1, len(worst_first))), _PER_CLASS_LEAST, _PER_CLASS))
-    hardest = _first_per_class(labels, hardness, each)
-    easiest = _first_per_class(labels, -hardness, each)
-    wrong = _first_per_class(labels, confidence, each)
+    hardest = _first_per_class(rows.label, rows.hardness, each)
+    easiest = _first_per_class(rows.label, -rows.hardness, each)
+    wrong = _first_per_class(rows.label, rows.confidence, each)
     chosen: list[ClassGallery] = []
     for label in worst_first:
         one = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
-        taken = taken.union(*(rows.tolist() for rows in (one.hardest, one.confidently_wrong)))
-        taken.update(one.easiest.tolist())
+        taken = taken | one.rows()
         if len(taken) > budget:
             break
         chosen.append(one)
-    return tuple(chosen), len(worst_first) - len(chosen)
-
-
-def _classes_worst_first(labels: NDArray[np.int64], hardness: NDArray[np.float64]) -> list[int]:
-    present = ~np.isnan(hardness)
-    names, inverse = np.unique(labels[present], return_inverse=True)
-    means = np.bincount(inverse, hardness[present]) / np.bincount(inverse)
-    return [int(name) for name in names[np.argsort(-means, kind="stable")]]
+    return chosen, len(worst_first) - len(chosen)
 
 
 def _first_per_class(

@@ -1,6 +1,8 @@
 """What a model wants done to an image: found by ``models``, applied by ``data``, kept in tables."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -12,12 +14,26 @@ class Preprocessing:
         mean: per channel, on the pixel scale ``[0, 1]``; one value serves all channels.
         std: per channel, on the same scale.
         crop: share of the resized image that the centre crop keeps; 1.0 crops only what the
-            aspect ratio leaves over.
+            aspect ratio leaves over, and more than that leaves black borders.
         squash: resize to ``size`` without keeping the aspect ratio.
-        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
+        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"``, ``"lanczos"``, ``"box"`` or
+            ``"hamming"``.
         channels: 1 or 3; ``None`` keeps grey images grey and makes all others RGB. Three values of
             ``mean`` or ``std`` mean 3: they are those of a model of RGB images.
         origin: where the values come from, in words for the metadata.
+        resize: what images are resized to before the centre crop, if ``crop`` and ``squash``
+            cannot say it: the length of the short side, or height and width. ``size`` may be
+            ``None`` then, for no crop.
+        crop_first: cut the central square out of the image, ``crop`` of its short side, and resize
+            that to ``size``.
+        crop_rounds_down: if a centre crop leaves an odd number of pixels, the smaller half is
+            above and to the left, as in transformers; otherwise halves are rounded, as in
+            torchvision and timm.
+        bgr: the channels are blue, green, red; ``mean`` and ``std`` are in that order, too.
+        white: value of white; ``None`` for 255 in pictures of 8 bits, 65535 in arrays of 16 bits,
+            and 1 in arrays and tensors of floats.
+        stated: which of the values above a user stated herself. These are applied to tensors of
+            her own dataset as well, which otherwise come as the model takes them.
     """
 
     size: tuple[int, int] | None = None
@@ -28,3 +44,49 @@ class Preprocessing:
     interpolation: str = "bilinear"
     channels: int | None = None
     origin: str = "default: pixels in [0, 1]"
+    resize: int | tuple[int, int] | None = None
+    crop_first: bool = False
+    crop_rounds_down: bool = False
+    bgr: bool = False
+    white: float | None = None
+    stated: tuple[str, ...] = ()
+
+    @property
+    def normalises(self) -> bool:
+        """Whether mean or std change anything."""
+        return any(self.mean) or any(value != 1 for value in self.std)
+
+    @property
+    def of_tensors(self) -> Preprocessing:
+        """The part that is applied to float tensors of a user's own dataset: what is stated.
+
+        Example:
+            >>> how = Preprocessing(size=(64, 64), mean=(0.5,), std=(0.2,), stated=("mean",))
+            >>> how.of_tensors.size, how.of_tensors.mean, how.of_tensors.std
+            (None, (0.5,), (0.2,))
+        """
+        plain = Preprocessing()
+        kept = {"white", "channels"} & set(self.stated)
+        if not {"mean", "std"}.isdisjoint(self.stated):  # they are one formula
+            kept |= {"mean", "std"}
+        if not {"size", "crop", "squash"}.isdisjoint(self.stated):
+            kept |= {"size", "crop", "squash", "interpolation", "resize", "crop_first",
+                     "crop_rounds_down"}  # fmt: skip
+        changes = {name: getattr(self, name) for name in kept}
+        return replace(plain, **changes, origin=self.origin, stated=self.stated)
+
+    def at_size(self, size: tuple[int, int]) -> Preprocessing:
+        """The same for inputs of another size: the crop keeps its share of the resized image.
+
+        Example:
+            >>> how = Preprocessing(size=(224, 160), resize=256)
+            >>> how.at_size((112, 80)).resize, Preprocessing(resize=256).at_size((64, 48)).resize
+            (128, None)
+        """
+        if self.resize is None or self.size is None:
+            return replace(self, size=size, resize=None)
+        ratios = [new / old for new, old in zip(size, self.size, strict=True)]
+        if isinstance(self.resize, int):
+            return replace(self, size=size, resize=round(self.resize * max(ratios)))
+        height, width = (round(n * r) for n, r in zip(self.resize, ratios, strict=True))
+        return replace(self, size=size, resize=(height, width))

@@ -7,6 +7,7 @@ A finished run of scoring is a folder::
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
     RUN/dynamics/            epochs of a tracker, if the data was trained on
+    RUN/tracked/held-out/    epochs of the examples that were held out of it
 
 A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
 While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight._options import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
@@ -31,11 +31,13 @@ from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
+from hardsight.run_folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder import HISTORIES as HISTORIES
-from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN
+from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import SHARDS as SHARDS
 from hardsight.run_folder import TABLE as TABLE
 from hardsight.run_folder import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder import TRACKED as TRACKED
 from hardsight.run_folder import RunFolder as RunFolder
 
 if TYPE_CHECKING:
@@ -105,30 +107,36 @@ class ScoreTable:
         Raises:
             TableError: there is no such column; says why a score is missing, or names the nearest.
         """
-        if name not in self.columns:
-            missing = self.metadata.get("missing") or {}
-            if name in missing.get("scores", ()):
-                known = ", ".join(self.scores)
-                raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
-            raise TableError(unknown_name("column", name, self.columns))
+        self._check_column(name)
         values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
 
-    def blocks(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Some columns of consecutive rows; of a file, one group of its rows is read at a time."""
+    def _check_column(self, name: str) -> None:
+        if name in self.columns:
+            return
+        missing = self.metadata.get("missing") or {}
+        if name in missing.get("scores", ()):
+            known = ", ".join(self.scores)
+            raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
+        raise TableError(unknown_name("column", name, self.columns))
+
+    def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
+        """Some columns as tables of consecutive rows, so that a large one is never read whole.
+
+        A table in memory is one part, one in a file has a part for each group of rows.
+        """
         if isinstance(self._source, TableFile):
-            parts = self._source.groups(names)
+            groups = self._source.groups(names)
         else:
-            parts = iter([self._source.select(list(names))])
-        for part in parts:
-            yield {name: part.column(name).to_numpy() for name in names}
+            groups = iter([self._source.select(list(names))])
+        for rows in groups:
+            yield ScoreTable(rows, path=self.path)
 
     def accuracy(self) -> float:
         """Share of the rows whose prediction is their label."""
-        right = [
-            part["label"] == part["prediction"] for part in self.blocks(["label", "prediction"])
-        ]
-        return sum(int(part.sum()) for part in right) / max(1, len(self))
+        parts = self.parts(["label", "prediction"])
+        right = sum(int((one.column("label") == one.column("prediction")).sum()) for one in parts)
+        return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
@@ -172,8 +180,29 @@ class ScoreTable:
         By ``suspicion`` where training was tracked: it also finds wrong labels that the model has
         memorised meanwhile. Else by the score that :meth:`judge_of_mistakes` names, the logit
         margin where the table has it.
+
+        Examples that were held out of training are ranked among themselves, those trained on
+        among themselves, and both lists are merged: what is never trained on is never memorised,
+        so its numbers look worse throughout.
         """
-        return self.hardest(n, by or self.judge_of_labels() or "avh")
+        by = by or self.judge_of_labels() or "avh"
+        return _frame(self._taken(self.hardness_among_alike(by), n))
+
+    def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
+        """A score turned so that larger is harder, comparable between all rows; NaN as it was.
+
+        In a table that tells held-out examples apart it is a rank: by the share of the examples of
+        its kind, held out or trained on, that an example is at least as hard as, and by the score
+        where these are equal. Else it is the score itself.
+
+        Raises:
+            TableError: the column does not exist, or is not a score.
+        """
+        sign = 1.0 if self.higher_is_harder(score) else -1.0
+        hardness: NDArray[np.float64] = sign * self.column(score).astype(np.float64)
+        if "held_out" not in self.columns:
+            return hardness
+        return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
         """The column that best finds label errors, of those in the table."""
@@ -207,20 +236,58 @@ class ScoreTable:
         Raises:
             TableError: the column does not exist, or is not a score.
         """
-        self.column(score)
+        self._check_column(score)
         if score not in self.scores:
             raise TableError(unknown_name("score", score, self.scores))
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
     def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:
-        if n < 0:
-            raise OptionError(f"expected n to be 0 or more, got {n}")
         descending = self.higher_is_harder(by) == harder_first
         values = self.column(by).astype(np.float64)
-        # stable on ties; NaN sorts last in either direction and is never ranked
-        order = np.argsort(-values if descending else values, kind="stable")
+        return self._taken(values if descending else -values, n)
+
+    def _taken(self, values: NDArray[np.float64], n: int) -> pa.Table:
+        """The rows with the ``n`` largest values."""
+        if n < 0:
+            raise OptionError(f"expected n to be 0 or more, got {n}")
+        # stable on ties; NaN sorts last and is never ranked
+        order = np.argsort(-values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
         return self._source.take(pa.array(ranked[:n]))
+
+
+def ranked_among_alike(
+    hardness: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+    *,
+    known: tuple[int, int] | None = None,
+) -> NDArray[np.float64]:
+    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+
+    Args:
+        hardness: larger is harder; NaN is not ranked.
+        held_out: which kind each row is of.
+        known: how many rows with a value there are of either kind, trained on and held out, if
+            these are only the hardest of each.
+
+    Returns:
+        ranks from 0, larger is harder; the values themselves where all rows are of one kind.
+    """
+    counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
+    totals = counts if known is None else known
+    if not all(totals):
+        return hardness
+    shares = np.full(len(hardness), np.nan)
+    for kind, total in zip((False, True), totals, strict=True):
+        rows = np.flatnonzero((held_out == kind) & ~np.isnan(hardness))
+        harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
+        shares[rows] = 1 - harder / total
+    ranked = np.flatnonzero(~np.isnan(hardness))
+    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
+    ranks = np.full(len(hardness), np.nan)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 class TableFile:
@@ -236,7 +303,7 @@ class TableFile:
         self._path = file
         self._columns: dict[str, pa.ChunkedArray] = {}
         try:
-            self._file = pq.ParquetFile(file, memory_map=True)
+            self._file = open_parquet(file, memory_map=True)
             self.schema: pa.Schema = self._file.schema_arrow
         except (pa.ArrowInvalid, OSError) as err:
             raise self._unreadable(err) from err

@@ -20,8 +20,7 @@ settings.load_profile("hardsight")
 # Tensors of tests are tiny: more threads only wait for each other. No test may need one, though.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
-if _seeds.NUMBER:
-    _seeds.shift_seeds()
+_seeds.shift_seeds()
 
 
 def pytest_collection_modifyitems(items):

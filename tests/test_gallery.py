@@ -1,5 +1,8 @@
+import tempfile
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from hardsight.errors import OptionError, TableError
 from hardsight.gallery import gallery_rows, outcomes
 from hardsight.registry import described
 from hardsight.scores import SCORES
-from hardsight.table import ScoreTable, with_metadata
+from hardsight.table import ScoreTable, read_table, with_metadata
 from hardsight.tracking import SUMMARIES
 
 SPECS = {**SCORES, **SUMMARIES}
@@ -141,6 +144,20 @@ def test_many_classes_keep_three_rows_of_a_kind_and_leave_easy_classes_out():
     assert len(gallery.classes) > 60
 
 
+def test_a_table_that_kept_few_pictures_shows_those_rows_and_no_others():
+    labels = np.repeat(np.arange(10), 30)
+    rows = table(label=labels, prediction=(labels + 1) % 10, avh=np.arange(300) / 300)
+    few = ScoreTable(
+        with_metadata(rows.to_arrow(), {**rows.metadata, "config": {"thumbnails": 30}})
+    )
+    assert len(gallery_rows(few).rows()) == 30  # all the room there is
+    assert gallery_rows(few).rows().tolist() == gallery_rows(rows, budget=30).rows().tolist()
+    none = ScoreTable(
+        with_metadata(rows.to_arrow(), {**rows.metadata, "config": {"thumbnails": 0}})
+    )
+    assert gallery_rows(none).rows().tolist() == gallery_rows(rows).rows().tolist()
+
+
 def test_budget_below_one_is_refused():
     with pytest.raises(OptionError, match="at least 1 example, got 0"):
         gallery_rows(table(label=[0], prediction=[0], avh=[0.1]), budget=0)
@@ -160,6 +177,8 @@ def test_gallery_stays_within_its_budget_and_shows_the_extremes(seed, n, classes
     avh = rng.random(n)
     gallery = gallery_rows(table(label=labels, prediction=predictions, avh=avh), budget=budget)
     assert len(gallery.indices()) <= budget
+    if gallery.classes_left_out:
+        assert len(gallery.indices()) == min(budget, n)
     assert gallery.hardest[0] == avh.argmax()
     wrong = np.flatnonzero(labels != predictions)
     if len(gallery.confidently_wrong):
@@ -169,3 +188,37 @@ def test_gallery_stays_within_its_budget_and_shows_the_extremes(seed, n, classes
         assert one.hardest[0] == own[avh[own].argmax()]
         assert one.easiest[0] == own[avh[own].argmin()]
         assert set(one.confidently_wrong.tolist()) <= set(own.tolist()) & set(wrong.tolist())
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 12), st.integers(1, 40), st.integers(1, 30), st.booleans(),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_a_table_read_group_by_group_shows_what_one_in_memory_shows(
+    n, num_classes, budget, group, has_dynamics, draw
+):
+    def values(*choices):
+        return np.array([draw.choice(choices) for _ in range(n)])
+
+    columns = {
+        "label": values(*range(-1, num_classes)),
+        "prediction": values(*range(-1, num_classes)),
+        "finite": values(True, True, True, False),
+        "avh": values(0.1, 0.2, 0.3, 0.7, 0.9, np.nan),  # many ties
+        "logit_margin": values(-2.0, -1.0, 0.0, 1.5, np.nan),
+    }
+    if has_dynamics:
+        columns["suspicion"] = values(0.0, 0.3, 0.6, np.nan)
+        columns["first_learned_epoch"] = values(1.0, 2.0, 3.0)
+    whole = table(**columns)
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(whole.to_arrow(), f"{folder}/table.parquet", row_group_size=group)
+        found = gallery_rows(read_table(folder), budget=budget)
+    expected = gallery_rows(whole, budget=budget)
+    for name in ("hardest", "confidently_wrong", "suspects", "learned_last", "easiest", "shown"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    assert found.classes_left_out == expected.classes_left_out
+    for one, other in zip(found.classes, expected.classes, strict=True):
+        np.testing.assert_equal(vars(one), vars(other))
+    np.testing.assert_array_equal(found.rows(), expected.rows())
+    np.testing.assert_array_equal(found.indices(), np.unique(found.source[found.rows()]))

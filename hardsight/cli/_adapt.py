@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import run_options
+from hardsight.cli._options import model_options, pixel_options, run_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,11 +40,18 @@ Examples:
 _NESTED = {
     "model": "model.name",
     "weights": "model.weights",
+    "model_classes": "model.classes",
+    "class_order": "model.class_order",
+    "trust_remote_code": "model.trust_remote_code",
     "source": "source.name",
     "source_split": "source.split",
     "target": "target.name",
     "target_split": "target.split",
     "unlabelled": "target.unlabelled",
+    **{
+        name: f"source.{name}"
+        for name in ("size", "crop", "squash", "channels", "mean", "std", "white")
+    },
     "source_epochs": "pretrain.epochs",
     "epochs": "retrain.epochs",
 }
@@ -55,7 +62,7 @@ _NESTED = {
 @click.option("--model", help="A network by name, file.py:factory, or the folder of a trained "
               "model.")  # fmt: skip
 @click.option("--weights", help="Weights of a trained model; it is not trained on the source then.")
-@click.option("--source", help="Labelled data: folder of class folders, .parquet, idx, a name ...")
+@click.option("--source", help="Labelled data: folder of class folders, .csv, .parquet, idx, ...")
 @click.option("--source-split", help="Split of --source.")
 @click.option("--target", help="The domain to adapt to; its labels are never trained on.")
 @click.option("--target-split", help="Split of --target.")
@@ -71,6 +78,8 @@ _NESTED = {
 @click.option("--source-epochs", type=click.IntRange(min=0),
               help="Epochs on the source (10; 0 for a trained model).")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs of every round (2).")
+@model_options
+@pixel_options
 @click.option("--batch-size", type=click.IntRange(min=1), help="Examples per step (128).")
 @click.option("--data-root", help="Folder above those of named datasets, such as pacs/.")
 @click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
@@ -83,7 +92,6 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 
     CONFIG is a TOML file with the same settings; flags go over it.
     """
-    from hardsight.cli._notices import noted
     from hardsight.report import write_adaptation
     from hardsight.run.adapt import AdaptConfig, run_adapt  # torch loads only when this runs
 
@@ -97,14 +105,13 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
         _check_named((*overrides, *pairs))
     settings = AdaptConfig.load(config, (*overrides, *pairs))
     try:
-        with noted() as notes:
-            result = run_adapt(settings)
+        result = run_adapt(settings)
     except KeyboardInterrupt:
         raise click.ClickException(
             "interrupted; continue with the same command and --resume"
         ) from None
     page = write_adaptation(result.folder)
-    _print_result(result, page, notes)
+    _print_result(result, page)
 
 
 def _check_named(pairs: tuple[str, ...]) -> None:
@@ -114,15 +121,12 @@ def _check_named(pairs: tuple[str, ...]) -> None:
         raise click.UsageError(f"name {', '.join(missing)}, or a CONFIG file that does")
 
 
-def _print_result(result: Any, page: Path, notes: list[str]) -> None:
+def _print_result(result: Any, page: Path) -> None:
     from rich.console import Console
-
-    from hardsight.cli._notices import print_notes
 
     console = Console(highlight=False)
     for rule, run in result.runs.items():
         console.print(_table(rule, run))
-    print_notes(console, notes)
     console.print(f"page -> {page}", soft_wrap=True, markup=False)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import click
 
-from hardsight.cli._options import names, output_option, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    model_options,
+    names,
+    output_option,
+    pixel_options,
+    run_options,
+    work_options,
+)
 
 _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
@@ -40,8 +47,8 @@ def _radii(
 @click.command(epilog=_EPILOG)
 @click.argument("model")
 @click.option("--data", required=True, help="Labelled data the model was not trained on: folder of "
-              "class folders, .parquet, idx, .npz, hub:OWNER/NAME, builtin:digits, or a name such "
-              "as cifar10.")  # fmt: skip
+              "class folders, .csv of path,label, .parquet, idx, .npz, hub:OWNER/NAME, "
+              "builtin:digits, or a name such as cifar10.")  # fmt: skip
 @click.option("--compare", multiple=True, metavar="MODEL",
               help="A further model, compared with the first; may be repeated.")  # fmt: skip
 @click.option("--ood", multiple=True, metavar="DATA",
@@ -58,8 +65,9 @@ def _radii(
 @click.option("--train-split", help="Split of --train.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names, position = label.")  # fmt: skip
+              help="Class names of the data, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @click.option("--epsilons", callback=_radii, metavar="E,E,...", help="Radii of FGSM and PGD in "
               "L-infinity, in pixels 0..1 (0,1/255,2/255,4/255,8/255).")  # fmt: skip
@@ -87,16 +95,12 @@ def evaluate(**flags: Any) -> None:
     with checks for gradient masking, the features' quality, and Grad-CAM. With --compare all models
     stand side by side, with paired tests.
     """
-    from rich.console import Console
-
-    from hardsight.cli._notices import noted, print_notes
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = EvaluateConfig.load(None, (), **given)
-    with noted() as notes:
-        card = run_evaluate(settings)
+    card = run_evaluate(settings)
     assert settings.out is not None
     page = write_card(settings.out)
     for model in card["models"]:
@@ -105,6 +109,5 @@ def evaluate(**flags: Any) -> None:
             f"{model['name']}: accuracy {top['value']:.2%} "
             f"({top['low']:.2%} to {top['high']:.2%}, n {top['n']:,})"
         )
-    print_notes(Console(highlight=False), notes)
     click.echo(f"{page.with_name('card.json')}\n{page}")
     click.echo(f"next: open it in a browser: {page.resolve().as_uri()}")

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 import hardsight
-from hardsight.cli._notices import noted, print_notes
 from hardsight.errors import (
     ConfigError,
     HardsightError,
@@ -62,18 +61,15 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from hardsight.cli._notices import spoken
+
         try:
-            with noted() as notes:  # those that a command does not print itself
-                result = super().invoke(ctx)
+            with spoken():
+                return super().invoke(ctx)
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)
             ) from err
-        if notes:
-            from rich.console import Console
-
-            print_notes(Console(highlight=False, stderr=True), notes)
-        return result
 
 
 # the \b keeps click from rewrapping the lines below it

@@ -1,40 +1,56 @@
-"""What has to be said about a result, on a terminal."""
+"""What a run has to say while it goes on, printed once each."""
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import click
 
 from hardsight.errors import HardsightWarning
 
-if TYPE_CHECKING:
-    from rich.console import Console
+
+class _Printed(logging.Handler):
+    """Prints what the package logs; each text once, however often it is said."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
+
+    def say(self, text: str, colour: str | None = None) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            click.secho(text, fg=colour, err=True)
 
 
 @contextmanager
-def noted() -> Iterator[list[str]]:
-    """The warnings of ours in this block, to be printed as notes; those of others are shown."""
-    notes: list[str] = []
+def spoken() -> Iterator[None]:
+    """Print notes and warnings of the package as plain lines on standard error."""
+    log, printed = logging.getLogger("hardsight"), _Printed()
+    level, spreads = log.level, log.propagate
+    log.addHandler(printed)
+    log.setLevel(logging.INFO)
+    log.propagate = False
     with warnings.catch_warnings():
-        warnings.simplefilter("always", HardsightWarning)
-        shown = warnings.showwarning
+        others = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, HardsightWarning):
-                notes.append(str(message))
+                printed.say(str(message), "yellow")
             else:
-                shown(message, category, *place)
+                others(message, category, *place, **more)
 
-        warnings.showwarning = show  # type: ignore[assignment]
-        yield notes
-
-
-def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print each note once, its headline in yellow; markup in it is printed as it is."""
-    from rich.markup import escape
-
-    for note in dict.fromkeys(notes):
-        headline, colon, rest = note.partition(": ")
-        console.print(f"[yellow]{escape(headline)}[/]{colon}{escape(rest)}", soft_wrap=True)
+        warnings.simplefilter("always", HardsightWarning)
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            log.removeHandler(printed)
+            log.setLevel(level)
+            log.propagate = spreads

@@ -32,6 +32,11 @@ def floats(
         raise click.BadParameter(f"expected numbers such as 0.5,0.5,0.5, got {value!r}") from None
 
 
+def whole(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A choice of numbers as one."""
+    return None if value is None else int(value)
+
+
 def names(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...] | None:
@@ -55,14 +60,40 @@ output_option = click.option(
 )  # fmt: skip
 
 
-def pixel_options(command: Command) -> Command:
-    """``--size``, ``--mean`` and ``--std``: how pictures become inputs."""
+def model_options(command: Command) -> Command:
+    """``--model-classes``, ``--class-order`` and ``--trust-remote-code``."""
     for option in reversed((
-        click.option("--size", callback=pair, metavar="H[xW]", help="Input size of the model."),
+        click.option("--model-classes", multiple=True, callback=names, metavar="NAME[,NAME]|FILE",
+                     help="Names of the model's outputs, in their order, or a text file with one "
+                     "name per line; by default what the model itself says."),
+        click.option("--class-order", type=click.Choice(["auto", "name", "position"]),
+                     help="How classes of data and model are matched: auto (default) by name if "
+                     "both have names, else by position; name refuses that, position forces it."),
+        click.option("--trust-remote-code", is_flag=True, default=None,
+                     help="Run Python files that an hf: model brings; they may do all that you may "
+                     "do. Without it such a model is refused."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def pixel_options(command: Command) -> Command:
+    """``--size``, ``--mean`` and the like: how pictures become inputs."""
+    for option in reversed((
+        click.option("--size", callback=pair, metavar="H[xW]", help="Input size of the model. "
+                     "Pictures are resized by their shorter side and cropped in the centre."),
+        click.option("--crop", type=float, metavar="SHARE", help="Share of the resized picture "
+                     "that the centre crop keeps (1, or as the model says)."),
+        click.option("--squash/--no-squash", default=None, help="Resize to --size without keeping "
+                     "the aspect ratio, so that nothing is cut off."),
+        click.option("--channels", type=click.Choice(["1", "3"]), callback=whole,
+                     help="Make all pictures grey (1) or RGB (3)."),
         click.option("--mean", callback=floats, metavar="M[,M,M]",
                      help="Mean to subtract, on the pixel scale 0..1. Three values make grey "
                      "images RGB, for a model of RGB images."),
         click.option("--std", callback=floats, metavar="S[,S,S]", help="Deviation to divide by."),
+        click.option("--white", type=float, metavar="W",
+                     help="Value of white, if it is not 255 in bytes and 1 in floats."),
     )):  # fmt: skip
         command = option(command)
     return command

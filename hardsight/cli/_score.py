@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import names, output_option, pixel_options, run_options, work_options
+from hardsight.cli._options import (
+    model_options,
+    names,
+    output_option,
+    pixel_options,
+    run_options,
+    work_options,
+)
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -22,8 +30,9 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--data", help="Folder of class folders, .parquet, idx, .npz/.npy/.safetensors, "
-              "hub:OWNER/NAME, builtin:digits, or a name such as cifar10.")  # fmt: skip
+@click.option("--data", help="Folder of class folders, .csv of path,label, .parquet, idx, "
+              ".npz/.npy/.safetensors, hub:OWNER/NAME, builtin:digits, or a name such as "
+              "cifar10.")  # fmt: skip
 @click.option("--model", help="Folder of a trained model, a name such as resnet18, "
               "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME. "
               "None for stored embeddings.")  # fmt: skip
@@ -40,8 +49,9 @@ Examples:
 @click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
 @click.option("--bias", help="Stored embeddings: file with the head's bias.")
 @click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names, position = label.")  # fmt: skip
+              help="Class names of the data, position = label.")  # fmt: skip
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -62,7 +72,6 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 
     CONFIG is an optional TOML file with the same keys as the options; options override it.
     """
-    from hardsight.cli._notices import noted
     from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -72,25 +81,23 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     if settings.out is None:
         raise click.UsageError("name the output folder: --out run")
     try:
-        with noted() as notes:
-            table = run_score(settings)
+        table = run_score(settings)
     except KeyboardInterrupt:
         raise click.ClickException(
             f"stopped; continue with the same command and --resume (out: {settings.out})"
         ) from None
-    _print_summary(table, notes)
+    _print_summary(table)
 
 
-def _print_summary(table: ScoreTable, notes: list[str]) -> None:
+def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
-
-    from hardsight.cli._notices import print_notes
+    from rich.markup import escape
 
     assert table.path is not None
 
-    right = float((table.column("label") == table.column("prediction")).mean())
     console = Console(highlight=False)
-    console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
-    console.print(f"accuracy {right:.2%}, scores: {', '.join(table.scores)}", soft_wrap=True)
-    print_notes(console, notes)
-    console.print(f"next: hardsight report {table.path.parent}", soft_wrap=True)
+    console.print(f"[bold]{len(table):,} rows[/] -> {escape(str(table.path))}", soft_wrap=True)
+    scores = ", ".join(table.scores)
+    console.print(f"accuracy {table.accuracy():.2%}, scores: {scores}", soft_wrap=True)
+    step = shlex.join(["hardsight", "report", str(table.path.parent)])
+    console.print(f"next: {step}", soft_wrap=True, markup=False)

@@ -7,6 +7,7 @@ import click
 
 from hardsight.cli._options import (
     floats,
+    model_options,
     names,
     output_option,
     pixel_options,
@@ -99,7 +100,7 @@ hardness rises as pictures get harder to see.
 @study.command(epilog=_DEGRADATION_EPILOG)
 @click.option("--model", required=True, help="Folder of a trained model, or any model as in "
               "hardsight score.")  # fmt: skip
-@click.option("--data", required=True, help="Labelled pictures: folder, .parquet, idx, a name.")
+@click.option("--data", required=True, help="Labelled pictures: folder, .csv, .parquet, a name.")
 @click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
 @click.option("--split", help="Split of data that has several, such as test.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
@@ -114,6 +115,7 @@ hardness rises as pictures get harder to see.
               "by itself.")  # fmt: skip
 @output_option
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
+@model_options
 @pixel_options
 @work_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")

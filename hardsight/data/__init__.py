@@ -26,3 +26,6 @@ from hardsight.data._memory import MemorySource as MemorySource
 from hardsight.data._memory import decoded as decoded
 from hardsight.data._open import open_source as open_source
 from hardsight.data._pixels import model_input as model_input
+from hardsight.data._prepared import PixelContent as PixelContent
+from hardsight.data._prepared import applied_preprocessing as applied_preprocessing
+from hardsight.data._prepared import pixels_of as pixels_of

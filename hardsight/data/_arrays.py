@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._example import Example, id_at
+from hardsight.data._example import Example, ExampleSource, id_at
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import picture
 from hardsight.data._labels import class_indices
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hardsight.data._mapped import StoredArray
 
 
-class ArraySource:
+class ArraySource(ExampleSource):
     """Examples in one array, first dimension = example.
 
     Images are ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``: uint8 becomes pictures; uint16
@@ -51,20 +51,11 @@ class ArraySource:
         if not examples.shape or not examples.shape[0]:
             raise DataError(f"no examples in {spec}: the array is {list(examples.shape)}")
         self._channels_first = _channels_first(examples.shape, spec)
-        if len(examples.shape) > 2 and not (
-            examples.dtype in (np.uint8, np.uint16) or examples.dtype.kind == "f"
-        ):
-            raise DataError(
-                f"expected images of uint8, uint16 or floats in [0, 1], got {examples.dtype} in "
-                f"{spec}; convert them, e.g. images.astype('uint8')"
-            )
-        # models compute in float32
-        wide = examples.dtype.kind == "f"
-        self._content_dtype = np.dtype(np.float32) if wide else examples.dtype
-        self._labels, self.classes = class_indices(
+        _check_dtype(examples.dtype, examples.shape, spec)
+        self.labels, self.classes = class_indices(
             labels, classes=classes, where=f"the labels of {spec}"
         )
-        for name, values in (("labels", self._labels), ("ids", ids)):
+        for name, values in (("labels", self.labels), ("ids", ids)):
             if values is not None and len(values) != len(self):
                 raise ShapeError(
                     f"expected one row per example, got images {list(examples.shape)}, {name} "
@@ -76,25 +67,47 @@ class ArraySource:
 
     def __getitem__(self, index: int) -> Example:
         array = self._examples.read(index, index + 1)[0]
-        if self._channels_first:
-            array = array.transpose(1, 2, 0)
-        as_picture = array.dtype == np.uint8 and array.ndim > 1
-        content = picture(array) if as_picture else array.astype(self._content_dtype)
+        content = _content(array, channels_first=self._channels_first)
         return Example(self.id_of(index), self.label_of(index), content)
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
         return id_at(self._ids, index)
 
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over shape, labels and evenly spaced examples."""
         mark = Fingerprint("arrays")
         self._examples.add_to(mark)
-        return mark.add_array(self._labels).add_names(self.classes).hexdigest()
+        return mark.add_array(self.labels).add_names(self.classes).hexdigest()
+
+
+def array_content(array: NDArray[Any], where: str) -> Any:
+    """One example in an array of its own: a picture if it is 8-bit, else the array.
+
+    Raises:
+        ShapeError: the shape is not that of an image or a vector.
+        DataError: the dtype has no defined white.
+    """
+    shape = (1, *array.shape)
+    _check_dtype(array.dtype, shape, where)
+    return _content(array, channels_first=_channels_first(shape, where))
+
+
+def _content(array: NDArray[Any], *, channels_first: bool) -> Any:
+    if channels_first:
+        array = array.transpose(1, 2, 0)
+    if array.dtype == np.uint8 and array.ndim > 1:
+        return picture(array)
+    # models compute in float32
+    return array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
+
+
+def _check_dtype(dtype: np.dtype[Any], shape: tuple[int, ...], spec: str) -> None:
+    if len(shape) > 2 and not (dtype in (np.uint8, np.uint16) or dtype.kind == "f"):
+        raise DataError(
+            f"expected images of uint8, uint16 or floats in [0, 1], got {dtype} in {spec}; "
+            "convert them, e.g. images.astype('uint8')"
+        )
 
 
 def _channels_first(shape: tuple[int, ...], spec: str) -> bool:

@@ -11,18 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
-from hardsight.data._datasets import DatasetSource, Loading, StreamSource, reason, split_sample
+from hardsight.data._datasets import StreamSource, reason, split_sample
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import single_class_index
-from hardsight.data._pixels import model_input
+from hardsight.data._prepared import check_collated, prepared
+from hardsight.data._view import SourceView
 from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hardsight.data._example import Example, ExampleSource
+    from hardsight.data._example import Example, ExampleSource, Loading
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2
@@ -73,7 +73,8 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """Examples ``start`` to ``stop`` in source order.
 
-    Images are preprocessed; tensors and arrays of a user's own dataset are stacked as they are.
+    Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; her
+    floats only as far as ``preprocessing.stated`` says. Everything else is stacked as it is.
     An example that cannot be read is listed in its batch's ``errors``, also when it takes its
     worker process down. Close the generator (``contextlib.closing``) where it may be left early:
     its workers end with it.
@@ -93,16 +94,26 @@ def batches(
 
     Raises:
         BadExampleError: ``strict``, and an example cannot be read; the message names it.
-        DataError: examples of a batch do not stack.
+        DataError: examples of a batch do not stack, or none of all examples can be read.
         LabelError: a label is outside ``[0, C)``.
+        OptionError: something is stated that cannot be applied.
     """
-    loading = getattr(source, "loading", None) or Loading()
+    if isinstance(source, SourceView) and source.renumber is not None:
+        # outside of the workers: labels may come from a user's collate_fn, or from a stream
+        yield from _renumbered(source, batches(
+            source.parts[0], preprocessing, start=start, stop=stop, batch_size=batch_size,
+            workers=workers, strict=strict,
+        ))  # fmt: skip
+        return
+    loading = source.loading
     size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
     count = (loading.workers or 0) if workers is None else workers
     if size < 1 or start < 0 or count < 0:
         raise OptionError(
             f"expected batch_size >= 1, start >= 0 and workers >= 0, got {size}, {start}, {count}"
         )
+    if loading.collate is not None:
+        check_collated(preprocessing, source)
     collate = _Collate(source.spec, source.classes, loading.collate)
     rows = _Rows(source, preprocessing, raw=loading.collate is not None)
     if isinstance(source, StreamSource):
@@ -110,16 +121,40 @@ def batches(
     else:
         end = len(source) if stop is None else min(stop, len(source))
         loaded = _map_batches(rows, collate, range(start, end), size, count, loading)
+    unread, first = 0, ("", "")
+    some_read = start > 0 or stop is not None  # the caller asked for a part
     with contextlib.closing(loaded):  # workers end with this loop, however it ends
         for batch in loaded:
             if isinstance(batch, HardsightError):
                 raise batch
+            some_read = some_read or len(batch.index) > 0
+            if batch.errors and not some_read:
+                first = first if unread else batch.errors[0][1:]
+                unread += len(batch.errors)
             if strict and batch.errors:
                 _, name, why = batch.errors[0]
                 raise BadExampleError(
                     f"{name} cannot be read: {why}; without strict it would be passed over"
                 )
             yield batch
+    if source.is_stream and not unread and not some_read:
+        raise DataError(f"no examples in {source.spec}: the stream is empty")
+    if unread and not some_read:
+        raise DataError(
+            f"none of the {unread:,} examples of {source.spec} could be read; the first, "
+            f"{first[0]}: {first[1]}"
+        )
+
+
+def _renumbered(
+    view: SourceView, loaded: Generator[Batch, None, None]
+) -> Generator[Batch, None, None]:
+    import torch
+
+    new = torch.tensor(view.renumber)
+    with contextlib.closing(loaded):
+        for batch in loaded:
+            yield replace(batch, labels=new[batch.labels])
 
 
 @dataclass(frozen=True)
@@ -148,7 +183,7 @@ class _Rows:
         """The row at ``index``; ``example`` reads it where no collate function wants it raw."""
         source, name = self.source, self.source.id_of(index)
         try:
-            if self._raw and isinstance(source, DatasetSource):
+            if self._raw:
                 return _Row(index, name, source.sample(index))
             return _Row(index, name, self._prepared(example()))
         except HardsightError as err:
@@ -159,21 +194,11 @@ class _Rows:
     def _prepared(self, example: Example) -> Example:
         import torch
 
-        content = example.content
-        if isinstance(content, Image.Image) or self._is_our_image(content):
-            return replace(example, content=torch.from_numpy(model_input(content, self._how)))
+        content = prepared(example.content, self._how, self.source)
         if isinstance(content, np.ndarray):
             native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
             return replace(example, content=torch.from_numpy(native))
-        return example
-
-    def _is_our_image(self, content: Any) -> bool:
-        """Arrays of a file's images are preprocessed; those of a user's dataset are hers."""
-        return (
-            isinstance(content, np.ndarray)
-            and content.ndim > 1
-            and not isinstance(self.source, DatasetSource | StreamSource)
-        )
+        return replace(example, content=content)
 
 
 class _Collate:
@@ -238,15 +263,41 @@ class _Collate:
             (one, first), (two, second) = list(seen.items())[:2]
             raise DataError(
                 f"expected inputs of one shape, got {list(one)} ({first}) and {list(two)} "
-                f"({second}); pass a size, and channels=3 where some images are grey"
+                f"({second}); pass size=(H, W) (--size HxW), and channels=3 (--channels 3) if some "
+                "are grey"
             )
+        contents = [example.content for example in examples]
         try:
-            return default_collate([example.content for example in examples])
+            return default_collate(contents)
         except Exception as err:
+            if _stack_in_private(contents):
+                raise DataError(
+                    f"a loader process cannot share memory with this one: {reason(err)}; pass "
+                    "workers=0 (--workers 0), or allow more: /dev/shm (docker --shm-size) and "
+                    "open files (ulimit -n)"
+                ) from err
             raise DataError(
                 f"the inputs of {self._spec} do not stack into a batch: {reason(err)}; pass a "
                 "DataLoader with a collate_fn of your own"
             ) from err
+
+
+def _stack_in_private(contents: list[Any]) -> bool:
+    """Whether a loader process could stack its inputs, had it not to share them with another."""
+    import torch
+    from torch.utils._pytree import tree_map
+    from torch.utils.data import get_worker_info
+
+    def stacked(*leaves: Any) -> Any:
+        return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else leaves
+
+    if get_worker_info() is None:
+        return False
+    try:
+        tree_map(stacked, contents[0], *contents[1:])
+    except Exception:  # of any kind: they are a user's own
+        return False
+    return True
 
 
 class _WorkerDiedError(Exception):

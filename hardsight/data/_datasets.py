@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hardsight.data._example import Example
+from hardsight.data._contents import content_digest, stream_digest
+from hardsight.data._example import Example, ExampleSource, Loading
 from hardsight.data._files import Fingerprint
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import class_indices, class_names, single_class_index
@@ -20,18 +20,7 @@ INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a user's DataLoader loads; ``None`` leaves the choice to the caller."""
-
-    batch_size: int | None = None
-    workers: int | None = None
-    collate: Callable[[list[Any]], Any] | None = None
-    worker_init: Callable[[int], None] | None = None
-    context: Any = None
-
-
-class DatasetSource:
+class DatasetSource(ExampleSource):
     """A map-style dataset: items are ``(input, label, ...)`` or mappings with such keys.
 
     Order is the dataset's own. An ordinary exception of the dataset's ``__getitem__`` is a bad
@@ -49,6 +38,8 @@ class DatasetSource:
         loading: as given.
     """
 
+    is_model_ready = True
+
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
@@ -58,11 +49,11 @@ class DatasetSource:
             raise DataError(f"no examples in {self.spec}: its length is 0")
         known = class_names(classes) if classes is not None else stored_classes(dataset)
         labels = stored_labels(dataset)
-        self._labels = None
+        self._lists_labels = labels is not None
         self.classes = known or ()
         if labels is not None:
             where = f"the labels of {self.spec}"
-            self._labels, self.classes = class_indices(labels, classes=known, where=where)
+            self.labels, self.classes = class_indices(labels, classes=known, where=where)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -81,27 +72,29 @@ class DatasetSource:
         except Exception as err:
             raise BadExampleError(reason(err)) from err
 
-    def id_of(self, index: int) -> str:
-        """Position."""
-        return str(index)
-
     def label_of(self, index: int) -> int:
         """Label of the example; reads it where the dataset does not list its labels."""
-        return self[index].label if self._labels is None else int(self._labels[index])
+        return int(self.labels[index]) if self._lists_labels else self[index].label
 
     def fingerprint(self) -> str:
-        """SHA-256 over type, length, labels and stored arrays; random transforms play no part."""
+        """SHA-256 over type, length, labels, stored arrays and evenly spaced examples.
+
+        It misses a change of examples between the 16 that are read, if the dataset keeps them
+        neither as ``tensors`` nor as ``data``; of labels likewise, if it lists none; of content
+        that is neither picture, array, number nor text; and, if the dataset draws random numbers
+        from a generator of its own, of all values. Other random transforms play no part.
+        """
         mark = Fingerprint("dataset").add(self.spec, len(self)).add_names(self.classes)
-        if self._labels is not None:
-            mark.add_array(self._labels)
+        if self._lists_labels:
+            mark.add_array(self.labels)
         _add_content(mark, self.dataset)
-        return mark.hexdigest()
+        return mark.add(content_digest(self.dataset.__getitem__, len(self))).hexdigest()
 
     def _place(self, index: int) -> str:
         return f"example {index} of {self.spec}"
 
 
-class StreamSource:
+class StreamSource(ExampleSource):
     """An iterable dataset, in its own order; the position in the stream is the index.
 
     It is read in this process: several workers would each see the whole stream. Reading at a
@@ -115,6 +108,7 @@ class StreamSource:
     """
 
     is_stream = True  # going back means reading from the start
+    is_model_ready = True
 
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
@@ -123,6 +117,7 @@ class StreamSource:
         self.loading = loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
+        self._first: list[Any] = []  # the first sample, once it was read
 
     def __len__(self) -> int:
         try:
@@ -134,6 +129,8 @@ class StreamSource:
             ) from err
 
     def __getitem__(self, index: int) -> Example:
+        if index == 0 and self._first:
+            return self.example(0, self._first[0])
         for _, sample in self.samples(index):
             return self.example(index, sample)
         raise IndexError(f"the stream {self.spec} ends before position {index}")
@@ -147,6 +144,8 @@ class StreamSource:
         position = start
         try:
             for position, sample in enumerate(self.dataset):
+                if not self._first:
+                    self._first.append(sample)
                 if position >= start:
                     yield position, sample
         except HardsightError:
@@ -165,17 +164,17 @@ class StreamSource:
             str(index), single_class_index(in_memory(value), self.classes, where=place), content
         )
 
-    def id_of(self, index: int) -> str:
-        """Position."""
-        return str(index)
-
     def label_of(self, index: int) -> int:
         """Label of the example; reads the stream up to it."""
         return self[index].label
 
     def fingerprint(self) -> str:
-        """SHA-256 over type and classes: a stream tells no more without being read."""
-        return Fingerprint("stream").add(self.spec).add_names(self.classes).hexdigest()
+        """SHA-256 over type, classes and the first 16 examples; what follows is not read.
+
+        A generator, which can be read only once, is not read at all.
+        """
+        mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
+        return mark.add(stream_digest(self.dataset)).hexdigest()
 
 
 def split_sample(sample: Any) -> tuple[Any, Any]:

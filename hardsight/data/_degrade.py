@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from hardsight.data._files import Fingerprint
+from hardsight.data._example import ExampleSource, Loading
 from hardsight.data._images import eight_bit
+from hardsight.data._prepared import pixels_of
+from hardsight.data._view import SourceView
 from hardsight.errors import DataError, OptionError
+from hardsight.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from hardsight.data._example import Example, ExampleSource
 
 NOISE_LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4)
 """The paper's levels of additive uniform noise; larger is harder."""
@@ -98,7 +98,7 @@ def reduced_contrast(pixels: NDArray[np.floating[Any]], *, level: float) -> NDAr
     return np.float32(level) * values + np.float32((1 - level) / 2)
 
 
-class DegradedSource:
+class DegradedSource(SourceView):
     """A source whose pictures are noisy, or have less contrast, by a fixed amount.
 
     Args:
@@ -123,54 +123,40 @@ class DegradedSource:
         for name, value in (("noise", noise), ("contrast", contrast)):
             if not 0 <= value <= 1:
                 raise OptionError(f"expected {name} in [0, 1], got {value}")
-        self._source, self._noise, self._contrast, self._seed = source, noise, contrast, seed
+        self._noise, self._contrast, self._seed = noise, contrast, seed
         said = [f"contrast {contrast}"] if contrast < 1 else []
         said += [f"noise {noise}, seed {seed}"] if noise else []
-        self.spec = f"{source.spec} with {' and '.join(said)}" if said else source.spec
-        self.classes = source.classes
+        super().__init__(
+            [source], spec=f"{source.spec} with {' and '.join(said)}" if said else None
+        )
+        self.images, self.loading, self.is_model_ready = None, Loading(), False
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Example:
-        example = self._source[index]
-        pixels = _pixels(example.content, self._source.spec)
+    def content(self, content: Any, index: int) -> Any:
+        """The picture ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``, degraded."""
+        pixels = _pixels(content, self.parts[0])
         if self._contrast < 1:
             pixels = reduced_contrast(pixels, level=self._contrast)
         if self._noise:
             pixels = with_uniform_noise(pixels, width=self._noise, seed=self._seed, index=index)
-        return replace(example, content=pixels)
+        return pixels
 
-    def id_of(self, index: int) -> str:
-        """Name of the example."""
-        return self._source.id_of(index)
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return self._source.label_of(index)
-
-    def fingerprint(self) -> str:
-        """SHA-256 over the source and the degradation."""
-        mark = Fingerprint("degraded").add(self._source.fingerprint())
-        return mark.add(self._noise, self._contrast, self._seed if self._noise else "").hexdigest()
-
-    def column(self, name: str) -> NDArray[Any] | None:
-        """A stored column of the source, such as ``human_counts``."""
-        from hardsight.data._wrapped import stored_column
-
-        return stored_column(self._source, name)
+    def _facts(self) -> tuple[object, ...]:
+        return self._noise, self._contrast, self._seed if self._noise else ""
 
 
-def _pixels(content: Any, spec: str) -> NDArray[np.float32]:
+def _pixels(content: Any, source: ExampleSource) -> NDArray[np.float32]:
     """A picture as ``[H, W]`` or ``[H, W, C]`` in ``[0, 1]``."""
+    if source.is_model_ready:
+        own = pixels_of(content, Preprocessing(), source)
+        content = content if own is None else own.content
     if isinstance(content, Image.Image):
         return np.asarray(eight_bit(content), dtype=np.float32) / np.float32(255)
     if isinstance(content, np.ndarray) and content.ndim > 1 and content.dtype.kind in "uf":
         white = float(np.iinfo(content.dtype).max) if content.dtype.kind == "u" else 1.0
         return content.astype(np.float32) / np.float32(white)
     raise DataError(
-        f"only pictures can be degraded, got {type(content).__name__} from {spec}; degrade your "
-        "own arrays with with_uniform_noise and reduced_contrast"
+        f"only pictures can be degraded, got {type(content).__name__} from {source.spec}; degrade "
+        "your own arrays with with_uniform_noise and reduced_contrast"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,18 @@ class EmbeddingSource:
     def label_of(self, index: int) -> int:
         """Label of the example."""
         return int(self.labels[index])
+
+    def renumbered(self, labels: Sequence[int], classes: Sequence[str]) -> EmbeddingSource:
+        """The same rows with other numbers for their classes.
+
+        Args:
+            labels: new label of each old one.
+            classes: names, position = new label.
+        """
+        other = copy.copy(self)
+        other.labels = np.asarray(labels, dtype=np.int64)[self.labels]
+        other.classes = tuple(classes)
+        return other
 
     def fingerprint(self) -> str:
         """SHA-256 over shapes, labels, class weights and evenly spaced rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +25,26 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         MissingDataError: nothing is there; the message names the part of the path that is.
-        DataError: it may not be looked at.
+        DataError: it may not be looked at, or is a pipe or device, which would block.
     """
     file = Path(path).expanduser()
     try:
-        if file.exists():
+        if file.is_dir() or is_regular(file):
             return file
+        if file.exists():
+            raise DataError(
+                f"{path} is neither a file nor a folder, but a pipe, socket or device; write its "
+                "content to a file first"
+            )
         above = next((parent for parent in file.parents if parent.exists()), Path("."))
     except OSError as err:
         raise DataError(f"cannot open {path}: {err.strerror or err}") from err
     raise MissingDataError(f"no file or folder {path}; the path exists up to {above.resolve()}")
+
+
+def is_regular(file: Path) -> bool:
+    """Whether a path, or where its links lead, is a plain file: reading it ends."""
+    return stat.S_ISREG(file.stat().st_mode) if file.exists() else False
 
 
 def check_listable(folder: Path) -> None:

@@ -3,88 +3,67 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
-from hardsight.data._example import Example
-from hardsight.data._files import Fingerprint, evenly_spaced
-from hardsight.data._images import EXTENSIONS, decode_file
+from hardsight.data._image_files import ImageFiles, printable
+from hardsight.data._images import EXTENSIONS
 from hardsight.data._labels import class_names
-from hardsight.errors import DataError
+from hardsight.errors import DataError, HardsightWarning, NoClassFoldersError
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
-_SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
+_NO_ENDING, _LINK_UP = "without an ending", "link to a folder above"
+_OUTSIDE = "picture outside of the class folders"
 
 
-class FolderSource:
+class FolderSource(ImageFiles):
     """Images in a folder of class folders, ordered by class name, then path.
 
     Every visible folder is a class, with or without images, so that labels agree with a model
     trained on the same layout. Files below a class folder may be nested; hidden files are not
-    looked at; links are followed, but never in a circle.
+    looked at; links are followed, but not to a folder above. What does not end as a picture does
+    is counted in ``passed_over``, and a warning says so.
 
     Args:
         folder: holds the class folders.
         spec: as the user named it.
-        classes: names, where they are not those of the folders; every folder must be among them.
+        classes: names, if they are not those of the folders; every folder must be among them.
 
     Raises:
-        DataError: there are no images, or images but no class folders.
+        DataError: there are no images, or a folder cannot be listed.
+        NoClassFoldersError: there are images but no class folders.
     """
 
     def __init__(
         self, folder: Path, *, spec: str | None = None, classes: Sequence[str] | None = None
     ) -> None:
-        self.spec, self._root = spec or str(folder), os.fsencode(folder)
-        found = [os.fsdecode(name) for name, is_folder in _entries(self._root) if is_folder]
-        self.classes = _folder_classes(found, classes, self.spec)
-        place = {name: label for label, name in enumerate(self.classes)}
-        names: list[bytes] = []
+        spec, root = spec or str(folder), os.fsencode(folder)
+        entries = _entries(root)
+        folders = [name for name, is_folder in entries if is_folder]
+        numbered = _folder_classes([printable(name) for name in folders], classes, spec)
+        place = {name: label for label, name in enumerate(numbered)}
+        scan = _Scan(root)
         labels: list[int] = []
-        for name in found:
-            below = sorted(_images_below(self._root, os.fsencode(name), ()))
-            names += below
-            labels += [place[printable(os.fsencode(name))]] * len(below)
-        if not names:
-            raise DataError(_no_images(self._root, self.spec))
-        if len(self.classes) < 2:
+        for name in folders:
+            scan.below(name)
+            labels += [place[printable(name)]] * (len(scan.names) - len(labels))
+        if not scan.names:
+            raise _no_images(entries, scan.passed_over, spec)
+        if len(numbered) < 2:
             raise DataError(
-                f"expected at least two class folders in {self.spec}, got only "
-                f"{self.classes[0]!r}; name the folder above it, or add the other classes"
+                f"expected at least two class folders in {spec}, got only {numbered[0]!r}; name "
+                "the folder above it, or add the other classes"
             )
-        # arrow and numpy instead of lists: loader workers share them without copying
-        self._names = pa.array(names, type=pa.large_binary())
-        self._labels = np.array(labels, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> Example:
-        content = decode_file(self._path(index))
-        return Example(self.id_of(index), self.label_of(index), content)
-
-    def id_of(self, index: int) -> str:
-        """Path relative to the folder, with forward slashes."""
-        return printable(self._names[index].as_py()).replace(os.sep, "/")
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
-    def fingerprint(self) -> str:
-        """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
-        mark = Fingerprint("folder").add_names(self.classes).add_array(self._labels)
-        return _with_images(mark, self).hexdigest()
-
-    def _path(self, index: int) -> bytes:
-        return os.path.join(self._root, bytes(self._names[index].as_py()))
+        super().__init__(folder, scan.names, labels, classes=numbered, spec=spec, kind="folder")
+        scan.passed_over[_OUTSIDE] = sum(
+            _ending(name) in EXTENSIONS for name, is_folder in entries if not is_folder
+        )
+        self.passed_over = _said(scan.passed_over, spec)
 
 
-class UnlabelledFolder:
+class UnlabelledFolder(ImageFiles):
     """Images below a folder, in or out of class folders, whose label nobody knows.
 
     Args:
@@ -92,7 +71,7 @@ class UnlabelledFolder:
         spec: as the user named it.
 
     Raises:
-        DataError: there are no images.
+        DataError: there are no images, or a folder cannot be listed.
 
     Example:
         >>> import tempfile
@@ -105,60 +84,61 @@ class UnlabelledFolder:
     """
 
     def __init__(self, folder: Path, *, spec: str | None = None) -> None:
-        self.spec, self._root = spec or str(folder), os.fsencode(folder)
-        self.classes: tuple[str, ...] = ()
-        self._names = pa.array(sorted(_images_below(self._root, b"", ())), type=pa.large_binary())
-        if not len(self._names):
-            raise DataError(f"no images below {self.spec} (.jpg, .png, .webp, ...)")
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, index: int) -> Example:
-        return Example(self.id_of(index), -1, decode_file(self._path(index)))
-
-    def id_of(self, index: int) -> str:
-        """Path relative to the folder, with forward slashes."""
-        return printable(self._names[index].as_py()).replace(os.sep, "/")
-
-    def label_of(self, index: int) -> int:
-        """-1."""
-        return -1
-
-    def fingerprint(self) -> str:
-        """SHA-256 over names, sizes and evenly spaced images."""
-        return _with_images(Fingerprint("unlabelled folder"), self).hexdigest()
-
-    def _path(self, index: int) -> bytes:
-        return os.path.join(self._root, bytes(self._names[index].as_py()))
+        spec, scan = spec or str(folder), _Scan(os.fsencode(folder))
+        scan.below(b"")
+        if not scan.names:
+            raise DataError(f"no images below {spec} (.jpg, .png, .webp, ...)")
+        unknown = [-1] * len(scan.names)
+        super().__init__(
+            folder, scan.names, unknown, classes=(), spec=spec, kind="unlabelled folder"
+        )
+        self.passed_over = _said(scan.passed_over, spec)
 
 
-def _with_images(mark: Fingerprint, source: FolderSource | UnlabelledFolder) -> Fingerprint:
-    """Take in the name and size of every image, and what is in some of them."""
-    for index in range(len(source)):
-        mark.add(source.id_of(index), file_size(source._path(index)))
-    for index in evenly_spaced(len(source), _SAMPLE_IMAGES):
-        path = Path(os.fsdecode(source._path(index)))
-        with suppress(OSError):  # reading it is a bad example
-            mark.add_file(path)
-    return mark
+class _Scan:
+    """What lies below folders: images by name, and how much of what else.
 
+    Args:
+        root: that the names are relative to.
 
-def file_size(path: bytes) -> int:
-    """Bytes of a file; -1 for a dangling link, reading which is a bad example."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
+    Attributes:
+        names: of images, folder by folder, sorted as text within each call of :meth:`below`.
+        passed_over: how many files are not images, by their ending.
+    """
 
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self.names: list[bytes] = []
+        self.passed_over: Counter[str] = Counter()
+        whole = Path(os.fsdecode(root)).resolve()
+        # a link to one of these would bring in every class, or the whole disk, under one label
+        self._above = frozenset(_identity(folder) for folder in (whole, *whole.parents))
 
-def printable(name: bytes) -> str:
-    r"""A file name as text; bytes that are no UTF-8 are written as ``\xNN``."""
-    return name.decode("utf-8", "backslashreplace")
+    def below(self, relative: bytes) -> None:
+        """Take in everything below a folder."""
+        start = len(self.names)
+        above = self._above - {_identity(self._root)} if not relative else self._above
+        self._walk(relative, above)
+        self.names[start:] = sorted(self.names[start:])
+
+    def _walk(self, relative: bytes, above: frozenset[tuple[int, int]]) -> None:
+        folder = os.path.join(self._root, relative)
+        place = _identity(folder)
+        if place in above:
+            self.passed_over[_LINK_UP] += 1
+            return
+        for name, is_folder in _entries(folder):
+            path = os.path.join(relative, name)
+            if is_folder:
+                self._walk(path, above | {place})
+            elif _ending(name) in EXTENSIONS:
+                self.names.append(path)
+            else:
+                self.passed_over[_ending(name) or _NO_ENDING] += 1
 
 
 def split_folders(folder: Path) -> list[str]:
-    """Names of the splits where a folder holds ``train/ val/ test/`` instead of classes."""
+    """Names of the splits if a folder holds ``train/ val/ test/`` instead of classes."""
     folders = [os.fsdecode(name) for name, is_folder in _entries(os.fsencode(folder)) if is_folder]
     if not folders or not all(name.lower() in SPLITS for name in folders):
         return []
@@ -166,10 +146,9 @@ def split_folders(folder: Path) -> list[str]:
     return folders if any(is_folder for entries in inner for _, is_folder in entries) else []
 
 
-def _folder_classes(found: list[str], classes: Sequence[str] | None, spec: str) -> tuple[str, ...]:
-    names = tuple(printable(os.fsencode(name)) for name in found)
+def _folder_classes(names: list[str], classes: Sequence[str] | None, spec: str) -> tuple[str, ...]:
     if classes is None:
-        return names
+        return tuple(names)
     given = class_names(classes)
     unknown = [name for name in names if name not in set(given)]
     if unknown:
@@ -184,10 +163,10 @@ def _entries(folder: bytes) -> list[tuple[bytes, bool]]:
     """Visible names in a folder, sorted as text, with whether each is a folder."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, _is_folder(entry)) for entry in entries]
+            listed = [(entry.name, _is_folder(entry)) for entry in entries]
     except OSError as err:
-        raise DataError(f"cannot list {os.fsdecode(folder)}: {err.strerror or err}") from err
-    visible = [pair for pair in found if not pair[0].startswith(b".") and pair[0] != b"__MACOSX"]
+        raise DataError(_not_listed(folder, err)) from err
+    visible = [pair for pair in listed if not pair[0].startswith(b".") and pair[0] != b"__MACOSX"]
     return sorted(visible, key=lambda pair: os.fsdecode(pair[0]))
 
 
@@ -198,35 +177,61 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
         return False
 
 
-def _images_below(
-    root: bytes, relative: bytes, above: tuple[tuple[int, int], ...]
-) -> Iterator[bytes]:
-    folder = os.path.join(root, relative)
-    status = os.stat(folder)
-    place = (status.st_dev, status.st_ino)
-    if place in above:  # a link back to a folder we are in
-        return
-    for name, is_folder in _entries(folder):
-        path = os.path.join(relative, name)
-        if is_folder:
-            yield from _images_below(root, path, (*above, place))
-        elif os.path.splitext(os.fsdecode(name))[1].lower() in EXTENSIONS:
-            yield path
+def _identity(folder: bytes | Path) -> tuple[int, int]:
+    try:
+        status = os.stat(folder)
+    except OSError as err:
+        raise DataError(_not_listed(folder, err)) from err
+    return status.st_dev, status.st_ino
 
 
-def _no_images(root: bytes, spec: str) -> str:
-    entries = _entries(root)
-    loose = [name for name, is_folder in entries if not is_folder]
-    endings = sorted({os.path.splitext(os.fsdecode(name))[1].lower() or "none" for name in loose})
-    if EXTENSIONS & set(endings):
-        return (
+def _not_listed(folder: bytes | Path, err: OSError) -> str:
+    return f"cannot list {os.fsdecode(folder)}: {err.strerror or err}; check its permissions"
+
+
+def _ending(name: bytes) -> str:
+    return os.path.splitext(os.fsdecode(name))[1].lower()
+
+
+def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
+    """What was passed over, after a warning if there is something."""
+    kinds = {kind: count for kind, count in passed_over.items() if count}
+    total = sum(kinds.values())
+    if total:
+        shown = [f"{count} {_plural(kind, count)}" for kind, count in list(kinds.items())[:8]]
+        more = ", ..." if len(kinds) > 8 else ""
+        files = "1 file was" if total == 1 else f"{total:,} files were"
+        warnings.warn(
+            f"in {spec} {files} passed over: {', '.join(shown)}{more}; what is to count as a "
+            "picture has to end as one (.jpg, .png, .webp, ...) and lie in a class folder",
+            HardsightWarning,
+            stacklevel=2,
+        )
+    return kinds
+
+
+def _plural(kind: str, count: int) -> str:
+    if count == 1 or kind not in (_LINK_UP, _OUTSIDE):
+        return kind
+    noun, _, rest = kind.partition(" ")
+    return f"{noun}s {rest}"
+
+
+def _no_images(
+    entries: list[tuple[bytes, bool]], passed_over: Counter[str], spec: str
+) -> DataError:
+    """Why a folder is not one of class folders."""
+    loose = [_ending(name) for name, is_folder in entries if not is_folder]
+    if EXTENSIONS & set(loose):
+        return NoClassFoldersError(
             f"images lie directly in {spec}, without class folders; move them into one folder per "
             "class, e.g. cat/1.jpg and dog/2.jpg"
         )
     if not entries:
-        return f"{spec} is empty; expected one folder per class with images inside"
-    seen = f" (files found end with: {', '.join(endings[:5])})" if loose else ""
-    return (
+        return DataError(f"{spec} is empty; expected one folder per class with images inside")
+    endings = sorted({ending or "none" for ending in loose} | set(passed_over))
+    seen = f" (files found end with: {', '.join(endings[:5])})" if endings else ""
+    return DataError(
         f"no images in {spec}{seen}; expected one folder per class with images inside "
         "(.jpg, .png, .webp, ...)"
     )

@@ -7,19 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from hardsight.data._example import Example
+from hardsight.data._columns import IMAGE_COLUMNS
+from hardsight.data._example import Example, ExampleSource
 from hardsight.data._files import Fingerprint, evenly_spaced
 from hardsight.data._images import decode, decode_file
 from hardsight.data._labels import class_indices
-from hardsight.data._parquet import IMAGE_COLUMNS, LABEL_COLUMNS
+from hardsight.data._parquet import LABEL_COLUMNS
 from hardsight.errors import BadExampleError, DataError, MissingDataError
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(ExampleSource):
     """A ``datasets.Dataset`` with one image column and one label column.
 
     Images are decoded here rather than by ``datasets``, so that rotation, 16-bit values and
-    damaged files are treated as everywhere else.
+    damaged files are treated as everywhere else. Ids are positions: paths in such datasets are
+    often equal or gone.
 
     Args:
         dataset: any map-style ``datasets.Dataset`` without a format of its own.
@@ -46,12 +48,12 @@ class HuggingFaceSource:
         )
         names = kinds[label].names if isinstance(kinds[label], datasets.ClassLabel) else None
         column: pa.ChunkedArray = dataset.select_columns([label]).with_format("arrow")[:][label]
-        self._labels, self.classes = class_indices(
+        self.labels, self.classes = class_indices(
             column.to_numpy(), classes=classes or names, where=f"column {label!r} of {spec}"
         )
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
         value = self._images[index][self._column]
@@ -61,17 +63,9 @@ class HuggingFaceSource:
         image = decode_file(value["path"]) if content is None else decode(content)
         return Example(self.id_of(index), self.label_of(index), image)
 
-    def id_of(self, index: int) -> str:
-        """Position; paths in such datasets are often equal or gone."""
-        return str(index)
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over labels, classes and evenly spaced images."""
-        mark = Fingerprint("huggingface").add_array(self._labels).add_names(self.classes)
+        mark = Fingerprint("huggingface").add_array(self.labels).add_names(self.classes)
         for index in evenly_spaced(len(self), 16):
             value = self._images[index][self._column] or {}
             mark.add(value.get("path"), value.get("bytes"))

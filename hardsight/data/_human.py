@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
-from hardsight.data._wrapped import stored_column
 from hardsight.errors import DataError, MissingDataError, ShapeError
+from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from hardsight.data._example import ExampleSource
 
-COUNTS_COLUMN = "human_counts"
 _INDEX_COLUMN = "index"
 _ID_COLUMNS = ("id", "image", "path", "file", "filename", "image_name")
 _VALUE_COLUMNS = (
@@ -66,10 +67,10 @@ def human_frequency(
         if path.suffix.lower() == ".csv":
             return _from_csv(rows, path)
         return _shares(rows, _stored_counts(path), str(path))
-    counts = stored_column(source, COUNTS_COLUMN) if rows.may_hold_counts else None
+    counts = None if isinstance(source, ScoreTable) else source.column(HUMAN_COUNTS)
     if counts is None:
         raise MissingDataError(
-            f"{rows.spec} holds no column {COUNTS_COLUMN!r}; pass file=, with counts [N, C] "
+            f"{rows.spec} holds no column {HUMAN_COUNTS!r}; pass file=, with counts [N, C] "
             "(.npy, .parquet) or a CSV of ids and frequencies"
         )
     return _shares(rows, _stacked(counts, rows.spec), rows.spec)
@@ -86,7 +87,6 @@ class _Rows:
         positions: where they stand in the source.
         length: examples of the source.
         num_classes: classes of it.
-        may_hold_counts: whether the counts may lie beside the examples themselves.
     """
 
     spec: str
@@ -95,15 +95,12 @@ class _Rows:
     positions: NDArray[np.int64]
     length: int
     num_classes: int
-    may_hold_counts: bool
 
 
 def _rows_of_source(source: ExampleSource) -> _Rows:
-    every = range(len(source))
-    labels = np.array([source.label_of(index) for index in every], dtype=np.int64)
-    ids = [source.id_of(index) for index in every]
-    positions, classes = np.arange(len(labels)), len(source.classes)
-    return _Rows(source.spec, ids, labels, positions, len(labels), classes, True)
+    labels, count = source.labels, len(source)
+    ids = [source.id_of(index) for index in range(count)]
+    return _Rows(source.spec, ids, labels, np.arange(count), count, len(source.classes))
 
 
 def _rows_of_table(table: ScoreTable) -> _Rows:
@@ -111,14 +108,19 @@ def _rows_of_table(table: ScoreTable) -> _Rows:
     positions = table.column("index").astype(np.int64)
     unread = int(table.metadata.get("counts", {}).get("errors", 0))
     last = int(positions.max()) if len(positions) else -1
+    labels, num_classes = table.column("label").astype(np.int64), len(table.classes)
+    outputs = (table.metadata.get("class_order") or {}).get("labels")
+    if outputs:  # labels are the model's numbers, and people's counts are in the data's order
+        number = {output: label for label, output in enumerate(outputs)}
+        labels = np.array([number[output] for output in labels.tolist()], dtype=np.int64)
+        num_classes = len(outputs)
     return _Rows(
         spec=str(table.path or "the table"),
         ids=[str(name) for name in table.column("id")],
-        labels=table.column("label").astype(np.int64),
+        labels=labels,
         positions=positions,
         length=max(len(table) + unread, last + 1),
-        num_classes=len(table.classes),
-        may_hold_counts=False,
+        num_classes=num_classes,
     )
 
 
@@ -155,10 +157,10 @@ def _stored_counts(path: Path) -> NDArray[Any]:
     if path.suffix.lower() == ".parquet":
         return _parquet_counts(path)
     arrays = stored_arrays(path)
-    found = next((arrays[name] for name in ("", COUNTS_COLUMN, "counts") if name in arrays), None)
+    found = next((arrays[name] for name in ("", HUMAN_COUNTS, "counts") if name in arrays), None)
     if found is None:
         raise DataError(
-            f"expected one array, or one named {COUNTS_COLUMN!r}, in {path}, got "
+            f"expected one array, or one named {HUMAN_COUNTS!r}, in {path}, got "
             f"{', '.join(arrays) or 'none'}"
         )
     return found.whole()
@@ -166,19 +168,18 @@ def _stored_counts(path: Path) -> NDArray[Any]:
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
     except (pa.ArrowInvalid, OSError) as err:
         raise DataError(f"{path} is not a readable parquet file: {err}") from err
     with file:
-        if COUNTS_COLUMN not in file.schema_arrow.names:
+        if HUMAN_COUNTS not in file.schema_arrow.names:
             raise DataError(
-                f"expected a column {COUNTS_COLUMN!r} in {path}, got "
+                f"expected a column {HUMAN_COUNTS!r} in {path}, got "
                 f"{', '.join(file.schema_arrow.names) or 'none'}"
             )
-        lists = file.read([COUNTS_COLUMN])[COUNTS_COLUMN].to_numpy()
+        lists = file.read([HUMAN_COUNTS])[HUMAN_COUNTS].to_numpy()
     return _stacked(lists, str(path))
 
 
@@ -223,8 +224,8 @@ def _by_position(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[n
 
 def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
     """The column of ids, and the frequency of each."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
+    rows = csv.DictReader(io.StringIO(_csv_text(path), newline=""))
+    try:
         columns = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = columns
         key = next((name for name in (*_ID_COLUMNS, _INDEX_COLUMN) if name in columns), None)
@@ -243,7 +244,24 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
             if name in found:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
             found[name] = _frequency(text, f"{path}, line {rows.line_num}")
+    except csv.Error as err:
+        raise DataError(
+            f"{path}, line {rows.line_num + 1}: {err}; expected a CSV of ids and frequencies"
+        ) from err
     return key, found
+
+
+def _csv_text(path: Path) -> str:
+    """The text of a file; spreadsheets save in other encodings too, which a guess would garble."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        line = 1 + content.count(b"\n", 0, err.start)
+        raise DataError(
+            f"{path}, line {line}: byte 0x{content[err.start]:02x} is not UTF-8; save it as UTF-8 "
+            "(a spreadsheet calls it 'CSV UTF-8'), or turn it into that: iconv -f LATIN1 -t UTF-8"
+        ) from err
 
 
 def _frequency(text: str, where: str) -> float:

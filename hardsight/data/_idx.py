@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.data._files import is_regular
 from hardsight.data._mapped import MappedArray, MemoryArray
 from hardsight.data._stored import MAX_UNPACKED_BYTES, read_exactly
 from hardsight.errors import DataError, MissingDataError
@@ -36,7 +37,8 @@ def idx_images_in(folder: Path, split: str | None) -> Path | None:
     Raises:
         DataError: there are several and ``split`` names none, or not one of them.
     """
-    found = sorted(file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
+    named = (file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
+    found = sorted(file for file in named if is_regular(file))
     if not found:
         return None
     # the same file packed and unpacked counts once, unpacked first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from hardsight.errors import DataError, LabelError, OptionError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# An index above this is an identifier somebody stored as a label, not one of that many classes.
-_MAX_CLASSES = 50_000_000
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
+# From here on, class indices without names are identifiers somebody stored as labels, unless
+# there are about as many examples.
+_MANY_CLASSES = 1_000_000
 
 
 def class_indices(
@@ -21,9 +24,9 @@ def class_indices(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as ``[N]`` class indices, with the names of the classes.
 
-    Integers are indices; floats too, when each is a whole number. Strings are looked up in
-    ``classes``; without it, strings of digits are indices and other strings are numbered in
-    sorted order.
+    Integers are indices; floats too, when each is a whole number. Rows of a single 1 among zeros
+    are one-hot. Strings are looked up in ``classes``; without it, numbers written as text are
+    numbers, and other strings are numbered in sorted order.
 
     Args:
         values: one label per example.
@@ -35,7 +38,8 @@ def class_indices(
         Indices in ``[0, C)`` and ``C`` names; numbered names where none are known.
 
     Raises:
-        LabelError: a label is missing, negative, no whole number, or beyond the last class.
+        LabelError: a label is missing, negative, not a whole number, or beyond the last class; or
+            two different strings are the same number.
         DataError: there is one class only.
 
     Example:
@@ -45,11 +49,13 @@ def class_indices(
     """
     known = None if classes is None else class_names(classes)
     array = _one_per_example(values, where)
+    if array.ndim == 2:
+        array, known = _from_one_hot(array, known, where)
     if array.dtype.kind in "OSU":
         array, known = _from_strings(array, known, where)
     indices = _whole_numbers(array, where)
     if known is None:
-        known = _numbered(indices, where)
+        known = numbered_names(indices, where)
     _check_range(indices, known, where)
     if len(known) < least:
         raise DataError(
@@ -70,7 +76,7 @@ def are_names(values: Any) -> bool:
     array = np.asarray(values)
     return array.dtype.kind in "OSU" and not all(
         _is_index(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v))
-        for v in set(array.reshape(-1).tolist())
+        for v in {v for v in array.reshape(-1).tolist() if not isinstance(v, list | np.ndarray)}
     )
 
 
@@ -93,20 +99,25 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
     """One label of a user's dataset as a class index; ``classes`` may be empty (unknown).
 
     Raises:
-        LabelError: as :func:`class_indices`, and for a string where no class names are known.
+        LabelError: as :func:`class_indices`, and for a string if no class names are known.
     """
     array = np.asarray(value)
+    if array.size == 1 and _is_missing(array.reshape(-1)[0]):
+        raise LabelError(f"the label of {where} is missing; remove the example first")
     if array.size == 1 and array.dtype.kind in "OSU" and not classes:
         text = str(array.reshape(-1)[0])
-        if not _is_index(text):
+        if not text.isdecimal() or str(int(text)) != text:
             raise LabelError(
                 f"the label of {where} is the string {text!r}; pass classes=[...] so that names "
                 "become class indices"
             )
+    if array.ndim == 1 and array.size > 1 and _is_one_hot(array[None]).all():
+        _check_width(array.size, classes or None, f"label of {array.size} values", where)
+        return int(array.argmax())
     if array.size != 1:
         raise LabelError(
-            f"expected one label for {where}, got shape {list(array.shape)}; soft or one-hot "
-            "labels become indices with argmax"
+            f"expected one label for {where}, got {array.size} values; soft labels become indices "
+            "with argmax"
         )
     array = array.reshape(1)
     if array.dtype.kind in "OSU":
@@ -115,6 +126,21 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
     if classes or index[0] < 0:
         _check_range(index, classes, where)
     return int(index[0])
+
+
+def numbered_names(indices: NDArray[np.int64], where: str) -> tuple[str, ...]:
+    """Names for classes that have none: their numbers, up to the highest label.
+
+    Raises:
+        LabelError: labels are so few and so high that they must be identifiers.
+    """
+    highest = int(indices.max())
+    if highest >= max(_MANY_CLASSES, 10 * len(indices)):
+        raise LabelError(
+            f"expected class indices in {where}, got {highest}, which looks like an identifier; "
+            "number the classes from 0, or name them: classes=[...] (--classes)"
+        )
+    return tuple(str(index) for index in range(highest + 1)) or ("0",)
 
 
 def check_range(labels: NDArray[np.integer[Any]], num_classes: int) -> None:
@@ -132,27 +158,92 @@ def _repeats(names: tuple[str, ...]) -> bool:
 
 
 def _one_per_example(values: Any, where: str) -> NDArray[Any]:
-    array = np.asarray(values)
+    """Labels ``[N]``, or rows of them ``[N, C]`` that may be one-hot."""
+    array = _stacked(values, where)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
+    if array.ndim not in (1, 2):
         raise LabelError(
-            f"expected one label per example in {where}, got shape {list(array.shape)}; one-hot "
-            "labels become indices with argmax(axis=1)"
+            f"expected one label per example in {where}, got shape {list(array.shape)}"
         )
     if not len(array):
         raise DataError(f"no examples in {where}: there are no labels")
     return array
 
 
+def _stacked(values: Any, where: str) -> NDArray[Any]:
+    """An array of labels; a column of lists, as parquet files and data frames have it, as rows."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+    rows = array.tolist() if array.dtype == object and array.ndim == 1 else []
+    lengths = {len(row) for row in rows if isinstance(row, list | tuple | np.ndarray)}
+    if not lengths:
+        return array
+    _refuse_missing(rows, where)
+    if len(lengths) > 1 or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
+        shown = " and ".join(str(length) for length in sorted(lengths)[:2])
+        raise LabelError(
+            f"expected one label per example in {where}, got lists of {shown} values; store class "
+            "indices"
+        )
+    return np.array(rows)
+
+
+def _from_one_hot(
+    array: NDArray[Any], known: tuple[str, ...] | None, where: str
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    broken = np.flatnonzero(~_is_one_hot(array))
+    if len(broken):
+        row = array[broken[0]].tolist()
+        shown = f"{row[:8]}"[:-1] + ", ...]" if len(row) > 8 else f"{row}"
+        raise LabelError(
+            f"expected one label per example in {where}, got {shown} at position {broken[0]}; "
+            "soft labels become indices with argmax(axis=1)"
+        )
+    width = array.shape[1]
+    _check_width(width, known, f"labels of {width} values", where)
+    return array.argmax(axis=1), known or tuple(str(index) for index in range(width))
+
+
+def _is_one_hot(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each row is a single 1 among zeros."""
+    if rows.dtype.kind not in "biuf":
+        return np.zeros(len(rows), dtype=np.bool_)
+    found: NDArray[np.bool_] = ((rows == 0) | (rows == 1)).all(axis=1) & (rows.sum(axis=1) == 1)
+    return found
+
+
+def _check_width(width: int, known: tuple[str, ...] | None, what: str, where: str) -> None:
+    if known is not None and width != len(known):
+        raise LabelError(
+            f"got one-hot {what} for {len(known)} classes in {where}; pass the classes they stand "
+            "for, in order"
+        )
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, and what pandas writes for a missing value."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return False
+    is_pandas = type(value).__name__ in ("NAType", "NaTType")
+    return value is None or is_pandas or bool(value != value)
+
+
+def _refuse_missing(values: list[Any], where: str) -> None:
+    missing = sum(_is_missing(value) for value in values)
+    if missing:
+        raise LabelError(
+            f"{missing} of {len(values)} labels in {where} are missing; remove those examples first"
+        )
+
+
 def _from_strings(
     array: NDArray[Any], known: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-    missing = sum(value is None or value != value for value in array.tolist())
-    if missing:
-        raise LabelError(
-            f"{missing} of {len(array)} labels in {where} are missing; remove those examples first"
-        )
+    _refuse_missing(array.tolist(), where)
     if not all(isinstance(value, str | bytes) for value in array.tolist()):
         try:
             return np.asarray(array.tolist(), dtype=np.float64), known
@@ -169,8 +260,8 @@ def _from_strings(
     if known is not None and set(found) <= set(known):
         place = {name: index for index, name in enumerate(known)}
         return np.array([place[name] for name in found])[positions], known
-    if all(_is_index(name) for name in found):
-        return np.array([int(name) for name in found])[positions], known
+    if all(_NUMBER.fullmatch(name) for name in found):
+        return _different_numbers(found, where)[positions], known
     if known is not None:
         unknown = [name for name in found if name not in set(known)]
         raise LabelError(
@@ -180,8 +271,22 @@ def _from_strings(
     return positions, tuple(found)
 
 
+def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
+    """The numbers that strings write, each in one way only."""
+    written: dict[float, str] = {}
+    for text in texts:
+        if float(text) in written:
+            raise LabelError(
+                f"labels {written[float(text)]!r} and {text!r} in {where} would both be class "
+                f"{float(text):g}; write a class in one way, or name them all: classes=[...] "
+                "(--classes)"
+            )
+        written[float(text)] = text
+    return np.array(list(written))
+
+
 def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
@@ -189,11 +294,8 @@ def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
         return array.astype(np.int64)
     if array.dtype.kind != "f":
         raise LabelError(f"expected labels in {where} to be integers, got {array.dtype}")
-    missing = int(np.isnan(array).sum())
-    if missing:
-        raise LabelError(
-            f"{missing} of {len(array)} labels in {where} are missing; remove those examples first"
-        )
+    if np.isnan(array).any():
+        _refuse_missing(array.tolist(), where)
     # beyond 2^53 a float no longer names one integer
     broken = ~np.isfinite(array) | (np.floor(array) != array) | (np.abs(array) > 2**53)
     if broken.any():
@@ -204,23 +306,13 @@ def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _numbered(indices: NDArray[np.int64], where: str) -> tuple[str, ...]:
-    highest = int(indices.max())
-    if highest >= _MAX_CLASSES:
-        raise LabelError(
-            f"expected class indices in {where}, got {highest}, which looks like an identifier; "
-            "number the classes from 0"
-        )
-    return tuple(str(index) for index in range(highest + 1)) or ("0",)
-
-
 def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str) -> None:
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= len(known):
         wrong = low if low < 0 else high
         position = int(np.argmax(indices == wrong))
         hint = (
-            "negative labels often mean unlabelled: remove those examples"
+            "negative labels often mean unlabelled: remove those examples, or name the classes"
             if low < 0
             else "correct it, or name every class"
         )

@@ -10,18 +10,16 @@ import numpy as np
 from PIL import Image
 
 from hardsight.data._arrays import ArraySource
+from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import Fingerprint
 from hardsight.data._images import eight_bit
 from hardsight.data._mapped import MemoryArray
-from hardsight.data._wrapped import stored_column
 from hardsight.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data._example import ExampleSource
-
-_COUNTS = "human_counts"
 
 
 class MemorySource(ArraySource):
@@ -68,12 +66,8 @@ class MemorySource(ArraySource):
                 f"expected one row of human counts per image, got {len(human_counts)} for "
                 f"{len(images)} images"
             )
-        self.images, self.human_counts = images, human_counts
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class indices, ``[N]``."""
-        return self._labels
+        self.images: NDArray[np.uint8] = images
+        self.human_counts = human_counts
 
     def subset(self, rows: ArrayLike) -> MemorySource:
         """The pictures at ``rows``, in that order."""
@@ -85,9 +79,22 @@ class MemorySource(ArraySource):
             images=self.images[at], labels=self.labels[at], ids=ids, human_counts=counts
         )
 
-    def relabelled(self, labels: ArrayLike) -> MemorySource:
+    def relabelled(
+        self, labels: ArrayLike, *, classes: tuple[str, ...] | None = None, spec: str | None = None
+    ) -> MemorySource:
         """The same pictures with other labels."""
-        return self._changed(labels=labels)
+        changes = {"labels": labels, "classes": classes, "spec": spec}
+        return self._changed(**{key: new for key, new in changes.items() if new is not None})
+
+    def renumbered(
+        self, labels: Sequence[int], classes: Sequence[str], *, spec: str | None = None
+    ) -> MemorySource:
+        """The same pictures with other numbers for their classes."""
+        new = np.asarray(labels, dtype=np.int64)[self.labels]
+        # what people chose is counted by the old numbers
+        return self._changed(
+            labels=new, classes=tuple(classes), spec=spec or self.spec, human_counts=None
+        )
 
     def with_images(self, images: NDArray[np.uint8]) -> MemorySource:
         """Other pictures with the same labels, such as degraded ones."""
@@ -95,7 +102,7 @@ class MemorySource(ArraySource):
 
     def column(self, name: str) -> NDArray[Any] | None:
         """``human_counts``, where they are known."""
-        return self.human_counts if name == _COUNTS else None
+        return self.human_counts if name == HUMAN_COUNTS else None
 
     def fingerprint(self) -> str:
         """SHA-256 over all pixels and labels, made once: copies differ in few of them."""
@@ -148,10 +155,10 @@ def decoded(source: ExampleSource) -> MemorySource:
                 f"expected pictures of one size and mode in {source.spec}, got "
                 f"{list(pictures[0].shape)} and {list(pictures[-1].shape)} at {index}"
             )
-    counts = stored_column(source, _COUNTS)
+    counts = source.column(HUMAN_COUNTS)
     return MemorySource(
         np.stack(pictures),
-        np.array([source.label_of(index) for index in range(len(source))]),
+        source.labels,
         classes=source.classes,
         spec=source.spec,
         ids=[source.id_of(index) for index in range(len(source))],

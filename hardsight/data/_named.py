@@ -11,12 +11,12 @@ from hardsight.data._catalogue import DATASETS, NamedDataset
 from hardsight.data._folder import FolderSource
 from hardsight.data._huggingface import HuggingFaceSource, load_from_hub
 from hardsight.data._idx import idx_array, labels_beside
-from hardsight.data._listed import ListedSource
+from hardsight.data._listed import visda_images
 from hardsight.data._locate import Location, locate, missing, split_names
 from hardsight.data._mapped import MemoryArray
 from hardsight.data._originals import cifar_arrays, svhn_arrays
 from hardsight.data._parquet import ParquetSource
-from hardsight.data._wrapped import JoinedSource, RelabelledSource
+from hardsight.data._view import SourceView
 from hardsight.errors import DataError, MissingDataError
 
 if TYPE_CHECKING:
@@ -39,10 +39,13 @@ def named_source(
     """
     dataset = DATASETS[name]
     parts = [(part, _part(name, dataset, part, root)) for part in split_names(name, split)]
-    source: ExampleSource = parts[0][1] if len(parts) == 1 else JoinedSource(parts, spec=name)
-    if dataset.groups:
-        return RelabelledSource(source, dataset.groups, dataset.group_names, spec=name)
-    return source
+    source: ExampleSource = parts[0][1]
+    if len(parts) > 1:
+        names, sources = zip(*parts, strict=True)
+        source = SourceView(sources, names=names, spec=name)
+    if not dataset.groups:
+        return source
+    return source.renumbered(dataset.groups, dataset.group_names, spec=name)
 
 
 def _part(
@@ -66,7 +69,7 @@ def _from_files(name: str, dataset: NamedDataset, found: Location) -> ExampleSou
             list(files), spec=name, classes=classes, label_columns=dataset.label_columns
         )
     if found.form == "list" and classes is not None:
-        return ListedSource(files[0], spec=name, classes=classes)
+        return visda_images(files[0], spec=name, classes=classes)
     if found.form in ("folder", "list"):
         folder = files[0] if found.form == "folder" else files[0].parent
         return FolderSource(folder, spec=name, classes=_class_folders(folder, classes))

@@ -5,45 +5,50 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardsight.data._arrays import ArraySource, digits
 from hardsight.data._catalogue import DATASETS
-from hardsight.data._datasets import DatasetSource, Loading, StreamSource
+from hardsight.data._columns import IMAGE_COLUMNS, LABELS, chosen_column
+from hardsight.data._datasets import DatasetSource, StreamSource
 from hardsight.data._embeddings import EmbeddingSource
-from hardsight.data._files import check_listable, existing, is_pattern, matching
+from hardsight.data._example import ExampleSource, Loading
+from hardsight.data._files import check_listable, existing, is_pattern, is_regular, matching
 from hardsight.data._folder import SPLITS, FolderSource, split_folders
+from hardsight.data._frame import frame_source
 from hardsight.data._head_file import head_arrays, in_memory, plain_array
 from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
 from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
 from hardsight.data._labels import class_indices
+from hardsight.data._listed import LIST_SUFFIXES, csv_images
 from hardsight.data._mapped import MemoryArray
 from hardsight.data._named import named_source
 from hardsight.data._parquet import (
     EMBEDDING_COLUMNS,
-    IMAGE_COLUMNS,
     LABEL_COLUMNS,
     ParquetEmbeddings,
     ParquetSource,
     column_values,
     common_schema,
+    holds_paths,
     one_column,
+    parquet_paths,
     stored_class_names,
 )
+from hardsight.data._samplers import sampled_rows
 from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
-    from hardsight.data._example import ExampleSource
     from hardsight.data._mapped import FileArray, StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
-    "a folder of class folders, a .parquet file, idx files, hub:OWNER/NAME, builtin:digits, a name "
-    f"({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
+    "a folder of class folders, a .csv list, a .parquet file, idx files, hub:OWNER/NAME, "
+    f"builtin:digits, a name ({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
 )
 
 
@@ -79,8 +84,10 @@ def open_source(
 
     ==============================  ==============================================================
     ``photos/``                     one folder per class, nested as you like
-    ``photos.parquet``              ``image`` ``{bytes, path}`` or bytes, and ``label``; also a
-                                    folder of such files or a pattern like ``data/*.parquet``
+    ``photos.csv``                  columns ``path`` and ``label``, maybe ``split``; relative
+                                    paths start from the folder of the file
+    ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
+                                    also a folder of such files or a pattern ``data/*.parquet``
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
@@ -92,10 +99,12 @@ def open_source(
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet
     ==============================  ==============================================================
 
-    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, arrays with
+    In Python also a torch ``Dataset`` or ``DataLoader``, a Hugging Face ``Dataset``, a pandas
+    ``DataFrame`` with such columns (paths start from the working directory), arrays with
     ``labels``, and a source such as :class:`DegradedSource` or :class:`MemorySource`. Of a
-    DataLoader, the dataset, ``collate_fn``, batch size and workers are used; the order is always
-    the dataset's own, never the sampler's.
+    DataLoader, the dataset, ``collate_fn``, batch size and workers are used, and of its sampler
+    which examples it names: each is read once, in the dataset's own order, and keeps its index in
+    the dataset. A sampler that repeats examples is refused.
 
     Args:
         data: a name as above, or an object.
@@ -182,7 +191,8 @@ def _images_only(options: _Options) -> None:
 
 def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
     check_listable(folder)
-    files = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+    listed = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+    files = [file for file in listed if is_regular(file)]
     if files:
         return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
     images = idx_images_in(folder, options.split)
@@ -224,6 +234,9 @@ def _file(file: Path, text: str, options: _Options) -> ExampleSource | Embedding
     suffix = file.suffix.lower()
     if suffix == ".parquet":
         return _parquet([file], text, options)
+    if suffix in LIST_SUFFIXES:
+        _images_only(options)
+        return csv_images(file, spec=text, classes=options.classes, split=options.split)
     if is_idx(file):
         return _idx(file, text, options)
     if suffix in ARRAY_SUFFIXES:
@@ -247,13 +260,15 @@ def _parquet(
     if not split_done:
         options.refuse("split", because=f"{text} names the files themselves")
     schema = common_schema(files)
-    has = {name for names in (IMAGE_COLUMNS, EMBEDDING_COLUMNS) for name in names} & set(
-        schema.names
-    )
-    if options.class_weights is None and not has.isdisjoint(IMAGE_COLUMNS):
+    has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
+    has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
+    if options.class_weights is None and (has_images or not has_embeddings):
         _images_only(options)
-        return ParquetSource(files, spec=text, classes=options.classes)
-    if has.isdisjoint(EMBEDDING_COLUMNS):
+        if holds_paths(schema):
+            return parquet_paths(files, schema, spec=text, classes=options.classes)
+        if has_images:
+            return ParquetSource(files, spec=text, classes=options.classes)
+    if not has_embeddings:
         one_column(schema, (*IMAGE_COLUMNS, *EMBEDDING_COLUMNS), text)
     column = one_column(schema, EMBEDDING_COLUMNS, text)
     labels, names = options.labels, None
@@ -345,19 +360,29 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     if hasattr(data, "without_index"):  # wrapped for a tracker; a table numbers its rows itself
         data = data.without_index()
     name = type(data).__name__
-    if _is_source(data):
+    if isinstance(data, ExampleSource | EmbeddingSource):
         _images_only(options)
         options.refuse("split", "classes", because=f"a {name} is one split with its own classes")
-        return cast("ExampleSource", data)
+        return data
+    if name == "DataFrame" and not {"embedding", "embeddings"}.isdisjoint(data.columns):
+        return _frame_of_embeddings(data, options)
     if isinstance(data, np.ndarray | torch.Tensor):
         return _arrays({"": MemoryArray(in_memory(data))}, name, options)
     _images_only(options)
-    if type(data).__module__.partition(".")[0] == "datasets":
+    if hasattr(data, "id_of") and hasattr(data, "fingerprint"):
+        raise DataError(
+            f"a {name} looks like a source of examples but is not one; derive {name} from "
+            "hardsight.data.ExampleSource"
+        )
+    library = type(data).__module__.partition(".")[0]
+    if library == "pandas" and name == "DataFrame":
+        return frame_source(data, classes=options.classes, split=options.split)
+    if library == "datasets":
         return _huggingface(data, options)
     options.refuse("split", because=f"a {name} is one split already")
-    loading = Loading()
+    loading, loader = Loading(), None
     if isinstance(data, DataLoader):
-        loading, data = _loading(data), data.dataset
+        loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
     if isinstance(data, IterableDataset) or _is_streamed(data):
@@ -368,7 +393,25 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
             f"cannot read examples from a {name}; expected {_FORMS}, a torch Dataset or "
             "DataLoader, or a Hugging Face Dataset"
         )
-    return DatasetSource(data, classes=options.classes, loading=loading)
+    source = DatasetSource(data, classes=options.classes, loading=loading)
+    rows = None if loader is None else sampled_rows(loader)
+    return source if rows is None else source.subset(rows)
+
+
+def _frame_of_embeddings(frame: Any, options: _Options) -> EmbeddingSource:
+    """A data frame with a column of equally long vectors."""
+    options.refuse("split", because="a DataFrame of embeddings is one split")
+    columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+    column = "embedding" if "embedding" in columns else "embeddings"
+    try:
+        rows = np.stack([np.asarray(row) for row in columns[column]])
+    except ValueError as err:
+        raise DataError(f"the column {column!r} holds vectors of different length: {err}") from err
+    label = chosen_column(list(columns), LABELS, "labels", "the columns of DataFrame")
+    labels = columns[label] if options.labels is None else options.labels
+    return _embeddings(
+        "DataFrame", MemoryArray(rows), options, labels=labels, ids=columns.get("id")
+    )
 
 
 def _loading(loader: Any) -> Loading:
@@ -382,12 +425,6 @@ def _loading(loader: Any) -> Loading:
         worker_init=loader.worker_init_fn,
         context=loader.multiprocessing_context,
     )
-
-
-def _is_source(data: Any) -> bool:
-    """Whether an object is a source already, such as a degraded one."""
-    parts = ("spec", "classes", "id_of", "label_of", "fingerprint")
-    return all(hasattr(data, part) for part in parts)
 
 
 def _is_streamed(data: Any) -> bool:

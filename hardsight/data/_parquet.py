@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.data._example import Example, id_at
+from hardsight.data._cells import cell_content
+from hardsight.data._columns import IMAGE_COLUMNS, LABELS, PATHS, chosen_column, plain_name
+from hardsight.data._example import Example, ExampleSource, id_at
 from hardsight.data._files import Fingerprint
-from hardsight.data._images import decode
 from hardsight.data._labels import class_indices
+from hardsight.data._listed import ListedImages
 from hardsight.errors import BadExampleError, DataError, ShapeError
+from hardsight.run_folder import open_parquet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels")
+LABEL_COLUMNS = ("label", "labels")
 EMBEDDING_COLUMNS = ("embeddings", "embedding")
 _BATCH_BYTES, _BUFFER_BYTES = 8 * 1024**2, 1024**2
 
@@ -97,7 +101,7 @@ class RowReader:
     def _open(self, number: int) -> None:
         group = self._groups[number]
         # page by page, neither mapped nor read ahead: a row group may be larger than the memory
-        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = open_parquet(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
@@ -113,9 +117,10 @@ class RowReader:
         return {**kept, "_process": -1}
 
 
-class ParquetSource:
+class ParquetSource(ExampleSource):
     """Images in parquet files: a column ``image`` of ``{bytes, path}`` or bytes, and ``label``.
 
+    An image without bytes is read from its path, which starts from the folder of the first file.
     Names of the classes come from the schema's Hugging Face metadata where it has them; ids are
     the stored paths where every image has one of its own, else positions.
 
@@ -146,7 +151,7 @@ class ParquetSource:
         self._reader = RowReader(self._files, [self._column])
         if not len(self._reader):
             raise DataError(f"no examples in {spec}: the file has no rows")
-        self._labels, self.classes = class_indices(
+        self.labels, self.classes = class_indices(
             column_values(self._files, label),
             classes=classes or stored_class_names(schema, label),
             where=f"column {label!r} of {spec}",
@@ -154,38 +159,30 @@ class ParquetSource:
         self._ids = self._stored_paths(schema)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
         try:
             value = self._reader.rows(index, index + 1).column(0)[0].as_py()
         except (OSError, pa.ArrowException) as err:
             raise BadExampleError(f"cannot be read: {' '.join(str(err).split())}") from err
-        content = value["bytes"] if self._in_struct and value is not None else value
-        if content is None:
-            raise BadExampleError("no image bytes are stored for it")
-        return Example(self.id_of(index), self.label_of(index), decode(content))
+        content = cell_content(value, self._files[0].parent.absolute())
+        return Example(self.id_of(index), self.label_of(index), content)
 
     def id_of(self, index: int) -> str:
         """Stored path, or position."""
         return id_at(self._ids, index)
 
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return int(self._labels[index])
-
     def fingerprint(self) -> str:
         """SHA-256 over the labels, and each file's size, footer and evenly spaced pieces."""
-        mark = Fingerprint("parquet").add_array(self._labels).add_names(self.classes)
+        mark = Fingerprint("parquet").add_array(self.labels).add_names(self.classes)
         for file in self._files:
             mark.add_file(file)
         return mark.hexdigest()
 
     def column(self, name: str) -> NDArray[Any] | None:
         """Another column of the files, such as ``human_counts``; ``None`` where there is none."""
-        if name not in common_schema(self._files).names:
-            return None
-        return column_values(self._files, name)
+        return _other_column(self._files, name)
 
     def _check_type(self, kind: pa.DataType) -> None:
         fields = {kind.field(n).name for n in range(kind.num_fields)} if self._in_struct else set()
@@ -211,6 +208,46 @@ class ParquetSource:
         )
         unique = paths.null_count == 0 and len(paths.unique()) == len(paths)
         return paths.combine_chunks() if unique else None
+
+
+def holds_paths(schema: pa.Schema) -> bool:
+    """Whether images are named by path: an image column of text, or a column of paths alone."""
+    named = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
+    if named is not None:
+        return _is_text(schema.field(named).type)
+    return any(
+        plain_name(name) in PATHS and _is_text(schema.field(name).type) for name in schema.names
+    )
+
+
+def parquet_paths(
+    files: Sequence[Path], schema: pa.Schema, *, spec: str, classes: Sequence[str] | None
+) -> ListedImages:
+    """Images that a column of parquet files names; paths start from the first file's folder.
+
+    Raises:
+        DataError: no column, or more than one, can be the paths or the labels.
+    """
+    where = f"the columns of {spec}"
+    text = [name for name in schema.names if _is_text(schema.field(name).type)]
+    path = chosen_column(text, PATHS, "paths", where)
+    label = chosen_column(schema.names, LABELS, "labels", where)
+    return ListedImages(
+        files[0].parent.absolute(),
+        column_values(files, path).tolist(),
+        column_values(files, label),
+        spec=spec,
+        classes=classes or stored_class_names(schema, label),
+        column=partial(_other_column, files),
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _other_column(files: Sequence[Path], name: str) -> NDArray[Any] | None:
+    return column_values(files, name) if name in common_schema(files).names else None
 
 
 class ParquetEmbeddings:
@@ -263,7 +300,7 @@ def opened(file: Path) -> pq.ParquetFile:
         DataError: it is no parquet file.
     """
     try:
-        return pq.ParquetFile(file, memory_map=True)
+        return open_parquet(file, memory_map=True)
     except (OSError, pa.ArrowException) as err:
         raise DataError(f"{file} is not a readable parquet file: {err}") from err
 

@@ -22,6 +22,8 @@ _FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
 }
 
 
@@ -30,7 +32,8 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
 
     .. math:: x_c = \frac{p_c / p_\text{white} - \mathrm{mean}_c}{\mathrm{std}_c}
 
-    White is 255 for images and 8-bit arrays, 65535 for 16-bit arrays, and 1 for float arrays.
+    White is that of ``how``, by default 255 for images and 8-bit arrays, 65535 for 16-bit arrays,
+    and 1 for float arrays.
 
     Args:
         content: image, or array ``[H, W]`` or ``[H, W, C]``.
@@ -55,10 +58,11 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
         if image.mode != mode:
             image = image.convert(mode)
-        pixels, white = np.asarray(_fitted(image, how)), 255.0
+        pixels, white = np.asarray(_fitted(image, how)), how.white or 255.0
     else:
         pixels, white = _array_pixels(content, how, channels), 1.0
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    planes = planes[::-1] if how.bgr else planes
     values = np.empty(planes.shape, dtype=np.float32)
     means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
     for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
@@ -80,8 +84,8 @@ def _array_pixels(
     array: NDArray[Any], how: Preprocessing, channels: int | None
 ) -> NDArray[np.float32]:
     """16-bit and float arrays: each channel is resized on its own, in float."""
-    white = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
-    values = array.astype(np.float32) / np.float32(white)
+    own = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
+    values = array.astype(np.float32) / np.float32(how.white or own)
     if values.ndim == 2:
         values = values[:, :, None]
     values = values[:, :, :3]
@@ -89,28 +93,42 @@ def _array_pixels(
         values = values.repeat(3, axis=2)
     if channels == 1 and values.shape[2] == 3:
         values = values @ np.array([[0.299], [0.587], [0.114]], dtype=np.float32)  # ITU-R 601-2
-    if how.size is None or values.shape[:2] == tuple(how.size):
+    if how.resize is None and how.size in (None, values.shape[:2]) and not how.crop_first:
         return values
     planes = [_fitted(Image.fromarray(values[:, :, c]), how) for c in range(values.shape[2])]
     return np.stack([np.asarray(plane) for plane in planes], axis=2)
 
 
 def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
-    """Resize and centre crop to ``how.size``, with the rounding of torchvision and timm."""
-    if how.size is None:
+    """Resize and centre crop to ``how.size``, with the rounding of the library it came from."""
+    if how.size is None and how.resize is None:
         return image
-    height, width = how.size
-    box = (math.floor(height / how.crop + 1e-6), math.floor(width / how.crop + 1e-6))
-    if not how.squash:
-        box = _cover(image.height, image.width, box)
+    if how.crop_first:
+        side = int(how.crop * min(image.size))
+        image = _centre(image, (side, side), rounds_down=how.crop_rounds_down)
+    box = _box(image.height, image.width, how)
     if box[0] * box[1] > MAX_PIXELS:
         raise BadExampleError(
             f"too elongated: {image.width} x {image.height} pixels would become {box[1]} x {box[0]}"
         )
     if (image.height, image.width) != box:
         image = image.resize((box[1], box[0]), _filter(how.interpolation))
-    top, left = round((box[0] - height) / 2), round((box[1] - width) / 2)
-    return image.crop((left, top, left + width, top + height))
+    return _centre(image, how.size or box, rounds_down=how.crop_rounds_down)
+
+
+def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
+    """What an image is resized to before its centre is cut out."""
+    if isinstance(how.resize, int):
+        return _cover(height, width, (how.resize, how.resize))
+    if how.resize is not None or how.size is None:
+        return how.resize or (height, width)
+    if how.crop_first:
+        return how.size
+    box = (
+        math.floor(how.size[0] / how.crop + 1e-6),
+        math.floor(how.size[1] / how.crop + 1e-6),
+    )
+    return box if how.squash else _cover(height, width, box)
 
 
 def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
@@ -118,6 +136,13 @@ def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     if height * box[1] <= width * box[0]:
         return box[0], max(box[1], int(box[0] * width / height))
     return max(box[0], int(box[1] * height / width)), box[1]
+
+
+def _centre(image: Image.Image, size: tuple[int, int], *, rounds_down: bool) -> Image.Image:
+    """The middle of an image; black around it if the image is smaller."""
+    spare = (image.height - size[0], image.width - size[1])
+    top, left = (pixels // 2 if rounds_down else round(pixels / 2) for pixels in spare)
+    return image.crop((left, top, left + size[1], top + size[0]))
 
 
 def _filter(name: str) -> Image.Resampling:

@@ -3,6 +3,7 @@
 from hardsight.models._alexnet import AlexNet as AlexNet
 from hardsight.models._amc_nets import AMCNet as AMCNet
 from hardsight.models._amc_nets import MNISTNet as MNISTNet
+from hardsight.models._classes import ClassNames as ClassNames
 from hardsight.models._cnn10 import CNN10 as CNN10
 from hardsight.models._densenet import DenseNet121 as DenseNet121
 from hardsight.models._efficientnet import EfficientNetSmall as EfficientNetSmall
@@ -16,5 +17,6 @@ from hardsight.models._resnet import ResNet18 as ResNet18
 from hardsight.models._resnet import ResNet50 as ResNet50
 from hardsight.models._small_cnn import SmallCNN as SmallCNN
 from hardsight.models._stored import StoredModel as StoredModel
+from hardsight.models._stored import description_of as description_of
 from hardsight.models._vgg import VGG19 as VGG19
 from hardsight.models._weights import load_weights as load_weights

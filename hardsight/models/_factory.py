@@ -17,6 +17,9 @@ from hardsight.errors import HardsightError, MissingDataError, ModelError
 from hardsight.models._registry import check_options
 from hardsight.registry import unknown_name
 
+# a model file may end in sys.exit(): let through, it would end the command, with success at 0
+_FAILURES = (Exception, SystemExit)
+
 
 def model_from_factory(
     place: str, name: str, *, options: Mapping[str, Any], if_taken: Mapping[str, Any]
@@ -43,8 +46,8 @@ def model_from_factory(
             model = factory(**keywords)
         except HardsightError:
             raise
-        except Exception as err:
-            raise ModelError(f"{spec} failed with {type(err).__name__}: {err}") from err
+        except _FAILURES as err:
+            raise ModelError(f"{spec} failed with {_reason(err)}") from err
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected {spec} to return an nn.Module, got {type(model).__name__}")
     return model, keywords
@@ -53,9 +56,9 @@ def model_from_factory(
 def _imported_module(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as err:
+    except _FAILURES as err:
         raise ModelError(
-            f"cannot import {place}: {type(err).__name__}: {err}; install its package, run "
+            f"cannot import {place}: {_reason(err)}; install its package, run "
             "where it can be imported, or name the file: path/to/file.py:factory"
         ) from err
 
@@ -73,10 +76,14 @@ def _imported_file(file: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as err:
+    except _FAILURES as err:
         del sys.modules[name]
-        raise ModelError(f"cannot import {file}: {type(err).__name__}: {err}") from err
+        raise ModelError(f"cannot import {file}: {_reason(err)}") from err
     return module
+
+
+def _reason(err: BaseException) -> str:
+    return f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
 
 
 def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """A model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,16 +11,20 @@ from torch import nn
 
 from hardsight.config import toml_value
 from hardsight.errors import ModelError
+from hardsight.models._classes import ClassNames, named, own_classes
 from hardsight.models._factory import model_from_factory
-from hardsight.models._named import (
-    hugging_face_model,
-    local_weights,
-    timm_model,
-    torchvision_model,
-)
+from hardsight.models._hugging_face import local_weights
+from hardsight.models._named import hugging_face_model, timm_model, torchvision_model
 from hardsight.models._preprocessing import own_preprocessing
 from hardsight.models._registry import MODELS
-from hardsight.models._stored import WEIGHTS, is_stored_model, stored_model
+from hardsight.models._stored import (
+    WEIGHTS,
+    Described,
+    check_agrees,
+    described_weights,
+    is_stored_model,
+    stored_model,
+)
 from hardsight.models._weights import load_weights, sha256
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import nearest_name
@@ -29,6 +34,7 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
+_log = logging.getLogger("hardsight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +49,9 @@ class LoadedModel:
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
         network: its name in the folder of a trained model; empty where there is no folder.
-        classes: names, position = label, where the folder of a trained model tells them.
+        class_names: what its outputs are called, if it tells.
+        processor: the image processor of transformers that ``preprocessing`` was read from, if it
+            could be built.
     """
 
     model: nn.Module
@@ -53,7 +61,13 @@ class LoadedModel:
     weights_origin: str
     options: Mapping[str, Any] = field(default_factory=dict)
     network: str = ""
-    classes: tuple[str, ...] = ()
+    class_names: ClassNames = field(default_factory=ClassNames)
+    processor: Any = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names, position = output; empty if the model does not tell them."""
+        return self.class_names.names
 
     @property
     def built_as(self) -> str:
@@ -68,6 +82,8 @@ def load_model(
     num_classes: int | None = None,
     options: Mapping[str, Any] | None = None,
     if_taken: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | None = None,
+    trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Build a model and load its weights; nothing in a weights file is ever run as code.
 
@@ -81,18 +97,25 @@ def load_model(
             model that ``hardsight train`` wrote, or a module, which is used as it is. A factory
             is a class or a function. Options may follow: ``amc13:width=0.5,channels=1``. Python
             code named here is run, so name only code you trust.
-        weights: a safetensors or torch file of tensors. For timm and torchvision also
-            ``"pretrained"``, the package's own weights, downloaded where they are not cached; for
-            torchvision the name of a set of weights, such as ``"IMAGENET1K_V2"``.
+        weights: a safetensors or torch file of tensors. If ``hardsight train`` wrote it, its
+            ``model.json`` is read, too: options, preprocessing and class names are those of the
+            training. For timm and torchvision also ``"pretrained"``, the package's own weights,
+            downloaded where they are not cached; for torchvision the name of a set of weights,
+            such as ``"IMAGENET1K_V2"``.
         num_classes: given to the factory if it takes it.
         options: given to the factory, over those in ``spec``.
         if_taken: likewise, but only where the factory has such an option and nothing else sets it.
+        preprocessing: what to do to images, in place of what the model or its package states.
+        trust_remote_code: run Python files that an ``hf:`` model brings. They may do all that you
+            may do.
 
     Returns:
-        the model in eval mode, with its preprocessing where it or its package states one.
+        the model in eval mode, with its preprocessing and class names if it or its package
+        states them.
 
     Raises:
-        ModelError: the model cannot be built, or the weights do not fit it.
+        ModelError: the model cannot be built, the weights do not fit it or are of another model,
+            its preprocessing cannot be followed, or it brings code that is not trusted.
         MissingDataError: a file that was named does not exist.
         MissingExtraError: timm, torchvision or transformers is not installed.
         UnsafeFileError: the weights file would have to run code.
@@ -104,34 +127,44 @@ def load_model(
         >>> load_model("amc13:width=0.5").options
         {'width': 0.5}
     """
-    given = dict(options or {})
+    wanted = _Wanted(
+        dict(options or {}), dict(if_taken or {}), num_classes, preprocessing, trust_remote_code
+    )
     if isinstance(spec, str) and is_stored_model(spec):
-        return _from_folder(Path(spec), weights)
+        return _from_folder(Path(spec), weights, wanted)
     if isinstance(spec, str):
         spec, own = _split_options(spec)
-        given = {**own, **given}
+        wanted = replace(wanted, options={**own, **wanted.options})
     pretrained = _package_weights(spec, weights)
-    loaded = _built(spec, pretrained, num_classes, given, dict(if_taken or {}))
-    if weights is not None and pretrained is None:
-        digest = load_weights(loaded.model, weights)
-        origin = f"file {Path(weights).name}"
-        loaded = replace(loaded, weights_digest=digest, weights_origin=origin)
-    loaded.model.eval()
-    return loaded
+    if weights is None or pretrained is not None:
+        loaded = _built(spec, pretrained, wanted)
+        loaded.model.eval()
+        return loaded
+    described = described_weights(weights)
+    if described is None:
+        return _with_weights(_built(spec, None, wanted), weights)
+    check_agrees(described, spec, wanted.options, num_classes)
+    return _as_described(spec, weights, described, wanted)
 
 
-def _built(
-    spec: str | nn.Module,
-    pretrained: str | None,
-    num_classes: int | None,
-    options: dict[str, Any],
-    if_taken: dict[str, Any],
-) -> LoadedModel:
+@dataclass(frozen=True)
+class _Wanted:
+    """What a caller says about a model beside its name; see :func:`load_model`."""
+
+    options: dict[str, Any]
+    if_taken: dict[str, Any]
+    num_classes: int | None
+    preprocessing: Preprocessing | None
+    trust_remote_code: bool
+
+
+def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> LoadedModel:
     """The model with the weights it is built with."""
+    options, num_classes, how = wanted.options, wanted.num_classes, wanted.preprocessing
     if isinstance(spec, nn.Module):
         if options:
             raise ModelError(f"a {type(spec).__name__} is built already; leave its options out")
-        return LoadedModel(spec, type(spec).__name__, own_preprocessing(spec), None, "as passed")
+        return _as_stated(spec, type(spec).__name__, "as passed", {}, how)
     kind, _, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     if spec in MODELS:
         kind, name = "hardsight.models", MODELS[spec].__name__
@@ -140,33 +173,103 @@ def _built(
         hint = f" Did you mean {near!r}?" if near else ""
         raise ModelError(f"cannot tell what model {spec!r} is.{hint} Expected {_FORMS}")
     if kind == "hf":
-        model, found = hugging_face_model(name, num_classes=num_classes)
+        if options:
+            raise ModelError(f"{spec} takes no options, got {', '.join(options)}; leave them out")
+        named_model = hugging_face_model(
+            name, num_classes=num_classes, trust_remote_code=wanted.trust_remote_code,
+            preprocessing=how,
+        )  # fmt: skip
         file = local_weights(name)
         digest = None if file is None else sha256(file)
-        return LoadedModel(model, spec, found, digest, f"as stored in {spec}")
+        return LoadedModel(
+            named_model.model, spec, named_model.preprocessing, digest, f"as stored in {spec}",
+            class_names=named_model.classes, processor=named_model.processor,
+        )  # fmt: skip
     if kind in _PACKAGES:
         build = timm_model if kind == "timm" else torchvision_model
-        model, found = build(name, pretrained=pretrained, num_classes=num_classes, options=options)
+        named_model = build(
+            name, pretrained=pretrained, num_classes=num_classes, options=options,
+            preprocessing=how,
+        )  # fmt: skip
         origin = f"{kind} {pretrained}" if pretrained else "random initialisation"
         used = {**({} if num_classes is None else {"num_classes": num_classes}), **options}
-        return LoadedModel(model, spec, found, None, origin, used)
+        return LoadedModel(
+            named_model.model,
+            spec,
+            named_model.preprocessing,
+            None,
+            origin,
+            used,
+            class_names=named_model.classes,
+        )
+    if_taken = wanted.if_taken
     if num_classes is not None:
         if_taken = {**if_taken, "num_classes": num_classes}
     model, used = model_from_factory(kind, name, options=options, if_taken=if_taken)
-    return LoadedModel(model, spec, own_preprocessing(model), None, f"as made by {spec}", used)
+    return _as_stated(model, spec, f"as made by {spec}", used, how)
 
 
-def _from_folder(folder: Path, weights: str | os.PathLike[str] | None) -> LoadedModel:
+def _as_stated(
+    model: nn.Module,
+    spec: str,
+    origin: str,
+    options: dict[str, Any],
+    preprocessing: Preprocessing | None,
+) -> LoadedModel:
+    """A module with what it says about itself."""
+    how = preprocessing or own_preprocessing(model)
+    return LoadedModel(model, spec, how, None, origin, options, class_names=own_classes(model))
+
+
+def _with_weights(loaded: LoadedModel, file: str | os.PathLike[str]) -> LoadedModel:
+    digest = load_weights(loaded.model, file)
+    loaded.model.eval()
+    return replace(loaded, weights_digest=digest, weights_origin=f"file {Path(file).name}")
+
+
+def _as_described(
+    spec: str | nn.Module, file: str | os.PathLike[str], described: Described, wanted: _Wanted
+) -> LoadedModel:
+    """A model with weights that ``hardsight train`` wrote, as they were trained."""
+    stored = described.model
+    options = {} if isinstance(spec, nn.Module) else {**stored.options, **wanted.options}
+    how = wanted.preprocessing or stored.preprocessing
+    loaded = _with_weights(
+        _built(spec, None, replace(wanted, options=options, preprocessing=how)), file
+    )
+    _log.info(
+        "%s describes the weights %s: the options of the model, its preprocessing and its class "
+        "names are taken from there", described.file, file,
+    )  # fmt: skip
+    origin = f"{loaded.weights_origin}, which {described.file} describes"
+    names = named(stored.classes, str(described.file))
+    return replace(loaded, weights_origin=origin, class_names=names)
+
+
+def _from_folder(
+    folder: Path, weights: str | os.PathLike[str] | None, wanted: _Wanted
+) -> LoadedModel:
     """A model that ``hardsight train`` wrote, with the preprocessing it was trained with."""
-    stored = stored_model(folder, trusted=(*MODELS, *_PACKAGES))
-    file = folder / WEIGHTS if weights is None else weights
-    loaded = load_model(stored.spec, weights=file, options=stored.options)
+    described = stored_model(folder, trusted=(*MODELS, *_PACKAGES))
+    stored = described.model
+    check_agrees(described, stored.spec, wanted.options, None)
+    other = None if weights is None else described_weights(weights)
+    if other is not None and other.model != stored:
+        raise ModelError(
+            f"{weights} is described by {other.file}, which differs from {described.file}; leave "
+            f"the weights out, or name the folder {other.file.parent} instead"
+        )
+    spec, own = _split_options(stored.spec)
+    how = wanted.preprocessing or stored.preprocessing
+    built = _Wanted({**own, **stored.options}, {}, None, how, wanted.trust_remote_code)
+    loaded = _with_weights(
+        _built(spec, None, built), folder / WEIGHTS if weights is None else weights
+    )
     return replace(
         loaded,
         spec=str(folder),
-        preprocessing=stored.preprocessing,
         network=stored.spec,
-        classes=tuple(stored.classes),
+        class_names=named(stored.classes, str(described.file)),
     )
 
 

@@ -2,19 +2,36 @@
 
 import difflib
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from hardsight._optional import require
-from hardsight.errors import ModelError
-from hardsight.models._preprocessing import from_hugging_face, from_timm, from_torchvision
+from hardsight.errors import HardsightError, ModelError
+from hardsight.models._classes import ClassNames, named, own_classes
+from hardsight.models._hugging_face import HuggingFaceModel
+from hardsight.models._preprocessing import from_timm, from_torchvision
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import unknown_name
 
-Named = tuple[nn.Module, Preprocessing | None]
+
+@dataclass(frozen=True, eq=False)
+class NamedModel:
+    """A model and what its package says about it.
+
+    Attributes:
+        model: as built.
+        preprocessing: what it wants done to images; ``None`` if nothing says so.
+        classes: names of its outputs, if its weights are the package's own.
+        processor: the image processor of transformers, if it could be built.
+    """
+
+    model: nn.Module
+    preprocessing: Preprocessing | None
+    classes: ClassNames
+    processor: Any = None
 
 
 def timm_model(
@@ -23,18 +40,34 @@ def timm_model(
     pretrained: str | None,
     num_classes: int | None,
     options: Mapping[str, Any] | None = None,
-) -> Named:
+    preprocessing: Preprocessing | None = None,
+) -> NamedModel:
     """A timm model with its data configuration."""
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
         raise ModelError(_unknown("timm", name, timm.list_models()))
     given = {} if num_classes is None else {"num_classes": num_classes}
     given |= options or {}
-    model = _built(
-        f"timm:{name}", timm.create_model, name, pretrained=pretrained is not None, **given
+    model: nn.Module = _built(
+        f"timm:{name}",
+        lambda: timm.create_model(name, pretrained=pretrained is not None, **given),
     )
-    config = timm.data.resolve_model_data_config(model)
-    return model, from_timm(config, origin=f"timm data config of {name}")
+    if preprocessing is None:
+        config = timm.data.resolve_model_data_config(model)
+        preprocessing = from_timm(config, origin=f"timm data config of {name}")
+    classes = _timm_classes(timm, model, name) if pretrained else ClassNames()
+    return NamedModel(model, preprocessing, classes)
+
+
+def _timm_classes(timm: Any, model: nn.Module, name: str) -> ClassNames:
+    """Names that the weights carry, else those of the ImageNet they were trained on."""
+    own = own_classes(model, f"timm:{name}")
+    subset = timm.data.infer_imagenet_subset(model)
+    if own.names or subset is None:
+        return own
+    info = timm.data.ImageNetInfo(subset)
+    words = tuple(info.label_descriptions())
+    return ClassNames(words, f"timm's {subset}", (tuple(info.label_names()),))
 
 
 def torchvision_model(
@@ -43,7 +76,8 @@ def torchvision_model(
     pretrained: str | None,
     num_classes: int | None,
     options: Mapping[str, Any] | None = None,
-) -> Named:
+    preprocessing: Preprocessing | None = None,
+) -> NamedModel:
     """A torchvision classifier with the preset of the chosen, or else the default, weights."""
     models = require("torchvision.models", extra="models", feature=f"model torchvision:{name}")
     known = models.list_models(module=models)
@@ -58,25 +92,30 @@ def torchvision_model(
         chosen = enum[pretrained]
     given: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     given |= {"weights": None if pretrained is None else chosen, **(options or {})}
-    model = _built(f"torchvision:{name}", models.get_model, name, **given)
-    origin = f"torchvision preset {enum.__name__}.{chosen.name}"
-    return model, from_torchvision(chosen.transforms(), origin=origin)
+    model: nn.Module = _built(f"torchvision:{name}", lambda: models.get_model(name, **given))
+    weights = f"{enum.__name__}.{chosen.name}"
+    if preprocessing is None:
+        origin = f"torchvision preset {weights}"
+        preprocessing = from_torchvision(chosen.transforms(), origin=origin)
+    names = chosen.meta.get("categories") if pretrained else None
+    classes = named(names, f"categories of {weights}") if names else ClassNames()
+    return NamedModel(model, preprocessing, classes)
 
 
-def hugging_face_model(name: str, *, num_classes: int | None) -> Named:
+def hugging_face_model(
+    name: str,
+    *,
+    num_classes: int | None,
+    trust_remote_code: bool = False,
+    preprocessing: Preprocessing | None = None,
+) -> NamedModel:
     """An image classifier of transformers, from the hub or a local folder."""
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
-        raise ModelError(f"no folder {name} for hf:{name}; expected one of save_pretrained()")
-    transformers = require("transformers", extra="models", feature=f"model hf:{name}")
-    load = transformers.AutoModelForImageClassification.from_pretrained
-    model = _built(f"hf:{name}", load, name)
-    config: Any = model.config
-    if num_classes is not None and num_classes != config.num_labels:
-        raise ModelError(
-            f"hf:{name} has {config.num_labels} classes, got num_classes={num_classes}; "
-            "leave num_classes out, or choose a model with as many classes"
-        )
-    return model, _processor_of(name, transformers, getattr(config, "num_channels", 3))
+    stored = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
+    model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes))
+    processor = None
+    if preprocessing is None:
+        preprocessing, processor = stored.preprocessing(model)
+    return NamedModel(model, preprocessing, own_classes(model, f"hf:{name}"), processor)
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:
@@ -86,30 +125,16 @@ def _unknown(package: str, name: str, known: list[str]) -> str:
     return f"unknown {package} model {name!r}.{hint} All names: {package}'s list_models()"
 
 
-def _processor_of(name: str, transformers: Any, channels: int) -> Preprocessing | None:
-    """The image processor's configuration beside a model, if there is one."""
-    try:
-        config, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
-    except OSError:
-        return None
-    return from_hugging_face(config, channels=channels, origin=f"image processor of hf:{name}")
-
-
-def _built(spec: str, build: Any, *args: Any, **options: Any) -> nn.Module:
+def _built(spec: str, build: Callable[[], Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of the package, about its own defaults
-            model: nn.Module = build(*args, **options)
-    except Exception as err:
+            return build()
+    except HardsightError:
+        raise
+    except (Exception, SystemExit) as err:  # a model's own code may call sys.exit
         first = str(err).strip().splitlines()
         raise ModelError(
             f"cannot build {spec}: {type(err).__name__}: {first[0] if first else 'no message'}; "
             "check the name, or the network where weights are to be fetched"
         ) from err
-    return model
-
-
-def local_weights(name: str) -> Path | None:
-    """The weights file of a Hugging Face model in a local folder, if it is a single one."""
-    file = Path(name) / "model.safetensors"
-    return file if file.is_file() else None

@@ -9,9 +9,8 @@ from torch import nn
 from hardsight.errors import ModelError
 from hardsight.preprocessing import Preprocessing
 
-_PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-_FILTERS = frozenset(_PIL_FILTERS.values())
-_DEFAULT_CROP = 0.875  # timm's and Hugging Face ConvNeXt's own default
+_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
+_DEFAULT_CROP = 0.875  # timm's own default
 
 
 def own_preprocessing(model: nn.Module) -> Preprocessing | None:
@@ -50,8 +49,18 @@ def _from_fields(stated: Any, kind: str) -> Preprocessing:
 
 
 def from_timm(config: Mapping[str, Any], *, origin: str) -> Preprocessing:
-    """Preprocessing from timm's data configuration (``input_size``, ``crop_pct``, ...)."""
+    """Preprocessing from timm's data configuration (``input_size``, ``crop_pct``, ...).
+
+    Raises:
+        ModelError: a way of cropping that we do not have.
+    """
     channels, height, width = config["input_size"]
+    if config.get("crop_mode") not in (None, "center", "squash"):
+        raise ModelError(
+            f"the {origin} has crop_mode={config['crop_mode']!r}, which cannot be followed; say "
+            "what to do instead by preprocessing=Preprocessing(...), or by size, mean and std "
+            "together (--size, --mean, --std)"
+        )
     return Preprocessing(
         size=(height, width),
         mean=tuple(config.get("mean", (0.0,))),
@@ -76,52 +85,6 @@ def from_torchvision(preset: Any, *, origin: str) -> Preprocessing:
         channels=3,
         origin=origin,
     )
-
-
-def from_hugging_face(config: Mapping[str, Any], *, channels: int, origin: str) -> Preprocessing:
-    """Preprocessing from an image processor's configuration (``preprocessor_config.json``)."""
-    size, crop, squash = _hugging_face_size(config)
-    # the processor computes (255 * factor * pixel - mean) / std from pixels in [0, 1]
-    factor = 255 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255
-    normalised = config.get("do_normalize", True) and config.get("image_mean") is not None
-    mean = config["image_mean"] if normalised else (0.0,)
-    std = config["image_std"] if normalised else (1.0,)
-    return Preprocessing(
-        size=size,
-        mean=tuple(value / factor for value in mean),
-        std=tuple(value / factor for value in std),
-        crop=crop,
-        squash=squash,
-        interpolation=_known_filter(_PIL_FILTERS.get(config.get("resample", 2))),
-        channels=channels,
-        origin=origin,
-    )
-
-
-def _hugging_face_size(
-    config: Mapping[str, Any],
-) -> tuple[tuple[int, int] | None, float, bool]:
-    """Input size, share kept by the centre crop, and whether the aspect ratio is given up."""
-    resized = _sides(config.get("size")) if config.get("do_resize", True) else None
-    cropped = _sides(config.get("crop_size")) if config.get("do_center_crop", False) else None
-    edge_only = isinstance(config.get("size"), int) or "shortest_edge" in (config.get("size") or ())
-    if resized and edge_only and config.get("crop_pct"):  # ConvNeXt: squashed from 384 on
-        large = resized[0] >= 384
-        return resized, 1.0 if large else float(config["crop_pct"]), large
-    if resized and cropped:
-        return cropped, min(1.0, cropped[0] / resized[0]), not edge_only
-    return cropped or resized, 1.0, bool(resized) and not edge_only
-
-
-def _sides(size: Any) -> tuple[int, int] | None:
-    """Height and width from a number, ``{height, width}`` or ``{shortest_edge}``."""
-    if isinstance(size, int):
-        return size, size
-    if isinstance(size, Mapping) and "height" in size:
-        return size["height"], size["width"]
-    if isinstance(size, Mapping) and "shortest_edge" in size:
-        return size["shortest_edge"], size["shortest_edge"]
-    return None
 
 
 def _known_filter(name: Any) -> str:

@@ -1,4 +1,4 @@
-"""The page of a run, of whatever kind it is."""
+"""The page of a run of any kind."""
 
 from __future__ import annotations
 

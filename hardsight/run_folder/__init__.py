@@ -1,7 +1,9 @@
 """The folder of a run: one writer at a time, one manifest, files that are complete or not there."""
 
 from hardsight.run_folder._files import AGAIN as AGAIN
+from hardsight.run_folder._files import open_parquet as open_parquet
 from hardsight.run_folder._files import put_in_place as put_in_place
+from hardsight.run_folder._files import read_parquet as read_parquet
 from hardsight.run_folder._files import remove as remove
 from hardsight.run_folder._files import replacing as replacing
 from hardsight.run_folder._files import row_groups as row_groups
@@ -18,6 +20,7 @@ from hardsight.run_folder._kinds import DYNAMICS as DYNAMICS
 from hardsight.run_folder._kinds import ERRORS as ERRORS
 from hardsight.run_folder._kinds import EVALUATE as EVALUATE
 from hardsight.run_folder._kinds import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._kinds import HELD_OUT as HELD_OUT
 from hardsight.run_folder._kinds import HISTORIES as HISTORIES
 from hardsight.run_folder._kinds import SCORE as SCORE
 from hardsight.run_folder._kinds import SHARDS as SHARDS
@@ -25,6 +28,7 @@ from hardsight.run_folder._kinds import STUDY as STUDY
 from hardsight.run_folder._kinds import TABLE as TABLE
 from hardsight.run_folder._kinds import TABLE_METADATA as TABLE_METADATA
 from hardsight.run_folder._kinds import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder._kinds import TRACKED as TRACKED
 from hardsight.run_folder._kinds import TRAIN as TRAIN
 from hardsight.run_folder._kinds import RunKind as RunKind
 from hardsight.run_folder._lock import held as held

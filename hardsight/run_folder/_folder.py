@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
 from hardsight.run_folder._files import (
@@ -32,6 +31,7 @@ from hardsight.run_folder._files import (
     fill_parquet,
     partial_for,
     put_in_place,
+    read_parquet,
     remove,
     sweep,
     write_parquet,
@@ -71,7 +71,7 @@ class RunFolder:
     """The files of one run, while it is written and afterwards.
 
     Args:
-        folder: where the run lies.
+        folder: of the run.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -120,7 +120,7 @@ class RunFolder:
     def errors(self) -> pd.DataFrame:
         """Examples that could not be read, with the reason."""
         file = self.folder / ERRORS
-        rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
+        rows = read_parquet(file) if file.exists() else ERROR_SCHEMA.empty_table()
         frame: pd.DataFrame = rows.to_pandas()
         return frame
 
@@ -129,7 +129,7 @@ class RunFolder:
         file = self.folder / THUMBNAILS
         if not file.exists():
             return {}
-        rows = pq.read_table(file)
+        rows = read_parquet(file)
         return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
 
     # ------------------------------------------------------------------------------ claiming
@@ -252,7 +252,7 @@ class RunFolder:
         defaults: Mapping[str, Any] | None = None,
         files: Iterable[str] = (),
     ) -> None:
-        """Say what the run is made of; a run that is gone on with must be made of the same.
+        """Say what the run is made of; one that is continued must be made of the same.
 
         Args:
             settings: all of them, resolved.
@@ -293,7 +293,7 @@ class RunFolder:
             remove(self._shards)  # of a run that was killed when all was done
 
     def begin(self) -> None:
-        """Make room for the run and note what it is made of; nothing if it is gone on with."""
+        """Remove what the run replaces, if it does not continue it, and note what it is made of."""
         new = self._new
         assert new is not None, "a run describes itself before it begins"
         if self._has_begun:
@@ -369,7 +369,7 @@ class RunFolder:
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
         """The written shards in source order, one in memory at a time."""
         for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
-            yield pq.read_table(file)
+            yield read_parquet(file)
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
         """Write one whole parquet file beside the table."""
@@ -380,8 +380,8 @@ class RunFolder:
     def new_table(self, parts: Iterable[pa.Table], schema: pa.Schema) -> Iterator[ScoreTable]:
         """Write the table and the unreadable examples of all shards, part by part.
 
-        The table can be read, but has no name yet: it appears after whatever else is written to
-        the folder in the meantime.
+        The table can be read, but has no name yet: other files can be made from it, and it appears
+        after them.
         """
         from hardsight.table import read_table
 

@@ -43,7 +43,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Put it into the folder, in place of an older one."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
-        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
 
     @classmethod

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -77,6 +80,34 @@ def test_score_then_report(run, embeddings, tmp_path):
     assert reported.exit_code == 0, reported.output
     page = (tmp_path / "run" / "report.html").read_text()
     assert "avh" in page.lower()
+
+
+def test_a_folder_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["score", *embeddings, "--out", "run:1"], ["report", "run:1"]):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+    assert len(hardsight.read_table("run:1")) == 40
+
+
+def test_a_parquet_file_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"embedding": list(np.load("x.npy")), "label": np.load("y.npy")})
+    pq.write_table(rows, tmp_path / "mine:v2.parquet")
+    result = run("score", "--data", "mine:v2.parquet", "--class-weights", "w.npy", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert "40 rows" in result.output
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]run", "a b", "back\\slash\\"])
+def test_a_folder_is_printed_as_it_is_called(run, embeddings, tmp_path, name):
+    scored = run("score", *embeddings, "--out", tmp_path / name)
+    assert scored.exit_code == 0, scored.output
+    assert f" -> {tmp_path / name / 'table.parquet'}\n" in scored.output
+    step = next(line for line in scored.output.splitlines() if line.startswith("next: hardsight"))
+    reported = run(*shlex.split(step)[2:])
+    assert reported.exit_code == 0, reported.output
+    assert (tmp_path / name / "report.html").exists()
 
 
 def test_evaluate_writes_a_card_and_says_where(run, tmp_path):
@@ -248,6 +279,16 @@ def test_a_model_without_weights_is_mentioned(run, tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "no --weights were given: the model was scored as made by" in result.output
+
+
+@pytest.mark.parametrize("body", ["raise SystemExit(0)", "def make():\n    import sys; sys.exit()"])
+def test_a_model_file_that_ends_the_program_is_a_failure(run, tmp_path, body):
+    (tmp_path / "net.py").write_text(body)
+    out = ("--data", "builtin:digits", "--split", "test", "--out", tmp_path / "run")
+    result = run("score", "--model", f"{tmp_path / 'net.py'}:make", *out)
+    assert result.exit_code == 1, result.output
+    assert "SystemExit" in result.output
+    assert not (tmp_path / "run").exists()
 
 
 FIFTEEN = "the model has 15 classes, the data names 10: is it the model of this data?"

@@ -6,9 +6,11 @@ import json
 import shlex
 import signal
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import hardsight as hs
 from hardsight.cli import main
 
 RECIPE = """
@@ -46,6 +48,32 @@ def test_a_recipe_ends_with_the_model_and_the_next_command(recipe, tmp_path):
     scored = CliRunner().invoke(main, [*words, "--device", "cpu"])
     assert scored.exit_code == 0, scored.output
     assert "449 rows" in scored.output
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_plays_no_part_is_said_in_one_line_before_the_result(recipe):
+    done = run(recipe, "--epochs", 1, "--set", "thumbnails=3")
+    assert done.exit_code == 0, done.output
+    assert "thumbnails plays no part without track = true\n" in done.stderr
+    assert ".py" not in done.stderr
+
+
+def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):
+    folder = tmp_path / "[/b] [red]"
+    done = run(recipe, "--epochs", 1, "--set", "track=true", "--out", folder)
+    assert done.exit_code == 0, done.output
+    assert f"examples -> {folder / 'dynamics.parquet'}\n" in done.output
+    assert f"model -> {folder / 'model.safetensors'}\n" in done.output
+
+
+def test_a_folder_with_a_colon_is_not_an_address(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tracked = ["--set", "track=true", "--set", "track_test=true"]
+    done = run(recipe, "--epochs", 2, *tracked, "--out", "run:1")
+    assert done.exit_code == 0, done.output
+    for words in (["report", "run:1"], ["study", "dynamics", "run:1"]):
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
 
 
 def test_flags_and_overrides_go_over_the_recipe(recipe, tmp_path):
@@ -124,3 +152,21 @@ def test_the_command_that_continues_has_the_options_of_the_one_interrupted(
     assert (config["seed"], config["optimizer"]["lr"]) == (3, 0.01)
     typed = shlex.split(resumed.output.partition("next: ")[2])
     assert typed[typed.index("--model") + 1] == str(out)
+
+
+def test_the_weights_of_a_run_score_as_the_run_itself_does(recipe, tmp_path):
+    assert run(recipe, "--set", "data.mean=[0.9]", "--set", "data.std=[0.05]").exit_code == 0
+    common = ["--data", "builtin:digits", "--split", "test", "--device", "cpu", "--out"]
+    folder = ["--model", str(tmp_path / "run")]
+    weights = ["--model", "small_cnn", "--weights", str(tmp_path / "run" / "model.safetensors")]
+    tables = []
+    for number, words in enumerate((folder, weights)):
+        out = tmp_path / f"scores-{number}"
+        done = CliRunner().invoke(main, ["score", *words, *common, str(out)])
+        assert done.exit_code == 0, done.output
+        assert ("model.json describes the weights" in done.output) == (words is weights)
+        tables.append(hs.read_table(out))
+    one, two = tables
+    assert two.metadata["preprocessing"]["mean"] == [0.9]
+    assert "model.json describes" in two.metadata["model"]["weights"]
+    np.testing.assert_array_equal(one.column("avh"), two.column("avh"))

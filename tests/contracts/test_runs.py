@@ -1,12 +1,14 @@
 """What every verb that writes a folder keeps to: one writer, the same settings, nothing lost.
 
-Written against the public names, so that it holds whatever the folder is made by.
+Written against the public names: it does not know how a folder is made.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -302,6 +304,14 @@ def test_a_card_that_is_read_back_is_the_one_that_was_made(verbs, finished):
 def test_going_on_and_replacing_at_once_is_refused(verbs, tmp_path, name):
     with pytest.raises(hs.errors.OptionError, match="leave one of them out"):
         verbs[name].run(tmp_path / "run", resume=True, overwrite=True)
+
+
+@pytest.mark.parametrize("verb", ["score", "train", "evaluate", "study"])
+def test_the_guide_lists_what_may_change(verb):
+    guide = (ROOT / "docs" / "guides" / "robust-runs.md").read_text()
+    row = next(line for line in guide.splitlines() if line.startswith(f"| `{verb}`"))
+    room = importlib.import_module(f"hardsight.run.{verb}")
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) == set(room.MAY_CHANGE)
 
 
 # ------------------------------------------------------------------------------ one writer

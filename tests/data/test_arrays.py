@@ -142,9 +142,9 @@ def test_unknown_builtin_data_and_splits_are_refused():
 
 
 def test_a_file_of_no_known_kind_is_explained(tmp_path):
-    (tmp_path / "a.csv").write_text("x,y")
-    with pytest.raises(DataError, match=r"cannot tell what .*a\.csv is; expected a folder of"):
-        open_source(tmp_path / "a.csv")
+    (tmp_path / "a.xls").write_text("x,y")
+    with pytest.raises(DataError, match=r"cannot tell what .*a\.xls is; expected a folder of"):
+        open_source(tmp_path / "a.xls")
 
 
 @pytest.mark.parametrize("data", [{"images": GREY}, 7, None])

@@ -75,6 +75,30 @@ def test_a_batch_without_a_single_good_row_has_no_inputs(many):
     assert (batch.ids, len(batch.errors)) == ([], 1)
 
 
+def test_a_stream_of_nothing_says_so():
+    class Empty(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(DataError, match="no examples in Empty: the stream is empty"):
+        list(batches(open_source(Empty()), PLAIN))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_data_of_which_nothing_can_be_read_says_why(tmp_path, workers):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").write_bytes(b"not a picture")
+    source = open_source(tmp_path)
+    said = (
+        r"none of the 2 examples of .* could be read; the first, a/x\.png: not an image in a known "
+        "format"
+    )
+    with pytest.raises(DataError, match=said):
+        list(batches(source, PLAIN, batch_size=1, workers=workers))
+    assert len(list(batches(source, PLAIN, stop=2, batch_size=1))) == 2  # asked for one by one
+
+
 def test_strict_reading_stops_at_the_first_bad_example(many):
     seen = []
     with pytest.raises(BadExampleError, match=r"a/05\.png cannot be read: damaged image"):
@@ -94,11 +118,29 @@ def test_images_of_different_size_ask_for_one(tmp_path, png_bytes):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(png_bytes(size=size))
     source = open_source(tmp_path)
-    message = r"one shape, got \[3, 4, 6\] \(a/x\.png\) and \[3, 5, 5\] \(b/x\.png\); pass a size"
+    message = r"one shape, got \[3, 4, 6\] \(a/x\.png\) and \[3, 5, 5\] \(b/x\.png\); pass size="
     for workers in (0, 1):
         with pytest.raises(DataError, match=message):
             list(batches(source, PLAIN, workers=workers))
     assert joined(batches(source, Preprocessing(size=(4, 4))))[0] == [0, 1]
+
+
+def _without_room(worker):
+    """Leave a loader process no room in shared memory."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="shared memory is a file there")
+@pytest.mark.parametrize("nested", [False, True])
+def test_shared_memory_that_is_full_is_not_taken_for_inputs_that_do_not_stack(nested):
+    inputs = torch.rand(8, 3, 32, 32)
+    rows = [({"a": x, "b": 1} if nested else x, at % 2) for at, x in enumerate(inputs)]
+    loader = DataLoader(rows, batch_size=4, num_workers=1, worker_init_fn=_without_room)
+    said = r"loader process cannot share memory .*File too large.*workers=0 \(--workers 0\)"
+    with pytest.raises(DataError, match=said):
+        list(batches(open_source(loader), PLAIN))
 
 
 def test_wrong_preprocessing_stops_instead_of_spoiling_every_example(many):

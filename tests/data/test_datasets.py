@@ -111,6 +111,19 @@ def test_classes_are_unknown_where_a_dataset_does_not_tell():
     assert source.label_of(0) == 4
 
 
+@pytest.mark.parametrize("label", [[0, 1, 0], torch.tensor([0.0, 1.0, 0.0]), np.eye(3)[1] > 0])
+def test_a_one_hot_label_is_the_class_it_marks(label):
+    assert open_source(Items((torch.ones(1), label)))[0].label == 1
+    assert open_source(Items((torch.ones(1), label)), classes=["a", "b", "c"])[0].label == 1
+    with pytest.raises(LabelError, match=r"one-hot label of 3 values for 2 classes"):
+        open_source(Items((torch.ones(1), label)), classes=["a", "b"])[0]
+
+
+def test_a_missing_label_is_not_the_string_none():
+    with pytest.raises(LabelError, match=r"^the label of example 0 of Items is missing"):
+        open_source(Items((torch.ones(1), None)))[0]
+
+
 def test_string_labels_need_classes():
     data = Items((torch.ones(1), "dog"))
     assert open_source(data, classes=["cat", "dog"])[0].label == 1
@@ -124,8 +137,9 @@ def test_string_labels_need_classes():
         (7, r"in \[0, 2\), got 7"),
         (-1, r"in \[0, 2\), got -1"),
         (0.5, r"whole numbers, got 0\.5"),
-        (torch.tensor([0.0, 1.0]), r"got shape \[2\]; soft or one-hot"),
-        (None, "missing"),
+        (torch.tensor([0.3, 0.7]), r"got 2 values; soft labels become indices with argmax"),
+        (None, "label of example 0 of Items is missing"),
+        (float("nan"), "missing"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(label, message):
@@ -202,6 +216,90 @@ def test_fingerprints_follow_labels_indices_and_stored_arrays_but_not_transforms
     assert len(set(marks)) == len(marks)
 
 
+class Held(Dataset):
+    """Examples under a name of its own, as most people write it."""
+
+    def __init__(self, inputs, labels):
+        self.inputs, self.answers = inputs, labels
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.answers[index]
+
+
+def changed(inputs, at):
+    other = inputs.clone()
+    other[at] += 1
+    return other
+
+
+@pytest.mark.parametrize("at", [0, 99])
+def test_fingerprints_see_other_content_of_the_same_class_length_and_labels(at):
+    inputs, labels = torch.arange(200.0).view(100, 2), [0, 1] * 50
+    kinds = {
+        "attribute": lambda x, y: Held(x, y),
+        "list": lambda x, y: list(zip(x, y, strict=True)),
+        "mapping": lambda x, y: [
+            {"image": Image.new("L", (4, 4), int(a[0])), "label": b}
+            for a, b in zip(x, y, strict=True)
+        ],
+        "subset": lambda x, y: Subset(Held(x, y), range(100)),
+        "joined": lambda x, y: ConcatDataset([Held(x[:50], y[:50]), Held(x[50:], y[50:])]),
+        "nested": lambda x, y: [({"a": [a, "text"]}, b) for a, b in zip(x, y, strict=True)],
+    }
+    for name, made in kinds.items():
+        first = open_source(made(inputs, labels)).fingerprint()
+        assert first == open_source(made(inputs, labels)).fingerprint(), name
+        assert first != open_source(made(changed(inputs, at), labels)).fingerprint(), name
+
+
+@pytest.mark.parametrize("at", [0, 99])
+def test_fingerprints_see_other_labels_that_no_attribute_lists(at):
+    inputs, labels = torch.zeros(100, 2), torch.arange(100) % 2
+    first = open_source(Held(inputs, labels)).fingerprint()
+    assert first != open_source(Held(inputs, changed(labels, at))).fingerprint()
+
+
+def test_random_transforms_play_no_part_in_fingerprints_whatever_they_draw_from():
+    import random
+
+    own = np.random.default_rng()
+    draws = {
+        "torch": lambda: torch.rand(3),
+        "numpy": lambda: torch.tensor(np.random.rand(3)),  # noqa: NPY002
+        "random": lambda: torch.tensor([random.random()]),
+        "its own": lambda: torch.tensor(own.random(3) < 0.5),
+    }
+    for name, draw in draws.items():
+
+        class Augmented(Held):
+            def __getitem__(self, index, draw=draw):
+                return self.inputs[index] + draw().sum(), self.answers[index]
+
+        marks = {
+            open_source(Augmented(torch.zeros(100, 2), [0, 1] * 50)).fingerprint() for _ in range(3)
+        }
+        assert len(marks) == 1, name
+
+
+def test_a_fingerprint_leaves_random_states_alone_and_passes_over_what_cannot_be_read():
+    class Noisy(Held):
+        def __getitem__(self, index):
+            if index == 0:
+                raise OSError("gone")
+            return torch.rand(2), self.answers[index]
+
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    expected = torch.rand(1), np.random.rand()  # noqa: NPY002
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    assert len(open_source(Noisy(torch.zeros(5, 2), [0, 1, 0, 1, 0])).fingerprint()) == 64
+    assert (torch.rand(1), np.random.rand()) == expected  # noqa: NPY002
+
+
 class Stream(IterableDataset):
     def __init__(self, count=5, breaks_at=None):
         self.count, self.breaks_at = count, breaks_at
@@ -237,6 +335,19 @@ def test_the_length_of_a_stream_is_unknown_unless_it_tells():
             return self.count
 
     assert len(open_source(Sized())) == 5
+
+
+def test_the_fingerprint_of_a_stream_sees_how_it_begins():
+    class Numbers(Stream):
+        def __iter__(self):
+            return iter([(torch.tensor([self.count]), 0)] * 3)
+
+    marks = [open_source(Numbers(count)).fingerprint() for count in (1, 1, 2)]
+    assert marks[0] == marks[1] != marks[2]
+    assert len(open_source(Stream(breaks_at=1)).fingerprint()) == 64
+    once = (pair for pair in [(torch.ones(1), 0)])
+    assert len(open_source(once).fingerprint()) == 64
+    assert len(list(once)) == 1  # nothing was taken from it
 
 
 def test_any_iterable_that_starts_anew_is_a_stream():

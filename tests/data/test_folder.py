@@ -6,7 +6,13 @@ import pytest
 from PIL import Image
 
 from hardsight.data import UnlabelledFolder, open_source
-from hardsight.errors import BadExampleError, DataError, MissingDataError, OptionError
+from hardsight.errors import (
+    BadExampleError,
+    DataError,
+    HardsightWarning,
+    MissingDataError,
+    OptionError,
+)
 
 
 def ids(source):
@@ -58,8 +64,68 @@ def test_hidden_files_other_files_and_folders_named_like_images_are_no_examples(
     (class_folders / "__MACOSX").mkdir()
     (class_folders / "cat" / "x.png").mkdir()
     (class_folders / "readme.md").write_text("cats and dogs")
-    source = open_source(class_folders)
+    with pytest.warns(HardsightWarning, match=r"1 file was passed over: 1 \.txt"):
+        source = open_source(class_folders)
     assert (len(source), source.classes) == (5, ("cat", "dog"))
+
+
+def test_what_is_not_read_as_a_picture_is_counted_and_said(class_folders, png_bytes):
+    for name in ("a.heic", "b.HEIC", "deep/c.svg", "photo"):
+        file = class_folders / "cat" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(png_bytes())
+    os.mkfifo(class_folders / "dog" / "pipe")
+    (class_folders / "stray.jpg").write_bytes(png_bytes())
+    said = (
+        r"6 files were passed over: 2 \.heic, 1 \.svg, 2 without an ending, 1 picture outside of "
+        r"the class folders; .*\.jpg"
+    )
+    with pytest.warns(HardsightWarning, match=said):
+        source = open_source(class_folders)
+    assert len(source) == 5
+    assert source.passed_over == {
+        ".heic": 2, ".svg": 1, "without an ending": 2,
+        "picture outside of the class folders": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+def test_pipes_sockets_and_devices_never_block(class_folders):
+    import socket
+
+    os.mkfifo(class_folders / "cat" / "a pipe.png")
+    (class_folders / "cat" / "a device.png").symlink_to("/dev/zero")
+    here = os.getcwd()
+    try:
+        os.chdir(class_folders / "dog")  # names of sockets are short
+        server = socket.socket(socket.AF_UNIX)
+        server.bind("a socket.png")
+    finally:
+        os.chdir(here)
+    source = open_source(class_folders)
+    assert len(source) == 8
+    assert len(source.fingerprint()) == 64
+    special = [at for at, name in enumerate(ids(source)) if name.split("/")[1].startswith("a ")]
+    assert len(special) == 3
+    for index in special:
+        with pytest.raises(BadExampleError, match="not a regular file"):
+            source[index]
+    server.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["x.parquet", "x.npz", "x.npy", "x.csv", "x-idx3-ubyte", "x.png"])
+def test_a_pipe_named_as_data_is_refused_instead_of_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=r"is neither a file nor a folder"):
+        open_source(tmp_path / name)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_beside_class_folders_is_not_opened(class_folders):
+    for name in ("x.parquet", "x-images-idx3-ubyte"):
+        os.mkfifo(class_folders / name)
+    assert len(open_source(class_folders)) == 5
 
 
 def test_links_are_followed_but_not_in_circles(class_folders, tmp_path, png_bytes):
@@ -68,10 +134,14 @@ def test_links_are_followed_but_not_in_circles(class_folders, tmp_path, png_byte
     (class_folders / "cow").symlink_to(tmp_path / "elsewhere")
     (class_folders / "dog" / "loop").symlink_to(class_folders / "dog")
     (class_folders / "dog" / "up").symlink_to(class_folders / "dog" / "..")
+    (class_folders / "dog" / "root").symlink_to("/")
+    (class_folders / "dog" / "above").symlink_to(tmp_path)
     (class_folders / "dog" / "self.png").symlink_to("self.png")
-    source = open_source(class_folders)
+    with pytest.warns(HardsightWarning, match="4 links to a folder above"):
+        source = open_source(class_folders)
     assert "cow/far.png" in ids(source)
-    assert sum(name.endswith("dog/0.png") for name in ids(source)) <= 2
+    assert len(source) == 5 + 2  # each once, under its own label
+    assert not any("cat" in name for name in ids(source) if name.startswith("dog"))
     broken = ids(source).index("dog/self.png")
     with pytest.raises(BadExampleError, match="cannot be opened"):
         source[broken]
@@ -159,6 +229,7 @@ def test_an_empty_folder_is_refused(tmp_path):
 def test_a_folder_without_images_says_what_it_holds(tmp_path):
     (tmp_path / "a.heic").write_text("")
     (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "b.heic").write_text("")
     with pytest.raises(DataError, match=r"no images in .*end with: \.heic\); expected one folder"):
         open_source(tmp_path)
 
@@ -190,6 +261,20 @@ def test_a_folder_that_may_not_be_listed_is_refused(class_folders):
     finally:
         os.seteuid(user)
         class_folders.chmod(0o755)
+
+
+def test_a_nested_folder_that_may_not_be_listed_is_refused_by_name(class_folders, monkeypatch):
+    (class_folders / "cat" / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path):
+        if os.fsdecode(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(DataError, match=r"cannot list .*closed: Permission denied; .*permissions"):
+        open_source(class_folders)
 
 
 def test_options_of_other_forms_are_refused(class_folders):

@@ -157,8 +157,8 @@ def test_missing_and_damaged_images_are_bad_examples(tmp_path, images, write_par
         write_parquet(tmp_path / "x.parquet", {"image": rows, "label": [0, 1, 0, 1]})
     )
     assert red(source[0]) == 0
-    for index in (1, 2):
-        with pytest.raises(BadExampleError, match="no image bytes are stored"):
+    for index, said in ((1, "cannot be opened: No such file"), (2, "no image is stored for it")):
+        with pytest.raises(BadExampleError, match=said):
             source[index]
     with pytest.raises(BadExampleError, match="not an image"):
         source[3]
@@ -215,6 +215,26 @@ def test_behind_a_damaged_page_no_row_is_mistaken_for_another(tmp_path, images, 
 )
 def test_unfit_files_are_refused_with_a_reason(tmp_path, write_parquet, columns, message):
     with pytest.raises(DataError, match=message):
+        open_source(write_parquet(tmp_path / "x.parquet", columns))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int64()), pa.list_(pa.float32(), 3), pa.list_(pa.bool_())]
+)
+def test_one_hot_labels_are_the_classes_they_mark(tmp_path, images, write_parquet, kind):
+    rows = np.eye(3)[[2, 0, 1, 1]].astype(kind.value_type.to_pandas_dtype()).tolist()
+    columns = {"image": images[:4], "label": pa.array(rows, kind)}
+    source = open_source(write_parquet(tmp_path / "x.parquet", columns))
+    assert (source.labels.tolist(), source.classes) == ([2, 0, 1, 1], ("0", "1", "2"))
+    columns = {"embedding": np.eye(4).tolist(), "label": pa.array(rows, kind)}
+    head = np.ones((3, 4), np.float32)
+    stored = open_source(write_parquet(tmp_path / "e.parquet", columns), class_weights=head)
+    assert stored.labels.tolist() == [2, 0, 1, 1]
+
+
+def test_soft_labels_are_refused(tmp_path, images, write_parquet):
+    columns = {"image": images[:2], "label": [[0.5, 0.5], [1.0, 0.0]]}
+    with pytest.raises(LabelError, match=r"column 'label' of .* got \[0\.5, 0\.5\] at position 0"):
         open_source(write_parquet(tmp_path / "x.parquet", columns))
 
 

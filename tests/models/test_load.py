@@ -138,6 +138,30 @@ def test_a_factory_that_makes_no_model_is_a_clear_error(file, factory, message):
         load_model(f"{file}:{factory}")
 
 
+LEAVING = {"0": "SystemExit: 0", "3": "SystemExit: 3", "'bye'": "SystemExit: bye", "": "SystemExit"}
+
+
+@pytest.mark.parametrize("code", LEAVING)
+def test_a_file_that_ends_the_program_on_import_is_an_error(file, code):
+    file.write_text(f"import sys\nsys.exit({code})")
+    with pytest.raises(ModelError, match=rf"cannot import .*models\.py: {LEAVING[code]}"):
+        load_model(f"{file}:net")
+
+
+@pytest.mark.parametrize("code", LEAVING)
+def test_a_factory_that_ends_the_program_is_an_error(file, code):
+    file.write_text(f"def net():\n    raise SystemExit({code})")
+    with pytest.raises(ModelError, match=rf"models\.py:net failed with {LEAVING[code]}"):
+        load_model(f"{file}:net")
+
+
+def test_a_package_that_ends_the_program_on_import_is_an_error(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    (file.parent / "hardsight_test_leaving.py").write_text("raise SystemExit(0)")
+    with pytest.raises(ModelError, match="cannot import hardsight_test_leaving: SystemExit: 0"):
+        load_model("hardsight_test_leaving:net")
+
+
 def test_a_missing_python_file_is_named(tmp_path):
     with pytest.raises(MissingDataError, match=r"no Python file at .*nothing\.py"):
         load_model(f"{tmp_path / 'nothing.py'}:net")
@@ -216,6 +240,11 @@ def test_the_image_processor_beside_a_hugging_face_model_is_read(folder, tmp_pat
 def test_another_number_of_classes_than_the_hugging_face_model_has_is_refused(folder):
     with pytest.raises(ModelError, match="has 5 classes, got num_classes=7"):
         load_model(f"hf:{folder}", num_classes=7)
+
+
+def test_options_of_a_hugging_face_model_are_refused(folder):
+    with pytest.raises(ModelError, match="takes no options, got depth"):
+        load_model(f"hf:{folder}", options={"depth": 3})
 
 
 def test_a_hugging_face_folder_without_a_model_is_a_clear_error(tmp_path):

@@ -5,7 +5,7 @@ from torch import nn
 
 from hardsight.errors import ModelError
 from hardsight.models import load_model
-from hardsight.models._preprocessing import from_hugging_face, from_torchvision
+from hardsight.models._preprocessing import from_torchvision
 from hardsight.preprocessing import Preprocessing
 
 
@@ -49,6 +49,14 @@ def test_a_squashing_timm_configuration_is_kept_as_such():
     assert load_model(stating(pretrained_cfg=config)).preprocessing.squash
 
 
+def test_a_crop_of_timm_that_we_do_not_have_is_refused():
+    config = {"input_size": (3, 224, 224), "crop_pct": 1.0, "crop_mode": "border"}
+    with pytest.raises(ModelError, match=r"crop_mode='border', which cannot be followed"):
+        load_model(stating(pretrained_cfg=config))
+    stated = Preprocessing(size=(8, 8))
+    assert load_model(stating(pretrained_cfg=config), preprocessing=stated).preprocessing is stated
+
+
 def test_a_torchvision_preset_crops_a_share_of_the_resized_image():
     preset = SimpleNamespace(
         crop_size=[224], resize_size=[256], mean=[0.1], std=[0.2],
@@ -56,52 +64,3 @@ def test_a_torchvision_preset_crops_a_share_of_the_resized_image():
     )  # fmt: skip
     found = from_torchvision(preset, origin="here")
     assert (found.size, found.crop, found.mean) == ((224, 224), 0.875, (0.1,))
-
-
-@pytest.mark.parametrize(
-    ("config", "size", "crop", "squash"),
-    [
-        ({"size": {"height": 224, "width": 200}}, (224, 200), 1.0, True),
-        ({"size": 224}, (224, 224), 1.0, False),
-        (
-            {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": 224},
-            (224, 224),
-            0.875,
-            False,
-        ),
-        (
-            {
-                "size": {"shortest_edge": 256},
-                "do_center_crop": True,
-                "crop_size": {"height": 224, "width": 192},
-            },
-            (224, 192),
-            0.875,
-            False,
-        ),
-        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, (224, 224), 0.875, False),
-        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, (384, 384), 1.0, True),
-        ({"do_resize": False, "size": {"shortest_edge": 224}}, None, 1.0, False),
-        ({}, None, 1.0, False),
-    ],
-)
-def test_hugging_face_sizes_are_read_in_all_their_forms(config, size, crop, squash):
-    found = from_hugging_face(config, channels=3, origin="here")
-    assert (found.size, found.crop, found.squash) == (size, crop, squash)
-
-
-@pytest.mark.parametrize(
-    ("config", "mean", "std"),
-    [
-        ({}, 0.5, 0.25),
-        ({"rescale_factor": 1 / 127.5}, 0.25, 0.125),  # pixels in [0, 2]
-        ({"do_rescale": False}, 0.5 / 255, 0.25 / 255),  # pixels in [0, 255]
-        ({"do_normalize": False}, 0.0, 1.0),
-        ({"do_normalize": False, "do_rescale": False}, 0.0, 1 / 255),
-    ],
-)
-def test_hugging_face_scales_are_brought_to_pixels_between_0_and_1(config, mean, std):
-    config = {"image_mean": [0.5], "image_std": [0.25], **config}
-    found = from_hugging_face(config, channels=1, origin="here")
-    assert found.mean == pytest.approx((mean,))
-    assert found.std == pytest.approx((std,))

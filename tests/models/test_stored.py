@@ -56,3 +56,99 @@ def test_an_interrupted_write_leaves_the_old_model(tmp_path):
     (tmp_path / "model.json.part").write_text("{")
     assert json.loads((tmp_path / "model.json").read_text()) == before
     load_model(str(tmp_path))
+
+
+BESIDE = pytest.mark.parametrize("place", [".", "checkpoints", "round-03"])
+
+
+def weights_in(folder, place):
+    """The weights of a run: its model's, those of its best epoch, or those of a round."""
+    if place == ".":
+        return folder / "model.safetensors"
+    file = folder / place / ("best.safetensors" if place == "checkpoints" else "model.safetensors")
+    file.parent.mkdir()
+    return (folder / "model.safetensors").rename(file)
+
+
+@BESIDE
+def test_weights_are_used_as_the_description_beside_them_says(tmp_path, place, caplog):
+    net = written(tmp_path)
+    file = weights_in(tmp_path, place)
+    with caplog.at_level("INFO", "hardsight"):
+        loaded = load_model("amc13", weights=file)
+    assert f"model.json describes the weights {file}" in caplog.text
+    images = torch.randn(2, 1, 16, 16)
+    torch.testing.assert_close(loaded.model(images), net(images), rtol=0, atol=0)
+    assert (loaded.preprocessing, loaded.classes) == (HOW, ("a", "b", "c"))
+    assert "model.json" in loaded.weights_origin
+
+
+def test_the_description_also_serves_a_module_and_code_of_the_user(tmp_path):
+    net = written(tmp_path, "nets.py:make")
+    code = "from hardsight.models import AMCNet as make"
+    (tmp_path / "nets.py").write_text(code)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "nets.py").write_text(code)
+    for model in (AMCNet(width=0.1, channels=1, num_classes=3), f"{tmp_path}/nets.py:make",
+                  f"{tmp_path}/moved/nets.py:make"):  # fmt: skip
+        loaded = load_model(model, weights=tmp_path / "model.safetensors")
+        torch.testing.assert_close(dict(loaded.model.state_dict()), dict(net.state_dict()))
+        assert (loaded.preprocessing, loaded.classes) == (HOW, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "said"),
+    [
+        ("small_cnn", {}, r"says that these weights are of amc13, got small_cnn; name the folder"),
+        ("amc13:width=0.2", {}, r"trained with width=0\.1, got width=0\.2"),
+        ("amc13", {"options": {"channels": 3}}, "trained with channels=1, got channels=3"),
+        ("amc13", {"num_classes": 4}, "trained with num_classes=3, got num_classes=4"),
+        ("other.py:make", {}, r"are of amc13, got other\.py:make"),
+        (torch.nn.Linear(2, 2), {}, "are of amc13, got Linear"),
+    ],
+)
+def test_another_model_than_the_weights_were_trained_in_is_refused(tmp_path, spec, options, said):
+    written(tmp_path)
+    with pytest.raises(ModelError, match=said):
+        load_model(spec, weights=tmp_path / "model.safetensors", **options)
+
+
+@pytest.mark.parametrize("spec", ["amc13", "amc13:width=0.1,channels=1", "hardsight.models:AMCNet"])
+def test_the_same_model_by_another_name_is_not_refused(tmp_path, spec):
+    written(tmp_path)
+    loaded = load_model(spec, weights=tmp_path / "model.safetensors", num_classes=3)
+    assert loaded.classes == ("a", "b", "c")
+
+
+def test_weights_of_another_run_are_refused_for_a_folder(tmp_path):
+    for name, classes in (("one", ("a", "b", "c")), ("two", ("c", "b", "a"))):
+        (tmp_path / name).mkdir()
+        net = AMCNet(width=0.1, channels=1, num_classes=3)
+        options = {"width": 0.1, "channels": 1, "num_classes": 3}
+        StoredModel("amc13", options, HOW, classes).write(tmp_path / name, net.state_dict())
+    with pytest.raises(ModelError, match=r"two/model\.json, which differs from .*one/model\.json"):
+        load_model(str(tmp_path / "one"), weights=tmp_path / "two" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"trained with width=0\.1, got width=2"):
+        load_model(str(tmp_path / "one"), options={"width": 2})
+
+
+def test_a_file_of_another_tool_is_not_a_description(tmp_path):
+    written(tmp_path)
+    (tmp_path / "model.json").write_text('{"modelTopology": {}}')
+    options = {"width": 0.1, "channels": 1, "num_classes": 3}
+    loaded = load_model("amc13", weights=tmp_path / "model.safetensors", options=options)
+    assert loaded.preprocessing is None
+
+
+def test_a_damaged_description_beside_weights_is_named(tmp_path):
+    written(tmp_path)
+    (tmp_path / "model.json").write_text('{"format": ')
+    with pytest.raises(ModelError, match=r"model\.json does not describe a model"):
+        load_model("amc13", weights=tmp_path / "model.safetensors")
+
+
+def test_other_weights_in_the_folder_are_not_described(tmp_path):
+    net = written(tmp_path)
+    torch.save(net.state_dict(), tmp_path / "mine.pt")
+    options = {"width": 0.1, "channels": 1, "num_classes": 3}
+    assert load_model("amc13", weights=tmp_path / "mine.pt", options=options).classes == ()

@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 from hardsight.data import batches, open_source
 from hardsight.errors import (
     DataError,
+    HardsightWarning,
     LabelError,
     MissingDataError,
     ModelError,
@@ -362,7 +363,8 @@ def test_a_model_without_any_finite_output_is_refused_before_its_head_is_looked_
 def test_one_example_has_a_card_with_notes_for_what_needs_more(files):
     inputs, labels = digits("test")
     data = TensorDataset(inputs[:1], labels[:1])
-    (model,) = evaluation_card(Flat(), data, **QUICK)["models"]
+    with pytest.warns(HardsightWarning, match="the model has 10 classes, the data names 4"):
+        (model,) = evaluation_card(Flat(), data, **QUICK)["models"]
     assert model["accuracy"]["top1"]["n"] == 1
     assert "too few" in model["representation"]["probe"]["note"]
     assert "too few" in model["calibration"]["note"]

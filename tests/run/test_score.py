@@ -15,6 +15,7 @@ import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
     DataError,
+    HardsightWarning,
     HeadMismatchError,
     HeadNotFoundError,
     LabelError,
@@ -146,6 +147,13 @@ def test_only_the_asked_for_scores_are_columns(embeddings_file):
     assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
 
 
+def test_the_progress_bar_shows_a_name_with_brackets_as_it_is(embeddings_file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # room for the whole path
+    odd = embeddings_file.rename(embeddings_file.with_name("[b] [x].npz"))
+    assert len(hs.score(None, odd, show_progress=True)) == 500
+    assert "[b] [x].npz" in capsys.readouterr().err
+
+
 def test_one_score_may_be_named_without_a_list(embeddings_file):
     assert hs.score(None, embeddings_file, scores="avh").scores == ["avh"]
 
@@ -257,7 +265,8 @@ def test_a_whole_batch_of_unreadable_images_does_not_stop_the_run(photos, net_fi
 def test_when_no_image_can_be_read_the_error_says_so(photos, net_file, tmp_path):
     for file in photos.rglob("*.png"):
         file.write_bytes(b"no image")
-    with pytest.raises(ModelError, match=r"none of the .*examples"):
+    said = r"none of the 36 examples of .* the first, blue/00.png: not an image"
+    with pytest.raises(DataError, match=said):
         hs.score(f"{net_file}:make", photos, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -366,8 +375,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
         ({"batch_size": True}, OptionError, "expected batch_size to be a whole number"),
         ({"mean": 0.5}, OptionError, "expected mean to be a list of numbers such as"),
         ({"std": ("a",)}, OptionError, "expected std to be a list of numbers such as"),
-        ({"size": 8}, OptionError, "expected size to be a list of 2 whole numbers such as"),
-        ({"size": (8, 8, 8)}, OptionError, "expected size to be a list of 2 whole numbers"),
+        ({"size": "8"}, OptionError, "expected size to be a whole number or a list of 2 whole num"),
+        ({"size": (8, 8, 8)}, OptionError, "a whole number or a list of 2 whole numbers such as"),
         ({"strict": "no"}, OptionError, "expected strict to be True or False, got 'no'"),
         (
             {"scores": 3},
@@ -391,7 +400,8 @@ def test_embeddings_without_a_head_ask_for_one(tmp_path):
         hs.score(SmallCNN(), tmp_path / "e.npz")
     with pytest.raises(ShapeError, match="of the same width D"):
         hs.score(torch.ones(2, 5), tmp_path / "e.npz")
-    assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
+    with pytest.warns(HardsightWarning, match="the model has 3 classes, the data names 2"):
+        assert len(hs.score(torch.eye(3), tmp_path / "e.npz")) == 4
 
 
 def test_images_without_a_model_ask_for_one(photos):
@@ -476,6 +486,59 @@ def test_an_error_in_one_piece_ends_the_run_and_gives_the_threads_back(
     assert torch.get_num_threads() == before
 
 
+def test_every_example_that_the_report_shows_has_one_of_the_pictures_asked_for(tmp_path):
+    hs.score(SmallCNN(), "builtin:digits", thumbnails=30, out=tmp_path / "run", device="cpu")
+    assert len(RunFolder(tmp_path / "run").thumbnails()) == 30
+    text = hs.report.write_report(tmp_path / "run").read_text("utf-8")
+    cards = text.count('<li class="card ')
+    assert cards > 30  # some are in several lists
+    assert text.count("data-picture=") == 30
+    assert text.count("data-picture=") + text.count("data-copy=") == cards
+
+
+@pytest.mark.timeout(60)
+def test_a_folder_with_a_pipe_and_odd_files_is_scored_and_what_was_left_out_is_said(
+    photos, net_file, tmp_path
+):
+    import os
+
+    from click.testing import CliRunner
+
+    from hardsight.cli import main
+
+    (photos / "blue" / "holiday.heic").write_bytes(b"x")
+    (photos / "blue" / "no ending").write_bytes(b"x")
+    (photos / "blue" / "up").symlink_to(photos)
+    os.mkfifo(photos / "blue" / "pipe.png")
+    words = ["score", "--model", f"{net_file}:make", "--data", str(photos), "--out",
+             str(tmp_path / "run"), "--device", "cpu"]  # fmt: skip
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.output.split())
+    assert "3 files were passed over: 1 .heic, 1 without an ending, 1 link to a folder" in said
+    assert "1 examples could not be read" in said
+    counts = hs.read_table(tmp_path / "run").metadata["counts"]
+    assert counts["passed_over"][".heic"] == 1
+    assert RunFolder(tmp_path / "run").errors()["id"].tolist() == ["blue/pipe.png"]
+
+
+def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            raise KeyError("colour")
+
+    said = r"none of the 9 examples of Broken could be read; the first, 0: KeyError: 'colour'"
+    for scores in (None, "entropy"):
+        with pytest.raises(DataError, match=said):
+            hs.score(SmallCNN(), Broken(), scores=scores, out=tmp_path / "run")
+    with pytest.raises(DataError, match=said):
+        hs.evaluation_card(SmallCNN(), Broken())
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_stream_is_not_read_again_for_pictures(tmp_path):
     class Stream(IterableDataset):
         passes = 0
@@ -486,7 +549,7 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
     table = hs.score(SmallCNN(num_classes=3), Stream(), out=tmp_path / "run")
     assert len(table) == 30
-    assert Stream.passes == 2  # a look at the first examples, and the run
+    assert Stream.passes == 3  # head and fingerprint look at the first examples, then the run
     assert RunFolder(tmp_path / "run").thumbnails() == {}
 
 

@@ -367,7 +367,7 @@ def test_beginning_sweeps_what_a_killed_writer_left(tmp_path):
     write(tmp_path, shards=(0,), finish=False)
     (tmp_path / "shards" / ".tmp-1234-rows-00000001.parquet").write_bytes(b"half")
     (tmp_path / ".tmp-1234-table.parquet").write_bytes(b"half")
-    assert RunFolder(tmp_path).done() == {0}  # a partial file is no shard
+    assert RunFolder(tmp_path).done() == {0}  # a partial file is not a shard
     write(tmp_path, shards=(), finish=False, resume=True)
     assert sorted(content(tmp_path)) == [
         "run.json", "shards/errors-00000000.parquet", "shards/rows-00000000.parquet"

@@ -95,6 +95,7 @@ def _run_facts(view: View) -> list[tuple[str, str]]:
         ("Model", model.get("spec")),
         ("Head", model.get("head")),
         ("Weights digest", model.get("weights_digest")),
+        ("Classes", (about.get("class_order") or {}).get("note")),
         ("Sample", about.get("sample")),
         ("Seed", about.get("seed")),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hardsight._optional import require
 from hardsight.config import config_from
 from hardsight.errors import ModelError
-from hardsight.models import LoadedModel, StoredModel, load_model
+from hardsight.models import LoadedModel, StoredModel, description_of
 from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
 from hardsight.run.adapt._config import BASELINES as BASELINES
 from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
@@ -23,9 +23,9 @@ from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
+from hardsight.run.adapt._parts import say_what_plays_no_part
 from hardsight.run.adapt._rounds import Bench, RuleRun, rule_notes, run_rule
 from hardsight.run.loop import (
-    check_labels_agree,
     chosen_device,
     chosen_layout,
     chosen_precision,
@@ -37,8 +37,10 @@ from hardsight.run.loop import (
 )
 from hardsight.run.train import (
     Sources,
+    check_parts,
     loaded_for,
     normalised_for,
+    numbered_for,
     opened_sources,
     output_of,
     run_recipe,
@@ -195,15 +197,23 @@ def _run_in(
     from hardsight.run.train.engine import plain_state
 
     folder, device = run.folder, chosen_device(config.device)
-    config = _as_trained(config, model)
+    stated, config = config, _as_trained(config, model)
     sources = opened_sources(config.source, source, seed=config.seed)
+    # of what was stated, not of what a trained model states for its images
+    round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
+    check_parts(round_recipe, sources.train)
+    epochs = config.source_epochs(is_trained=_is_trained(config))
+    say_what_plays_no_part(config, is_trained=not epochs)
     aim = opened_target(config.target, target, sources.classes)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
-    check_labels_agree(
-        loaded.classes, sources.classes, whose="the model", where=sources.train.source.spec,
-        step="source.classes",
-    )  # fmt: skip
+    is_stated = None not in (config.source.mean, config.source.std)
+    loaded = loaded_for(
+        config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
+    )
     sources = normalised_for(loaded.preprocessing, sources, config.source)
+    is_taught = config.source_epochs(is_trained=_is_trained(config)) > 0
+    sources = numbered_for(loaded, sources, config.model, teaches=is_taught)
+    if sources.order is not None:
+        aim = aim.numbered_as(sources.order)
     recipe = _recipe(config, sources, aim, loaded)
     workers = chosen_workers(config.workers, length=len(sources.train) + len(aim))
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
@@ -213,7 +223,7 @@ def _run_in(
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
-    with returning(loaded.model, output_of(loaded.model, sources, config.output)):
+    with returning(loaded.model, output_of(loaded, sources, config.output)):
         seen = bench.look("source model: predicting the target")
         if seen.probs.shape[1] != len(sources.classes):
             raise ModelError(
@@ -237,10 +247,10 @@ def _run_in(
 
 def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
     """Settings with the size and channels that a trained model was trained with."""
-    if not isinstance(model, str) or not (Path(model) / "model.json").is_file():
+    stored = description_of(model, config.model.weights)
+    if stored is None:
         return config
-    known = load_model(model).preprocessing
-    assert known is not None
+    known = stored.preprocessing
     stated = {
         key: getattr(known, key)
         for key in ("size", "channels", "mean", "std")
@@ -306,6 +316,7 @@ def _write_result(
     content = {
         "format": 1,
         "classes": list(sources.classes),
+        "class_order": None if sources.order is None else sources.order.facts(),
         "source": {"spec": sources.train.source.spec, "examples": len(sources.train)},
         "target": {
             "spec": target.source.spec,
@@ -327,4 +338,5 @@ def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
     words += ["--split", data.split] if data.split else []
     words += ["--data-root", data.root] if data.root else []
     words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"

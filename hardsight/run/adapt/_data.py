@@ -14,15 +14,13 @@ from torch import Tensor
 from hardsight.data import (
     DATASETS,
     EmbeddingSource,
-    Example,
     ExampleSource,
-    MemorySource,
     UnlabelledFolder,
     open_source,
 )
-from hardsight.errors import DataError
+from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -50,46 +48,18 @@ class Target:
         fingerprint: of the data.
     """
 
-    source: WithoutLabels
+    source: ExampleSource
     labels: Tensor | None
     fingerprint: str
 
     def __len__(self) -> int:
         return len(self.source)
 
-
-class WithoutLabels:
-    """A source whose labels nobody can read: each is -1.
-
-    Args:
-        source: any source of examples.
-    """
-
-    def __init__(self, source: ExampleSource) -> None:
-        self._source = source
-        self.spec, self.classes = source.spec, source.classes
-        if hasattr(source, "dataset"):  # a user's own, whose arrays are used as they are
-            self.dataset = source.dataset
-        if isinstance(source, MemorySource):  # pictures without their labels
-            self.images = source.images
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Example:
-        return replace(self._source[index], label=-1)
-
-    def id_of(self, index: int) -> str:
-        """Name of the example."""
-        return self._source.id_of(index)
-
-    def label_of(self, index: int) -> int:
-        """-1."""
-        return -1
-
-    def fingerprint(self) -> str:
-        """That of the source."""
-        return self._source.fingerprint()
+    def numbered_as(self, order: ClassOrder) -> Target:
+        """The same examples with the model's numbers as labels."""
+        if self.labels is None or not order.labels:
+            return self
+        return replace(self, labels=torch.tensor(order.labels)[self.labels])
 
 
 def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> Target:
@@ -104,7 +74,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
         DataError: there are no examples, other classes, or nothing to train on by position.
     """
     source = _opened(config, data)
-    if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
+    if isinstance(source, EmbeddingSource) or source.is_stream:
         kind = "embeddings" if isinstance(source, EmbeddingSource) else "a stream"
         raise DataError(f"{source.spec} holds {kind}; adapting needs images or arrays by position")
     if not len(source):
@@ -114,9 +84,9 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
     labels = None
     if not config.unlabelled:
         _check_classes(source, config, classes)
-        found = torch.tensor([source.label_of(index) for index in range(len(source))])
+        found = torch.tensor(source.labels)
         labels = found if bool((found >= 0).all()) else None
-    return Target(WithoutLabels(source), labels, source.fingerprint())
+    return Target(source.without_labels(), labels, source.fingerprint())
 
 
 def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
@@ -126,9 +96,7 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
             return UnlabelledFolder(folder, spec=os.fspath(data))
     try:
         return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
-    except DataError as err:
-        if "without class folders" not in str(err):
-            raise
+    except NoClassFoldersError as err:
         raise DataError(
             f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
             "lie"
@@ -140,7 +108,7 @@ def _check_classes(source: ExampleSource, config: TargetConfig, classes: tuple[s
     if names == classes:
         return
     if not names:  # a user's dataset that does not tell: labels count
-        highest = max(source.label_of(index) for index in range(len(source)))
+        highest = int(source.labels.max())
         if highest >= len(classes):
             raise DataError(
                 f"the target {source.spec} has the label {highest}, the source only "
@@ -211,7 +179,7 @@ class Both(Examples):
 
     def _pixels(self, images: Tensor) -> Tensor:
         is_bytes = self._as_floats and images.dtype == torch.uint8
-        return images.float() / 255 if is_bytes else images
+        return images.float() / (self.source.how.white or 255) if is_bytes else images
 
 
 class Pool:
@@ -259,8 +227,7 @@ class Pool:
             self._resident = ResidentBatches(
                 whole, self.pixels, config.augment, seed=0, **self._options
             )
-        source = sources.train
-        self.labels = torch.tensor([source.source.label_of(index) for index in source.rows])
+        self.labels = sources.train.labels
 
     def training(self, rows: Tensor, *, seed: int) -> TrainBatches:
         """Augmented batches of some positions."""

@@ -90,7 +90,7 @@ def _row(
     except BadExampleError:  # it was readable a moment ago; the numbers still say something
         picture = None
     return {
-        "index": place,
+        "index": int(target.source.numbered(place)),
         "id": target.source.id_of(place),
         "selected_by": found.rule,
         "not_by": other.rule,

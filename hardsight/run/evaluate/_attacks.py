@@ -93,6 +93,8 @@ class AttackRun:
                                                     strict=True):  # fmt: skip
             changed = self._changed(other, "pgd_linf", theirs, positions, epsilon)
             change = other.normalisation.pixels(changed) - other.normalisation.pixels(theirs)
+            if self.subject.preprocessing.bgr != other.subject.preprocessing.bgr:
+                change = change.flip(1)
             pixels = (self.normalisation.pixels(inputs) + change).clamp(0, 1)
             mean, std = (
                 self.normalisation.per_channel(values, inputs)

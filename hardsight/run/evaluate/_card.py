@@ -18,27 +18,35 @@ from torch import nn
 
 from hardsight._options import checked_options
 from hardsight.config import load_config
-from hardsight.data import DATASETS, EmbeddingSource, ExampleSource, open_source
+from hardsight.data import (
+    DATASETS,
+    EmbeddingSource,
+    ExampleSource,
+    applied_preprocessing,
+    open_source,
+)
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
+    ClassOrder,
+    PixelOptions,
     borrowed,
     check_labels_agree,
     chosen_device,
-    class_names,
     fed_in_its_dtype,
     first_look,
     loaded_model,
-    other_classes,
+    matched_classes,
     returning,
     state_digest,
+    stated_classes,
+    stated_preprocessing,
     values_digest,
     versions,
     wanted_preprocessing,
-    warns_of,
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
@@ -46,10 +54,13 @@ from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
 CARD = "card.json"
 FORMAT = 1
 # what does not decide the result, and may be another when a finished card is asked for again
-MAY_CHANGE = ("out", "workers", "data_root")
+MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
-_OF_THE_MODELS = ("size", "mean", "std", "preprocessing", "head", "num_classes")
+_OF_THE_MODELS = (
+    "size", "mean", "std", "preprocessing", "head", "num_classes", "model_classes",
+    "trust_remote_code",
+)  # fmt: skip
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
 
@@ -78,9 +89,18 @@ class EvaluateConfig:
         data_root: folder above those of named datasets.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the models' input.
+        size: height and width of the models' input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
+        model_classes: names of the models' outputs, if they do not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
+            ``position``.
+        trust_remote_code: run Python files that an ``hf:`` model brings.
         epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
         epsilons_l2: of PGD in L2, on the same scale.
         attack_steps: of PGD.
@@ -116,6 +136,13 @@ class EvaluateConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
+    model_classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
     epsilons: tuple[float, ...] | None = None
     epsilons_l2: tuple[float, ...] | None = None
     attack_steps: int = 10
@@ -167,13 +194,7 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
-def card_notes(card: Mapping[str, Any]) -> list[str]:
-    """Everything the numbers of a card have to be read with."""
-    return other_classes(card["data"], card["data"]["classes"])
-
-
 @checked_options
-@warns_of(card_notes)
 def evaluation_card(
     models: Any,
     data: Any,
@@ -192,9 +213,16 @@ def evaluation_card(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
+    model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    class_order: str = "auto",
+    trust_remote_code: bool = False,
     epsilons: Sequence[float] | None = None,
     epsilons_l2: Sequence[float] | None = None,
     attack_steps: int = 10,
@@ -235,10 +263,20 @@ def evaluation_card(
         classes: names of the classes, position = label.
         num_classes: given to model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
-        size: height and width of the input, over the models' own.
+        size: height and width of the input, or both in one number, over the models' own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the models' own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the models' own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white; see :func:`hardsight.score`.
+        model_classes: names of the models' outputs, in their order, in place of those they state
+            themselves; or a text file with a name per line.
+        class_order: how the classes of data and models are matched, see :func:`hardsight.score`.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do.
         epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
         epsilons_l2: of PGD in L2, on the same scale.
         attack_steps: of PGD.
@@ -282,14 +320,22 @@ def evaluation_card(
         source = _images(data, split, classes, roots)
         foreign = [_images(one, ood_split, None, roots) for one in others]
         training = None if train is None else _images(train, train_split, classes, roots)
-        wanted = {"size": size, "mean": mean, "std": std}
+        named = stated_classes(model_classes)
+        pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
+        loading = {
+            "preprocessing": stated_preprocessing(preprocessing), "device": place,
+            "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
+            "trust_remote_code": trust_remote_code,
+        }  # fmt: skip
         subjects = [
-            _subject(
-                stack, one, source, place, preprocessing, wanted, head, output, num_classes, seed
-            )
-            for one in _listed(models)
+            _subject(stack, one, source, pixels, head, output, loading) for one in _listed(models)
         ]
-        names = _classes_of(subjects, source, training)
+        if named is not None:
+            subjects = [dataclasses.replace(one, class_names=named) for one in subjects]
+        order = _class_order(subjects, source, class_order)
+        names = list(order.names)
+        if training is not None:
+            training = _numbered_alike(training, source, order, subjects[0], class_order)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         batch_size = batch_size or (256 if place.type == "cuda" else 64)
@@ -297,13 +343,13 @@ def evaluation_card(
             sets: dict[str, Sequence[ExampleSource | None]] = {
                 "data": [source], "foreign data": foreign, "training data": [training],
             }  # fmt: skip
-            _describe(run, settings, subjects, names, sets, device=place, batch_size=batch_size)
+            _describe(run, settings, subjects, order, sets, device=place, batch_size=batch_size)
             if run.is_done:
                 return dict(json.loads((run.folder / CARD).read_bytes()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
         study = Study(
             subjects,
-            source,
+            order.of(source),
             foreign,
             training,
             folder=folder,
@@ -329,7 +375,7 @@ def evaluation_card(
         )
         card: dict[str, Any] = {
             "format": FORMAT,
-            "data": _data_facts(source, split, names),
+            "data": {**_data_facts(source, split, names), "class_order": order.facts()},
             "ood": [_data_facts(one, ood_split, None) for one in foreign],
             "train": None if training is None else _data_facts(training, train_split, None),
             **parts,
@@ -351,7 +397,7 @@ def _describe(
     run: RunFolder,
     settings: dict[str, Any],
     subjects: list[Subject],
-    classes: list[str],
+    order: ClassOrder,
     sets: Mapping[str, Sequence[ExampleSource | None]],
     *,
     device: torch.device,
@@ -375,9 +421,9 @@ def _describe(
             "models": list(models),  # all are compared with the first
             "model": models,
         },
-        fingerprints={**marks, "classes": values_digest(classes)},
+        fingerprints={**marks, "classes": values_digest([order.names, order.labels])},
         versions=versions(),
-        may_change=(*MAY_CHANGE, "versions"),
+        may_change=MAY_CHANGE,
     )
 
 
@@ -405,23 +451,23 @@ def _subject(
     stack: ExitStack,
     given: tuple[str | None, Any, Any],
     source: ExampleSource,
-    place: torch.device,
-    preprocessing: Preprocessing | None,
-    wanted: dict[str, Any],
+    pixels: PixelOptions,
     head: str | None,
     output: int | str | None,
-    num_classes: int | None,
-    seed: int,
+    loading: dict[str, Any],
 ) -> Subject:
     name, model, weights = given
+    place = loading["device"]
     if isinstance(model, nn.Module):
         stack.enter_context(borrowed(model, place))
-    loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+    loaded = loaded_model(model, weights, **loading)
     stack.enter_context(fed_in_its_dtype(loaded.model))
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
-    known = preprocessing or loaded.preprocessing
-    how = wanted_preprocessing(known or Preprocessing(), **wanted)
-    look = first_look(network, source, how, device=place, head=head, output=output)
+    how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+    look = first_look(
+        network, source, how, device=place, head=head, output=output,
+        num_classes=len(loaded.class_names.names) or len(source.classes),
+    )  # fmt: skip
     stack.enter_context(returning(network, look.output))
     assert look.head is not None
     facts = {
@@ -431,21 +477,21 @@ def _subject(
         "digest": state_digest(network),
         "head": look.head.name,
         "output": look.output,
-        "preprocessing": dataclasses.asdict(how),
+        "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
-    states = known is not None or (wanted["mean"] is not None and wanted["std"] is not None)
-    return Subject(label, network, look.head, how, states, look.shape, place, facts, loaded.classes)
+    states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
+    return Subject(
+        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+    )
 
 
-def _classes_of(
-    subjects: list[Subject], source: ExampleSource, training: ExampleSource | None
-) -> list[str]:
-    """Class names, the same for all models.
+def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> ClassOrder:
+    """Which label is which output, the same for all models.
 
     Raises:
-        OptionError: models of different numbers of classes, or two of the same name.
-        LabelError: the data has more classes than the models, or others in their place.
+        OptionError: models of different numbers of classes or orders, or two of the same name.
+        LabelError: the classes of the data are not those of the models.
     """
     numbers = {one.head.num_classes for one in subjects}
     if len(numbers) > 1:
@@ -458,14 +504,32 @@ def _classes_of(
             f"two models are called {twice!r}; name them, as in "
             "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
         )
-    if training is not None:
+    count = numbers.pop()
+    orders = [matched_classes(source, count, one.class_names, how=how) for one in subjects]
+    for subject, order in zip(subjects, orders, strict=True):
+        if order.labels != orders[0].labels:
+            raise OptionError(
+                f"expected models that number their classes alike, but {subjects[0].name} and "
+                f"{subject.name} do not: {orders[0].note}; {order.note}. Evaluate each on its own"
+            )
+    return orders[0]
+
+
+def _numbered_alike(
+    training: ExampleSource, source: ExampleSource, order: ClassOrder, subject: Subject, how: str
+) -> ExampleSource:
+    """The training data with the labels that the evaluated data has.
+
+    Raises:
+        LabelError: its classes are not those of the model, or have other labels.
+    """
+    if order.taken == "position":
         check_labels_agree(
             source.classes, training.classes, whose=f"the evaluated {source.spec}",
             where=f"the training data {training.spec}", step="classes= (--classes)",
         )  # fmt: skip
-    count = numbers.pop()
-    named = [class_names(source, count, one.classes) for one in subjects]  # holds every model to it
-    return named[0]
+    own = matched_classes(training, len(order.names), subject.class_names, how=how)
+    return own.of(training)
 
 
 def _check_options(settings: dict[str, Any]) -> None:

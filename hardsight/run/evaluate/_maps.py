@@ -102,6 +102,7 @@ def _pixels(image: Tensor, subject: Subject) -> NDArray[np.float64]:
     else:
         low, high = planes.min(), planes.max()
         planes = (planes - low) / (high - low if high > low else 1)
+    planes = planes[::-1] if subject.preprocessing.bgr else planes
     planes = planes[:3] if len(planes) >= 3 else planes[:1].repeat(3, axis=0)
     pixels: NDArray[np.float64] = np.clip(planes.transpose(1, 2, 0), 0, 1)
     return pixels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hardsight.data import Batch, ExampleSource, batches
 from hardsight.errors import DataError, ShapeError
 from hardsight.heads import Head, logit_rows
+from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import ModelPass, check_labels, moved
 from hardsight.run.score import length_of
@@ -38,7 +39,7 @@ class Subject:
         shape: of one input, ``[C, H, W]`` for images; ``None`` where inputs are no tensor.
         device: where it runs.
         facts: spec, weights and digests for the card.
-        classes: names, position = label, where the model tells them.
+        class_names: of its outputs, if it tells them.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Subject:
     shape: tuple[int, ...] | None
     device: torch.device
     facts: dict[str, Any]
-    classes: tuple[str, ...] = ()
+    class_names: ClassNames = field(default_factory=ClassNames)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits ``[N, C]`` of inputs ``[N, ...]``."""
@@ -187,8 +188,8 @@ def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels
     if shape != subject.shape:
         raise ShapeError(
             f"expected inputs of shape {list(subject.shape or ())}, as the evaluated data has for "
-            f"{subject.name}, got {list(shape or ())} from {source.spec}; resize with --size "
-            "(size=), or name data with as many channels"
+            f"{subject.name}, got {list(shape or ())} from {source.spec}; pass --size "
+            "(size=) and --channels (channels=), or name data with as many channels"
         )
     if has_own_labels:
         check_labels(batch, subject.head.num_classes, whose=subject.name, verb="evaluate")

@@ -143,8 +143,7 @@ class Study:
     def _training_counts(self, num_classes: int) -> NDArray[np.int64] | None:
         if self.training is None or length_of(self.training) is None:
             return None
-        labels = [self.training.label_of(index) for index in range(len(self.training))]
-        return np.bincount(labels, minlength=num_classes)
+        return np.bincount(self.training.labels, minlength=num_classes)
 
     def _attack(
         self, cards: list[dict[str, Any]], found: list[Collected], **options: Any

@@ -1,5 +1,10 @@
 """What every loop over data shares: device, progress, seeds, provenance, the model and its head."""
 
+from hardsight.run.loop._classes import CLASS_ORDERS as CLASS_ORDERS
+from hardsight.run.loop._classes import ClassOrder as ClassOrder
+from hardsight.run.loop._classes import check_labels_agree as check_labels_agree
+from hardsight.run.loop._classes import matched_classes as matched_classes
+from hardsight.run.loop._classes import stated_classes as stated_classes
 from hardsight.run.loop._device import borrowed as borrowed
 from hardsight.run.loop._device import chosen_device as chosen_device
 from hardsight.run.loop._device import chosen_layout as chosen_layout
@@ -12,11 +17,11 @@ from hardsight.run.loop._heads import FirstLook as FirstLook
 from hardsight.run.loop._heads import Need as Need
 from hardsight.run.loop._heads import first_look as first_look
 from hardsight.run.loop._heads import returning as returning
-from hardsight.run.loop._models import check_labels_agree as check_labels_agree
-from hardsight.run.loop._models import class_names as class_names
+from hardsight.run.loop._models import PixelOptions as PixelOptions
+from hardsight.run.loop._models import check_processor as check_processor
 from hardsight.run.loop._models import loaded_model as loaded_model
+from hardsight.run.loop._models import stated_preprocessing as stated_preprocessing
 from hardsight.run.loop._models import wanted_preprocessing as wanted_preprocessing
-from hardsight.run.loop._notes import other_classes as other_classes
 from hardsight.run.loop._notes import warns_of as warns_of
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed

@@ -64,6 +64,7 @@ def first_look(
     device: torch.device,
     head: str | Head | None,
     output: int | str | None = None,
+    num_classes: int | None = None,
     need: Need = "must",
     at_once: int = 8,
 ) -> FirstLook:
@@ -78,7 +79,8 @@ def first_look(
         device: where the model is.
         head: its name, or a head made by hand, which is held to the model; ``None`` to find it.
         output: the part of the model's output that holds the logits; ``None`` to choose it by the
-            classes of the data.
+            number of classes.
+        num_classes: of the model, if it has names for them, else of the data.
         need: whether there must be a head, there may be one, or none is needed. Either way a model
             that returns probabilities is refused.
         at_once: how many examples to try it on.
@@ -88,7 +90,7 @@ def first_look(
         ModelError: none of the examples could be read, or several outputs could be the logits.
         NonFiniteError: none of the first few hundred examples has a finite output.
     """
-    looker = _Looker(model, head, output, len(source.classes) or None, need)
+    looker = _Looker(model, head, output, num_classes or len(source.classes) or None, need)
     seen = 0
     with closing(batches(source, preprocessing, batch_size=at_once)) as few:
         for batch in few:
@@ -115,7 +117,7 @@ class _Looker:
     model: nn.Module
     head: str | Head | None
     output: int | str | None
-    num_classes: int | None  # of the data
+    num_classes: int | None
     need: Need
 
     def look(self, inputs: Any) -> FirstLook | None:

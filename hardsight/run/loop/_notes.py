@@ -1,11 +1,11 @@
-"""What has to be said about a result: warnings in Python, notes on the command line."""
+"""What has to be said about a result."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,7 +30,7 @@ def warns_of(
         def warning(*args: Options.args, **options: Options.kwargs) -> Result:
             result = function(*args, **options)
             for note in notes(result):
-                warnings.warn(note, HardsightWarning, stacklevel=_callers_level())
+                warn(note)
             return result
 
         return warning
@@ -38,25 +38,14 @@ def warns_of(
     return around
 
 
+def warn(text: str) -> None:
+    """Warn of something, at the line of the user's own code: Python shows it once for each line."""
+    warnings.warn(text, HardsightWarning, stacklevel=_callers_level())
+
+
 def _callers_level() -> int:
-    """How many frames up the user's own code is: Python shows a warning once for each line."""
-    level, frame = 1, sys._getframe(1)
+    """How many frames up the user's own code is."""
+    level, frame = 0, sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level
-
-
-def other_classes(data: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
-    """That the model has other classes than the data names, if it has.
-
-    Args:
-        data: facts about the data, with ``named``, the number of classes it names; 0 for none.
-        classes: those of the model.
-    """
-    named = data.get("named")
-    if not named or named == len(classes):
-        return []
-    return [
-        f"the model has {len(classes)} classes, the data names {named}: is it the model of this "
-        "data?"
-    ]

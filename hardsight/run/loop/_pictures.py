@@ -18,7 +18,7 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
     with progress("thumbnails", total=len(indices), show=show) as advance:
         for index in indices:
             try:
-                picture = thumbnail(source[index].content)
+                picture = thumbnail(source[source.position_of(index)].content)
             except BadExampleError:
                 picture = None  # the file is gone meanwhile; its row stays
             if picture is not None:

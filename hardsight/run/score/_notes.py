@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hardsight.run.loop import other_classes
 from hardsight.table import ScoreTable
 
 
@@ -13,7 +12,6 @@ def score_notes(table: ScoreTable) -> list[str]:
     origin = about["model"].get("weights") or ""
     if origin == "random initialisation" or origin.startswith("as made by"):
         notes.append(f"no --weights were given: the model was scored {origin}")
-    notes += other_classes(about["data"], about["classes"])
     missing = about.get("missing")
     if missing:
         notes.append(

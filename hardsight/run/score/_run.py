@@ -77,8 +77,7 @@ class ScoreRun:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
-            is_stream = getattr(source, "is_stream", False)
-            if thumbnails and not is_stream and not isinstance(source, EmbeddingSource):
+            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
                 found = pictures(source, table, most=thumbnails, show=self.show)
                 self.folder.write_side_file(THUMBNAILS, found)
         self.folder.finish()
@@ -123,8 +122,10 @@ class ScoreRun:
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
-        self.about["data"] |= {"rows": totals.rows + errors, "named": len(source.classes)}
+        self.about["data"] |= {"rows": totals.rows + errors}
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        if isinstance(source, ExampleSource) and source.passed_over:
+            self.about["counts"]["passed_over"] = dict(source.passed_over)
         self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
 
 

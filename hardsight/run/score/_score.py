@@ -14,24 +14,27 @@ from torch import Tensor, nn
 
 from hardsight._options import checked_options
 from hardsight.config import load_config
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import LoadedModel
+from hardsight.models import ClassNames, LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
     FirstLook,
+    PixelOptions,
     borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
-    class_names,
     fed_in_its_dtype,
     first_look,
     loaded_model,
+    matched_classes,
     returning,
     state_digest,
+    stated_classes,
+    stated_preprocessing,
     tensors_digest,
     values_digest,
     versions,
@@ -85,9 +88,18 @@ class ScoreConfig:
         bias: file with its bias.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
-        size: height and width of the model's input.
+        size: height and width of the model's input; pictures are resized by their shorter side and
+            cropped in the centre, unless ``squash``.
         mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
         std: per channel, on the same scale.
+        channels: 1 or 3; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in bytes and 1 in floats.
+        model_classes: names of the model's outputs, if it does not tell them.
+        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
+            ``position``.
+        trust_remote_code: run Python files that an ``hf:`` model brings.
         batch_size: examples at once; chosen by device where not given.
         workers: loader processes; chosen by data and cores where not given.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -118,6 +130,13 @@ class ScoreConfig:
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
+    model_classes: tuple[str, ...] | None = None
+    class_order: str = "auto"
+    trust_remote_code: bool = False
     batch_size: int | None = None
     workers: int | None = None
     device: str = "auto"
@@ -165,9 +184,16 @@ def score(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
+    model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    class_order: str = "auto",
+    trust_remote_code: bool = False,
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
@@ -206,10 +232,26 @@ def score(
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
-        size: height and width of the input, over the model's own.
+        size: height and width of the input, or both in one number, over the model's own. Pictures
+            are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
         std: likewise.
+        channels: 1 or 3, over the model's own; pictures of other channels are converted.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
+            own.
+        squash: resize to ``size`` without keeping the aspect ratio, over the model's own.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats. These seven are also applied to tensors of your own dataset, which otherwise
+            are used as they are, unless they are 8-bit.
+        model_classes: names of the model's outputs, in their order, in place of those it states
+            itself; or a text file with a name per line.
+        class_order: ``"auto"`` matches the classes of data and model by name if both have
+            names, and labels become the model's outputs; if one has none, positions count.
+            ``"name"`` refuses that, ``"position"`` asks for it. The table's
+            metadata says under ``class_order`` what was done.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do. Without it such a model is refused.
         workers: loader processes.
         precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.
         sample: ``"in-sample"`` if the model was trained on this data, ``"out-of-sample"`` if not.
@@ -239,6 +281,8 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    names = stated_classes(model_classes)
+    pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -266,8 +310,8 @@ def score(
             "shard_rows": shard_rows,
         }
         scorer: Scorer
-        known: tuple[str, ...] = ()
         if isinstance(source, EmbeddingSource):
+            _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
             parts = [one for one in (stored.weight, stored.bias) if one is not None]
@@ -276,17 +320,21 @@ def score(
         else:
             if isinstance(model, nn.Module):
                 stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(model, weights, num_classes, seed=seed, device=place)
+            loaded = loaded_model(
+                model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
+                preprocessing=stated_preprocessing(preprocessing),
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
             stack.enter_context(fed_in_its_dtype(loaded.model))
-            known = loaded.classes
-            own = preprocessing or loaded.preprocessing or Preprocessing()
-            wanted = wanted_preprocessing(own, size, mean, std)
+            names = names or loaded.class_names
+            wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
             network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
             size_of_batch = batch_size or _usual_batch_size(source, place)
             with naming_other_scores():
                 look = first_look(
                     network, source, wanted, device=place, head=head, output=output,
-                    need=plan.need, at_once=min(8, size_of_batch),
+                    num_classes=len(names.names) or len(source.classes), need=plan.need,
+                    at_once=min(8, size_of_batch),
                 )  # fmt: skip
             stack.enter_context(returning(network, look.output))
             plan = plan.fitted_to(look)
@@ -306,10 +354,17 @@ def score(
             about["model"] = _model_facts(loaded, scorer, look)
             if plan.missing:
                 about["missing"] = {"scores": plan.missing, "reason": look.no_head}
-            about["preprocessing"] = dataclasses.asdict(wanted)
+            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
-        about["classes"] = class_names(source, scorer.num_classes, known)
-        about["data"] = {"spec": source.spec, "split": split, "fingerprint": source.fingerprint()}
+        order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
+        about["data"] = {
+            "spec": source.spec,
+            "split": split,
+            "fingerprint": source.fingerprint(),
+            "named": len(source.classes),
+        }
+        scorer.number_as(order)
+        about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
         rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
@@ -321,6 +376,15 @@ def score(
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
+    named = [*pixels.stated(), *(["preprocessing"] if preprocessing is not None else [])]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
+            "leave it out"
+        )
 
 
 def _describe(
@@ -337,6 +401,7 @@ def _describe(
         "output": model.get("output"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
         "preprocessing": about.get("preprocessing"),
+        "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do
         "batch_size": about["batch_size"],
@@ -352,7 +417,7 @@ def _describe(
         fingerprints={
             "data": data["fingerprint"],
             "model": model["digest"],
-            "classes": values_digest(about["classes"]),
+            "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
         versions=about["versions"],
         may_change=MAY_CHANGE,
@@ -400,9 +465,7 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
 
 def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
     """Examples at once if nobody says: as in the user's DataLoader, else by device."""
-    loading = getattr(source, "loading", None)
-    own: int | None = loading.batch_size if loading is not None else None
-    return own or (256 if device.type == "cuda" else 64)
+    return source.loading.batch_size or (256 if device.type == "cuda" else 64)
 
 
 def _model_facts(loaded: LoadedModel, scorer: ModelScorer, look: FirstLook) -> dict[str, Any]:

@@ -17,13 +17,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import EmbeddingSource, ExampleSource
+from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.errors import HeadError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
-from hardsight.run.loop import FirstLook, ModelPass, Need, Passed, check_labels
+from hardsight.run.loop import ClassOrder, FirstLook, ModelPass, Need, Passed, check_labels
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
@@ -35,7 +35,7 @@ class Piece:
 
     Attributes:
         positions: how many source positions it covers, unreadable ones included.
-        index: source positions, ``[n]``.
+        index: their numbers in the data as the user named it, ``[n]``.
         ids: their names.
         labels: class indices, ``[n]``.
         prediction: class indices; -1 where the logits are not finite.
@@ -68,6 +68,10 @@ class Scorer(Protocol):
 
     def check(self) -> None:
         """Raise unless all pieces so far are right; called before they are kept."""
+        ...
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
         ...
 
 
@@ -163,6 +167,10 @@ class EmbeddingScorer:
         self.batch_size = batch_size or 16384
         self.num_classes = head.num_classes
         self._head = head
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on, on a CPU one per core at a time.
@@ -282,6 +290,10 @@ class ModelScorer:
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
 
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
+
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on."""
         with naming_other_scores(), self._running as running:
@@ -301,7 +313,7 @@ class ModelScorer:
                     with running.memory_errors(passed.batch.ids):
                         piece = self._piece(passed)
                 else:
-                    piece = _no_rows(passed.positions, self.plan, passed.batch.errors)
+                    piece = _no_rows(passed.positions, self.plan, self._errors(passed.batch))
                 yield piece
 
     def check(self) -> None:
@@ -321,15 +333,19 @@ class ModelScorer:
         finite = torch.isfinite(logit_part.logsumexp)
         return Piece(
             positions=passed.positions,
-            index=batch.index,
+            index=torch.from_numpy(self.source.numbered(batch.index)),
             ids=pa.array(batch.ids, pa.string()),
             labels=batch.labels,
             prediction=torch.where(finite, logit_part.prediction, -1),
             finite=finite,
             scores=self.plan.scores(summaries),
             bent=None if self.head is None else decided_by_bias(logits, self.head),
-            errors=batch.errors,
+            errors=self._errors(batch),
         )
+
+    def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
+        """Unreadable examples by their index in what the user named."""
+        return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
 
 
 @contextmanager

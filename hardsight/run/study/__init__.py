@@ -13,6 +13,7 @@ from hardsight.run.study._dynamics import observations as observations
 from hardsight.run.study._dynamics import read_histories as read_histories
 from hardsight.run.study._dynamics import run_dynamics as run_dynamics
 from hardsight.run.study._dynamics import settled_epoch as settled_epoch
+from hardsight.run.study._folder import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.study._human import HumanStudy as HumanStudy
 from hardsight.run.study._human import Hypothesis as Hypothesis
 from hardsight.run.study._human import ScoreAgainstPeople as ScoreAgainstPeople

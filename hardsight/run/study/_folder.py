@@ -23,7 +23,10 @@ from hardsight.run_folder import RunFolder, write_text, writing
 
 # what does not decide the result, and may be another when a finished study is asked for again:
 # files are known by what is in them
-MAY_CHANGE = ("table", "human", "runs", "data", "data_root", "weights", "workers", "show_progress")
+MAY_CHANGE = (
+    "table", "human", "runs", "data", "data_root", "weights", "workers", "show_progress",
+    "versions",
+)  # fmt: skip
 
 
 @contextmanager
@@ -44,13 +47,13 @@ def describe_study(
     """Say what a study is made of.
 
     Raises:
-        RunMismatchError: a study of something else is to be gone on with.
+        RunMismatchError: the study that is to be continued is of something else.
     """
     run.describe(
         {"study": kind, **settings},
         fingerprints=fingerprints,
         versions=light_versions(),
-        may_change=(*MAY_CHANGE, "versions"),
+        may_change=MAY_CHANGE,
     )
 
 

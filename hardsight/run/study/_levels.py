@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
-from hardsight.data import Example as Example
 from hardsight.errors import DataError, OptionError
-from hardsight.run.loop import chosen_device, loaded_model, state_digest
+from hardsight.run.loop import PixelOptions, chosen_device, loaded_model, state_digest
 from hardsight.run.score import score
 from hardsight.table import ScoreTable
 
-Levels = tuple[str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool]]
+Levels = tuple[
+    str, dict[str, NDArray[np.float64]], NDArray[np.bool_], dict[str, bool], dict[str, Any]
+]
 
 
 def facts_of(
@@ -26,7 +27,12 @@ def facts_of(
     weights, classes = options.get("weights"), options.get("num_classes")
     name = os.fspath(model) if isinstance(model, os.PathLike) else model
     place = chosen_device(str(options.get("device", "auto")))
-    loaded = loaded_model(name, weights, classes, seed=seed, device=place)
+    pixels = PixelOptions(*(options.get(key) for key in PixelOptions._fields))
+    loaded = loaded_model(
+        name, weights, classes, seed=seed, device=place, is_stated=pixels.are_complete,
+        preprocessing=options.get("preprocessing"),
+        trust_remote_code=bool(options.get("trust_remote_code")),
+    )  # fmt: skip
     settings = {**options, "model": loaded.spec, "data": source.spec, "device": place.type}
     return settings, {"data": source.fingerprint(), "model": state_digest(loaded.model)}
 
@@ -41,16 +47,16 @@ def level_scores(
     seed: int,
     **options: Any,
 ) -> Iterator[Levels]:
-    """For each kind of degradation: its name, scores and correctness ``[L, N]``, directions."""
+    """For each kind: its name, scores and correctness ``[L, N]``, directions, class order."""
     kinds = {kind: levels for kind, levels in kinds.items() if len(levels)}
     if not kinds:
         raise OptionError("expected levels of noise or of contrast, got none")
     if limit is not None and limit < 1:
         raise OptionError(f"expected a limit of at least 1 picture, got {limit}")
-    if isinstance(source, EmbeddingSource) or hasattr(source, "samples"):
+    if isinstance(source, EmbeddingSource) or source.is_stream:
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):
-        source = SomeExamples(source, np.linspace(0, len(source) - 1, limit).round().astype(int))
+        source = source.subset(np.linspace(0, len(source) - 1, limit).round().astype(int))
     known: dict[tuple[float, float], ScoreTable] = {}
 
     def table(noise: float, contrast: float) -> ScoreTable:
@@ -69,38 +75,5 @@ def level_scores(
             for name in scores
         }
         right = np.stack([one.column("label") == one.column("prediction") for one in tables])
-        yield kind, values, right, {name: tables[0].higher_is_harder(name) for name in scores}
-
-
-class SomeExamples:
-    """Chosen positions of a source, as a source.
-
-    Args:
-        source: of all examples.
-        rows: positions in it.
-    """
-
-    def __init__(self, source: ExampleSource, rows: NDArray[np.int64]) -> None:
-        self._source, self._rows = source, [int(row) for row in rows]
-        self.spec, self.classes = f"{len(self._rows):,} of {source.spec}", source.classes
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._source[self._rows[index]]
-
-    def id_of(self, index: int) -> str:
-        """Name of the example."""
-        return self._source.id_of(self._rows[index])
-
-    def label_of(self, index: int) -> int:
-        """Label of the example."""
-        return self._source.label_of(self._rows[index])
-
-    def fingerprint(self) -> str:
-        """That of the source, and the positions."""
-        import hashlib
-
-        said = f"{self._source.fingerprint()} {self._rows}"
-        return hashlib.sha256(said.encode()).hexdigest()
+        directions = {name: tables[0].higher_is_harder(name) for name in scores}
+        yield kind, values, right, directions, tables[0].metadata["class_order"]

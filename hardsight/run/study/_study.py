@@ -183,16 +183,17 @@ def study_degradation(
             describe_study(run, "degradation", made_of, marks)
             if run.is_done:
                 return cast(list[DegradationStudy], read_study(run, list[DegradationStudy]))
+        levels = list(
+            level_scores(model, source, kinds, scores=scores, limit=limit, seed=seed, **options)
+        )
         found = [
             degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
-            for kind, values, correct, harder in level_scores(
-                model, source, kinds, scores=scores, limit=limit, seed=seed, **options
-            )
+            for kind, values, correct, harder, _ in levels
         ]
         if run is not None:
             settings = {
                 "model": str(model), "data": str(data), "split": split, "limit": limit,
-                "seed": seed,
+                "seed": seed, "class_order": levels[0][-1],
             }  # fmt: skip
             tables = [table for study in found for table in study.tables()]
             write_study(run, "degradation", found, tables, settings=settings, figures={})
@@ -266,7 +267,8 @@ def _tracked_frequency(histories: Histories, human: str | os.PathLike[str]) -> N
             f"the run {histories.name} does not say who its examples are, so what people said "
             "cannot be joined; study the examples of track_test or track_on"
         )
-    return human_frequency(histories.examples, file=human)[histories.rows]
+    rows = np.searchsorted(histories.examples.column("index"), histories.rows)
+    return human_frequency(histories.examples, file=human)[rows]
 
 
 def _chosen(table: ScoreTable, scores: Sequence[str] | None) -> list[str]:

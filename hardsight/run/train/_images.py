@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from hardsight.data import ExampleSource, MemorySource, model_input
+from hardsight.data import ExampleSource, model_input, pixels_of
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import generator, progress
@@ -30,7 +29,7 @@ class TrainBatch(NamedTuple):
     """What a training step sees; in the order in which a tracker reads it.
 
     Attributes:
-        index: positions in the source, ``[B]``.
+        index: numbers of the examples in the source, ``[B]``.
         inputs: normalised images ``[B, C, H, W]``, or a user's own tensors.
         labels: class indices ``[B]``.
     """
@@ -74,7 +73,6 @@ class Decoded(Examples):
 
     def __init__(self, source: ExampleSource, how: Preprocessing, rows: Rows) -> None:
         self.source, self.how, self.rows = source, how, rows
-        self._raw = dataclasses.replace(how, mean=(0.0,), std=(1.0,))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,7 +85,7 @@ class Decoded(Examples):
             return DataError(str(err))
 
     def row(self, at: int) -> Row:
-        """Position in the source, raw pixels, label.
+        """Number in the source, raw pixels, label.
 
         Raises:
             DataError: the example cannot be read.
@@ -100,45 +98,54 @@ class Decoded(Examples):
                 f"{self.source.spec}: example {index} ({self.source.id_of(index)}) cannot be read: "
                 f"{err}; remove or repair it before training"
             ) from err
-        return index, self._tensor(example.content), example.label
+        return int(self.source.numbered(index)), self._tensor(example.content), example.label
 
     @property
     def is_ready(self) -> bool:
         """Whether the pictures lie in memory in the wanted size and colours."""
-        if not isinstance(self.source, MemorySource):
+        if self.source.images is None:
             return False
         shape = self.source.images.shape
         channels = 1 if len(shape) == 3 else shape[3]
-        return self.how.size in (None, shape[1:3]) and self.how.channels in (None, channels)
+        how = self.how
+        keeps_all = how.crop == 1 and how.resize is None and not how.crop_first
+        is_size = how.size is None or (how.size == shape[1:3] and keeps_all)
+        return is_size and how.channels in (None, channels) and not how.bgr
 
     def ready(self) -> TrainBatch:
         """All examples at once, where :attr:`is_ready`."""
-        assert isinstance(self.source, MemorySource)
+        assert self.source.images is not None
         rows = np.asarray(self.rows)
         images = torch.from_numpy(self.source.images[rows])
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        labels = torch.from_numpy(self.source.labels[rows])
-        return TrainBatch(torch.from_numpy(rows), images.contiguous(), labels)
+        index = torch.from_numpy(self.source.numbered(rows))
+        return TrainBatch(index, images.contiguous(), self.labels)
+
+    @property
+    def labels(self) -> Tensor:
+        """Class indices of the rows, ``[N]``."""
+        return torch.from_numpy(self.source.labels[np.asarray(self.rows)])
 
     @property
     def are_ours(self) -> bool:
         """Whether images are brought to size and scale by us, not by a user's own dataset."""
-        return not self._is_theirs(self.source[self.rows[0]].content)
-
-    def _is_theirs(self, content: Any) -> bool:
-        """As in scoring: tensors, and arrays of a user's dataset, are used as they are."""
-        is_array = isinstance(content, np.ndarray)
-        return isinstance(content, Tensor) or (is_array and hasattr(self.source, "dataset"))
+        content = self.source[self.rows[0]].content
+        pixels = pixels_of(content, self.how, self.source)
+        if pixels is not None:
+            return not pixels.is_model_ready
+        return not isinstance(content, Tensor) and not self.source.is_model_ready
 
     def _tensor(self, content: Any) -> Tensor:
-        if self._is_theirs(content):
+        """Raw pixels, as scoring sees them before their normalisation; or what is there."""
+        pixels = pixels_of(content, self.how, self.source)
+        if pixels is not None:
+            raw = dataclasses.replace(pixels.how, mean=(0.0,), std=(1.0,))
+            if not pixels.is_eight_bit:
+                return torch.from_numpy(model_input(pixels.content, raw))
+            values = model_input(pixels.content, dataclasses.replace(raw, white=None))
+            return torch.from_numpy(np.rint(values * 255).astype(np.uint8))  # 8 bits in and out
+        if isinstance(content, Tensor) or self.source.is_model_ready:
             return torch.as_tensor(content)
-        is_picture = isinstance(content, Image.Image)
-        if is_picture or (isinstance(content, np.ndarray) and content.ndim > 1):
-            pixels = model_input(content, self._raw)
-            if is_picture or content.dtype == np.uint8:  # 8 bits in, 8 bits out
-                return torch.from_numpy(np.rint(pixels * 255).astype(np.uint8))
-            return torch.from_numpy(pixels)
         if isinstance(content, np.ndarray):
             return torch.from_numpy(np.ascontiguousarray(content, dtype=np.float32))
         raise DataError(
@@ -274,7 +281,7 @@ class Pixels:
         mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
         # (x / white - mean) / std as one product and one sum
         self._scale = (1 / std).float().to(device)
-        self._scale_of_bytes = (1 / (255 * std)).float().to(device)
+        self._scale_of_bytes = (1 / ((how.white or 255) * std)).float().to(device)
         self._shift = (-mean / std).float().to(device)
 
     def normalised(self, images: Tensor) -> Tensor:

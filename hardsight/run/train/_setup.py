@@ -13,13 +13,20 @@ from numpy.typing import NDArray
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
-    MemorySource,
+    applied_preprocessing,
     long_tailed_rows,
     open_source,
 )
 from hardsight.errors import DataError, OptionError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import chosen_layout, generator, seed_of
+from hardsight.run.loop import (
+    ClassOrder,
+    PixelOptions,
+    chosen_layout,
+    generator,
+    seed_of,
+    wanted_preprocessing,
+)
 from hardsight.run.train._batches import (
     EvaluationBatches,
     ResidentBatches,
@@ -39,7 +46,7 @@ from hardsight.run.train._images import (
 
 _STATISTICS_ROWS = 5000
 # of pictures in memory, by the rows that were counted: many runs train on the same ones
-_COUNTS: WeakKeyDictionary[MemorySource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
+_COUNTS: WeakKeyDictionary[ExampleSource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ class Sources:
         test: evaluated once at the end; ``None`` where the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
+        order: which label of the data is which output of the model, once that is known.
+        holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
     """
 
     train: Decoded
@@ -59,6 +68,22 @@ class Sources:
     test: Decoded | None
     classes: tuple[str, ...]
     fingerprint: str
+    order: ClassOrder | None = None
+    holds_out: bool = False
+
+    def numbered_as(self, order: ClassOrder) -> Sources:
+        """The same examples with the model's numbers as labels."""
+        if not order.labels:
+            return replace(self, order=order)
+
+        def again(data: Decoded | None) -> Decoded | None:
+            return None if data is None else Decoded(order.of(data.source), data.how, data.rows)
+
+        train = Decoded(order.of(self.train.source), self.train.how, self.train.rows)
+        return replace(
+            self, train=train, validation=again(self.validation), test=again(self.test),
+            classes=order.names, order=order,
+        )  # fmt: skip
 
 
 def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
@@ -74,7 +99,11 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
     train = _examples(data, config, config.split)
-    how = Preprocessing(size=config.size, channels=config.channels)
+    pixels = PixelOptions(
+        config.size, config.mean, config.std, config.channels, config.crop, config.squash,
+        config.white,
+    )  # fmt: skip
+    how = wanted_preprocessing(Preprocessing(), pixels)
     rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
                                 seed=seed)  # fmt: skip
     if config.imbalance > 1:
@@ -83,6 +112,9 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
+    for name, source in others.items():
+        if source is not None:
+            _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
         others["validation"] = _other_split(validation, config, None, train)
     measured = _measured(Decoded(train, how, rows), config, how)
@@ -96,8 +128,9 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         train=Decoded(train, measured, rows),
         validation=held,
         test=None if test is None else Decoded(test, measured, range(len(test))),
-        classes=_class_names(train),
+        classes=train.named_classes,
         fingerprint=train.fingerprint(),
+        holds_out=other is None and bool(held_out),
     )
 
 
@@ -109,11 +142,17 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
     Raises:
         OptionError: the model states values for other channels than the images have.
     """
-    if known is None or not sources.train.are_ours or sources.train.row(0)[1].ndim != 3:
+    is_for_tensors = known is not None and not {"mean", "std"}.isdisjoint(known.stated)
+    if known is None or not (sources.train.are_ours or is_for_tensors):
+        return sources
+    if sources.train.row(0)[1].ndim != 3:
         return sources
     mean = known.mean if config.mean is None else config.mean
     std = known.std if config.std is None else config.std
-    how = replace(sources.train.how, mean=mean, std=std, origin=known.origin)
+    stated = tuple(dict.fromkeys((*sources.train.how.stated, *known.stated)))
+    how = replace(
+        sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
+    )
     _check_normalisation(how, how.channels, whose="model")
 
     def again(data: Decoded | None) -> Decoded | None:
@@ -131,7 +170,7 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
     Raises:
         DataError: nothing would be left to train on.
     """
-    labels = np.array([source.label_of(index) for index in range(len(source))])
+    labels = source.labels
     order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
     held: list[int] = []
     for label in np.unique(labels):
@@ -148,9 +187,8 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
 
 
 def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
-    labels = [source.label_of(index) for index in rows]
     found = long_tailed_rows(
-        labels, num_classes=len(_class_names(source)), ratio=ratio,
+        source.labels[rows], num_classes=len(source.named_classes), ratio=ratio,
         seed=seed_of(seed, "imbalance"),
     )  # fmt: skip
     return [rows[at] for at in found]
@@ -158,12 +196,7 @@ def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: 
 
 def class_counts(sources: Sources) -> list[int]:
     """Training examples of each class."""
-    labels = _labels(sources.train)
-    return torch.bincount(labels, minlength=len(sources.classes)).tolist()
-
-
-def _labels(data: Decoded) -> torch.Tensor:
-    return torch.tensor([data.source.label_of(index) for index in data.rows])
+    return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
 def batches_of(
@@ -187,7 +220,7 @@ def batches_of(
 
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
-        "balanced": _labels(sources.train) if config.sampling == "class_balanced" else None,
+        "balanced": sources.train.labels if config.sampling == "class_balanced" else None,
     }  # fmt: skip
     train: TrainBatches
     decoded = whole(sources.train)
@@ -217,7 +250,7 @@ def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource
     source = open_source(data, split=split, classes=config.classes, data_root=config.root)
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
-    if hasattr(source, "samples"):  # read in its own order, from the start
+    if source.is_stream:
         raise DataError(f"{source.spec} is a stream; training needs examples by position")
     return source
 
@@ -248,19 +281,33 @@ def _other_split(
     )
 
 
+def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: DataConfig) -> None:
+    """Raise where a further split holds the examples of the training split.
+
+    Raises:
+        DataError: it is the same data by another name, or the training split is all of the data.
+    """
+    split = getattr(config, key)
+    if len(other) == len(train) and other.fingerprint() == train.fingerprint():
+        raise DataError(
+            f"{key} {split!r} holds the examples of the training split of {train.spec}; name "
+            "another one, or leave it out"
+        )
+    if config.split is None:  # by then names are those of one whole
+        known = {train.id_of(index) for index in range(len(train))}
+        if all(other.id_of(index) in known for index in range(len(other))):
+            raise DataError(
+                f"{train.spec} without a split is all of its examples, those of {key} {split!r} "
+                "too; set data.split, such as 'train'"
+            )
+
+
 def _part_of(source: ExampleSource, split: str | None) -> str:
     return source.spec if split is None else f"the split {split!r} of {source.spec}"
 
 
 def _named_labels(source: ExampleSource) -> list[str]:
-    return [source.classes[source.label_of(index)] for index in range(len(source))]
-
-
-def _class_names(source: ExampleSource) -> tuple[str, ...]:
-    if source.classes:
-        return source.classes
-    highest = max(source.label_of(index) for index in range(len(source)))
-    return tuple(str(label) for label in range(highest + 1))
+    return [source.classes[label] for label in source.labels]
 
 
 def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preprocessing:
@@ -280,7 +327,7 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
     channels = _channels(data) if data.are_ours else how.channels
     found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
     _check_normalisation(found, _channels(data), whose="recipe")
-    return found
+    return applied_preprocessing(data.source, found)
 
 
 def _channels(data: Decoded) -> int | None:
@@ -324,8 +371,9 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """Mean and deviation of every channel, from images as they are read."""
     total = squares = torch.zeros(1, dtype=torch.float64)
     count = 0
+    white = data.how.white or 255
     for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
-        values = images.double() / (255 if images.dtype == torch.uint8 else 1)
+        values = images.double() / (white if images.dtype == torch.uint8 else 1)
         total = total + values.sum(dim=(0, 2, 3))
         squares = squares + (values**2).sum(dim=(0, 2, 3))
         count += values.numel() // values.shape[1]
@@ -336,14 +384,14 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of pictures in memory, by counting their 256 values: once per source."""
     source = data.source
-    assert isinstance(source, MemorySource)
+    assert source.images is not None
     picked = np.asarray(data.rows)[rows]
     known = _COUNTS.setdefault(source, {})
     counts = known.get(picked.tobytes())
     if counts is None:
         counts = known[picked.tobytes()] = _value_counts(source.images, picked)
     share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
-    values = torch.arange(256, dtype=torch.float64) / 255
+    values = torch.arange(256, dtype=torch.float64) / (data.how.white or 255)
     mean = share @ values
     return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
 

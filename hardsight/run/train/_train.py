@@ -19,7 +19,7 @@ from hardsight.config import config_from
 from hardsight.errors import ConfigError, HeadNotFoundError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, logits_of, which_output
-from hardsight.models import MODELS, LoadedModel, StoredModel, load_model, load_weights
+from hardsight.models import MODELS, LoadedModel, StoredModel, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     borrowed,
@@ -27,11 +27,13 @@ from hardsight.run.loop import (
     chosen_layout,
     chosen_precision,
     chosen_workers,
+    loaded_model,
+    matched_classes,
     random_states_kept,
     returning,
     seed_of,
-    seeded,
     state_digest,
+    stated_classes,
 )
 from hardsight.run.train._adversary import Adversary
 from hardsight.run.train._batches import EvaluationBatches
@@ -55,6 +57,7 @@ from hardsight.run.train._folder import (
 from hardsight.run.train._head import frozen_body, reset_head
 from hardsight.run.train._images import Decoded, Pixels, Shard
 from hardsight.run.train._losses import TotalLoss
+from hardsight.run.train._parts import check_parts
 from hardsight.run.train._setup import (
     Sources,
     batches_of,
@@ -62,10 +65,9 @@ from hardsight.run.train._setup import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._tracking import kept_dynamics, tracker_of
+from hardsight.run.train._tracking import Trackers, kept_dynamics, trackers_of
 from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
-from hardsight.table import DYNAMICS, ScoreTable, read_table
-from hardsight.tracking import HardnessTracker
+from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
     "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
@@ -87,10 +89,13 @@ class TrainResult:
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
         dynamics: one row per training example with the summaries of its dynamics, where the
-            recipe has ``track = true``; also in ``dynamics.parquet``.
+            recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
+            examples selected the model and were never trained on: their summaries are of the
+            validation passes.
         is_first_process: of several that train together, the one that writes and prints.
         tracked: folder of the epochs of each set of examples that was watched but never trained
-            on; see ``track_on`` of :func:`train`.
+            on; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share is one
+            of them, ``held-out``.
     """
 
     folder: Path
@@ -215,10 +220,15 @@ def _run(
 ) -> TrainResult:
     folder, device = run.folder, chosen_device(config.device)
     sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
-    loaded = loaded_for(config.model, model, sources, seed=config.seed, device=device)
+    is_stated = None not in (config.data.mean, config.data.std)
+    loaded = loaded_for(
+        config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
+    )
     sources = normalised_for(loaded.preprocessing, sources, config.data)
+    check_parts(config, sources.train, is_validated=sources.validation is not None)
     _check_parameters(loaded.model)
-    stack.enter_context(returning(loaded.model, output_of(loaded.model, sources, config.output)))
+    stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))
+    sources = numbered_for(loaded, sources, config.model, teaches=True)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
     loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
@@ -226,10 +236,17 @@ def _run(
     _check_strategy(config, loss, watched)
     changes_head = config.freeze_body or config.reset_head
     needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
-    head = _head(config, loaded.model, sources) if needs_head else None
+    # a name is verified although nobody needs the head: it may be mistyped
+    is_sought = needs_head or config.head is not None
+    head = _head(config, loaded.model, sources) if is_sought else None
+    assert sources.order is not None  # a name for each output of the model
+    loss.check(
+        num_classes=len(sources.order.names), width=8 if head is None else head.weight.shape[1]
+    )
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
+    head = head if needs_head else None
     recipe = recipe_of(config, sources)
     recipe["own_weights"] = own_weights
     if validation is not None and sources.validation is not None:
@@ -241,7 +258,7 @@ def _run(
     if config.resume and run.finished:
         return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), random_states_kept(device):
-        recorder, pixels, tracker = _fitted(
+        recorder, pixels, trackers = _fitted(
             pl, config, sources, loaded, loss, head, adversary, device, show, watched
         )
     _load_best(loaded.model, folder)
@@ -254,9 +271,9 @@ def _run(
         test,
         _next_step(folder, config, loaded),
         sources.train.how,
-        None if tracker is None else kept_dynamics(tracker, config, sources, is_first, show),
+        None if trackers is None else kept_dynamics(trackers, config, sources, is_first, show),
         is_first,
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
@@ -271,19 +288,60 @@ def loaded_for(
     *,
     seed: int,
     device: torch.device,
+    is_stated: bool,
 ) -> LoadedModel:
-    """The model with random weights of a seed, unless it brings its own, fitting the data."""
+    """The model with random weights of a seed, unless it brings its own, fitting the data.
+
+    Args:
+        config: the recipe's table.
+        model: its name, or a user's module.
+        sources: the data.
+        seed: of its weights.
+        device: where it will be.
+        is_stated: the recipe states mean and std, so that the model's own are not needed.
+    """
     _, image, _ = sources.train.row(0)
     shape = {"channels": image.shape[0], "image_size": image.shape[-1]} if image.ndim == 3 else {}
     drawn = seed_of(seed, "weights") % 2**31
-    with seeded(drawn, device):
-        return load_model(
-            model,
-            weights=config.weights,
-            num_classes=len(sources.classes),
-            options=config.options,
-            if_taken={**shape, "seed": drawn},
+    return loaded_model(
+        model,
+        config.weights,
+        len(sources.classes),
+        seed=drawn,
+        device=device,
+        is_stated=is_stated,
+        trust_remote_code=config.trust_remote_code,
+        options=config.options,
+        if_taken={**shape, "seed": drawn},
+    )
+
+
+def numbered_for(
+    loaded: LoadedModel, sources: Sources, config: ModelConfig, *, teaches: bool
+) -> Sources:
+    """The data with the labels that the model has for its classes, if it knows them by name.
+
+    Args:
+        loaded: the model.
+        sources: the data.
+        config: the recipe's table of the model.
+        teaches: the model is trained on these classes, so that it need not know them.
+
+    Raises:
+        ModelError: a class has no output, or the model cannot take the images.
+        LabelError: names that do not match.
+    """
+    outputs = _outputs(loaded.model, sources)
+    known = stated_classes(config.classes) or loaded.class_names
+    if not teaches and not known.names and outputs != len(sources.classes):
+        raise ModelError(
+            f"expected a model of {len(sources.classes)} classes, those of the source, got "
+            f"{outputs} outputs; train it on this source, or pass classes it knows"
         )
+    order = matched_classes(
+        sources.train.source, outputs, known, how=config.class_order, teaches=teaches
+    )
+    return sources.numbered_as(order)
 
 
 def _two_inputs(model: nn.Module, sources: Sources) -> Tensor:
@@ -327,28 +385,37 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
         ) from err
 
 
-def output_of(model: nn.Module, sources: Sources, which: int | str | None) -> int | str | None:
+def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) -> int | str | None:
     """Which of the model's outputs holds the logits; ``None`` if it returns them alone.
 
-    It is looked at before the first step, where a GPU would end in an assertion of its own.
+    Raises:
+        ModelError: several outputs could be the logits, or the model cannot take the images.
+    """
+    count = len(loaded.class_names.names) or len(sources.classes)
+    with random_states_kept(), torch.no_grad():
+        inputs = _two_inputs(loaded.model, sources)
+        with borrowed(loaded.model, inputs.device):
+            returned = _output(loaded.model, inputs)
+    return which_output(returned, num_classes=count, which=which)
+
+
+def _outputs(model: nn.Module, sources: Sources) -> int:
+    """How many; found before the first step, in which a GPU would end in an assertion of its own.
 
     Raises:
-        ModelError: a class has no output, several outputs could be the logits, or the model cannot
-            take the images.
+        ModelError: a class has no output, or the model cannot take the images.
     """
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(model, sources)
         with borrowed(model, inputs.device):
-            returned = _output(model, inputs)
-    output = which_output(returned, num_classes=len(sources.classes), which=which)
-    columns = logits_of(returned, output).shape[1]
-    if columns < len(sources.classes):
+            outputs = logits_of(_output(model, inputs)).shape[1]
+    if outputs < len(sources.classes):
         raise ModelError(
             f"expected a model of {len(sources.classes)} outputs, one per class of "
-            f"{sources.train.source.spec}, got {columns}; build it with num_classes = "
+            f"{sources.train.source.spec}, got {outputs}; build it with num_classes = "
             f"{len(sources.classes)}, or train on fewer classes"
         )
-    return output
+    return outputs
 
 
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
@@ -421,9 +488,10 @@ def _fitted(
     device: torch.device,
     show: bool | None,
     watched: Mapping[str, Decoded],
-) -> tuple[Any, Pixels, HardnessTracker | None]:
+) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule
 
+    start = start_of(config)
     trainer = trainer_of(pl, config, device, loss)
     own = own_device(trainer, device)
     shard = Shard(trainer.global_rank, trainer.world_size)
@@ -431,22 +499,22 @@ def _fitted(
     train, validation, pixels = batches_of(
         sources, config, device=own, shard=shard, workers=workers, show=show
     )
-    tracker = None
+    trackers = None
     if config.track:
         assert head is not None
         layer = loaded.model.get_submodule(head.name)
-        tracker = tracker_of(config, sources, layer, start_of(config))
+        trackers = trackers_of(config, sources, layer, start)
     loaded.model.train()
     if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
-    callbacks: list[Any] = [] if tracker is None else [tracker.lightning_callback()]
+    callbacks: list[Any] = [] if trackers is None else trackers.callbacks()
     if watched:
         from hardsight.run.train.engine import evaluation_tracking
 
         assert head is not None
-        how: dict[str, Any] = {"shard": shard, "start": start_of(config), "show": show}
+        how: dict[str, Any] = {"shard": shard, "start": start, "show": show}
         callbacks.append(
             evaluation_tracking(
                 config, watched, loaded.model, head, pixels, classes=sources.classes, **how
@@ -455,9 +523,16 @@ def _fitted(
     still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
     with still:
         recorder = fit(
-            trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+            trainer,
+            module,
+            train,
+            validation,
+            config=config,
+            start=start,
+            show=show,
+            callbacks=callbacks,
         )
-    return recorder, pixels, tracker
+    return recorder, pixels, trackers
 
 
 def _finished(
@@ -480,8 +555,16 @@ def _finished(
         sources.train.how,
         read_table(folder / DYNAMICS) if config.track else None,
         is_first_process(),
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
+
+
+def _tracked(
+    folder: Path, config: TrainConfig, sources: Sources, watched: Mapping[str, Decoded]
+) -> dict[str, Path]:
+    """Folders of the epochs of examples that were never trained on, by name."""
+    held_out = [HELD_OUT] if config.track and sources.holds_out else []
+    return {name: folder / TRACKED / name for name in (*held_out, *watched)}
 
 
 def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
@@ -492,6 +575,7 @@ def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words += ["--data-root", data.root] if data.root else []
     words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
     words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
 
 
@@ -542,6 +626,7 @@ def _keep(
         "train_examples": len(sources.train),
         "validation_examples": 0 if sources.validation is None else len(sources.validation),
         "history": result.history,
+        "class_order": None if sources.order is None else sources.order.facts(),
         **recipe,
     }
     with writing(result.folder, step=AGAIN):

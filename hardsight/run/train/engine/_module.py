@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hardsight.errors import NonFiniteError
+from hardsight.errors import ConfigError, NonFiniteError
 from hardsight.heads import Forward, Head, capture, logits_of
 from hardsight.run.loop import model_errors, seed_generators, seed_of
 from hardsight.run.train import (
@@ -99,6 +99,19 @@ class Tally:
         """Mean loss and accuracy."""
         loss, right, count = self.sums.tolist()
         return loss / max(count, 1), right / max(count, 1)
+
+
+def _nothing_learns(config: TrainConfig) -> str:
+    losses = ", ".join(loss.name for loss in config.loss)
+    if config.freeze_body:
+        return (
+            f"freeze_body lets the head alone learn, and no loss depends on its weights: {losses}; "
+            "add one that reads the logits, such as cross_entropy, or leave freeze_body out"
+        )
+    return (
+        f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
+        "more of the model learn: model.requires_grad_()"
+    )
 
 
 def _with_doubles(device: torch.device) -> torch.device:
@@ -195,6 +208,8 @@ class TrainModule(pl.LightningModule):
         with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
             self.embeddings, logits = self._forward(batch.inputs)
         loss = self.loss_of(logits, batch)
+        if not loss.requires_grad:
+            raise ConfigError(_nothing_learns(self._config))
         # nothing here may keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         return Passed(embeddings, logits, loss)
@@ -237,6 +252,8 @@ class TrainModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
+        if self.trainer.state.fn == "fit":
+            self.check_steps()  # the step that went wrong says more than what it did to validation
         self.validation_tally = Tally(self.device)
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:

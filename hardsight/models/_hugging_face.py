@@ -1,0 +1,216 @@
+"""Image classifiers of transformers, from the hub or a local folder."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hardsight._optional import require
+from hardsight.errors import ModelError
+from hardsight.models._preprocessing import from_timm
+from hardsight.models._processors import from_hugging_face
+from hardsight.preprocessing import Preprocessing
+
+_MODEL_CODE = ("AutoConfig", "AutoModelForImageClassification")
+_PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
+# what versions of transformers say about a repository without one
+_NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
+# Needs torchvision to be built, and does no more than what its settings say.
+_DINOV3 = {
+    "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2,
+    "do_rescale": True, "rescale_factor": 1 / 255,
+    "do_normalize": True, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225),
+}  # fmt: skip
+_KNOWN_WITHOUT_BUILDING = {"DINOv3ViTImageProcessor": _DINOV3}
+
+
+class HuggingFaceModel:
+    """A model by its name or folder, and what lies beside it.
+
+    Args:
+        name: on the hub, or a folder that ``save_pretrained`` wrote.
+        trust_remote_code: run Python files that come with the model.
+
+    Raises:
+        ModelError: there is no such folder, or the model brings code that is not trusted.
+    """
+
+    def __init__(self, name: str, *, trust_remote_code: bool) -> None:
+        if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+            raise ModelError(f"no folder {name} for hf:{name}; expected one of save_pretrained()")
+        self.name, self._trusts = name, trust_remote_code
+        self._transformers = require("transformers", extra="models", feature=f"model hf:{name}")
+        self._refuse_code(self._model_settings(), _MODEL_CODE)
+
+    def built(self, num_classes: int | None) -> nn.Module:
+        """The model with its stored weights.
+
+        Raises:
+            ModelError: it cannot be built, or has another number of classes.
+        """
+        auto = self._transformers.AutoModelForImageClassification
+        # said even if it is False: unset, transformers asks on standard input
+        model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts)
+        labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
+        if num_classes is not None and num_classes != labels:
+            raise ModelError(
+                f"hf:{self.name} has {labels} classes, got num_classes={num_classes}; "
+                "leave num_classes out, or choose a model with as many classes"
+            )
+        return model
+
+    def preprocessing(self, model: nn.Module) -> tuple[Preprocessing | None, Any]:
+        """What the image processor beside the model does, and the processor if it can be built.
+
+        Raises:
+            ModelError: it cannot be read, or does something that we cannot follow.
+        """
+        config: Any = model.config
+        timm_settings = getattr(config, "pretrained_cfg", None)
+        if config.model_type == "timm_wrapper" and isinstance(timm_settings, Mapping):
+            origin = f"timm data config of hf:{self.name}"
+            return from_timm(timm_settings, origin=origin), None
+        stored = self._stored_processor()
+        if stored is None:
+            return None, None
+        self._refuse_code(stored, _PROCESSOR_CODE)
+        kind = self._kind(stored, config.model_type)
+        processor, why_not = self._processor(kind, stored)
+        origin = f"image processor of hf:{self.name}"
+        if processor is not None:
+            settings = _settings(processor)
+        elif kind in _KNOWN_WITHOUT_BUILDING:
+            settings = {**_KNOWN_WITHOUT_BUILDING[kind], **_given(stored)}
+        else:
+            raise ModelError(
+                f"the {origin} is a {kind or 'processor of unknown class'}, which cannot be built "
+                f"here ({why_not}), so that what it does is not known; install what it needs, or "
+                "say what to do by preprocessing=Preprocessing(...), or by size, mean and std "
+                "together (--size, --mean, --std)"
+            )
+        channels = getattr(config, "num_channels", 3)
+        return from_hugging_face(settings, kind=kind, channels=channels, origin=origin), processor
+
+    def _model_settings(self) -> Mapping[str, Any]:
+        try:
+            settings, _ = self._transformers.PretrainedConfig.get_config_dict(self.name)
+        except (OSError, ValueError):  # building it will say what is wrong
+            return {}
+        return dict(settings)
+
+    def _stored_processor(self) -> Mapping[str, Any] | None:
+        mixin = self._transformers.ImageProcessingMixin
+        try:
+            stored, _ = mixin.get_image_processor_dict(self.name)
+        except OSError as err:
+            if self._has_no_processor(str(err)):
+                return None
+            raise ModelError(
+                f"the image processor of hf:{self.name} cannot be read: {_first_line(err)}; repair "
+                "or remove its preprocessor_config.json"
+            ) from err
+        if not isinstance(stored, Mapping):
+            raise ModelError(
+                f"expected the image processor of hf:{self.name} to be a JSON object, got "
+                f"{type(stored).__name__}; repair or remove its preprocessor_config.json"
+            )
+        return stored
+
+    def _has_no_processor(self, said: str) -> bool:
+        """Whether there is no file at all, rather than one that cannot be read."""
+        own, joint = (
+            Path(self.name) / f"{kind}_config.json" for kind in ("preprocessor", "processor")
+        )
+        if Path(self.name).is_dir() and not own.exists() and not joint.exists():
+            return True
+        return not own.exists() and any(words in said for words in _NO_PROCESSOR)
+
+    def _refuse_code(self, settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+        """Raise if building would run Python files of the model's own."""
+        own = settings.get("auto_map")
+        if self._trusts or not isinstance(own, Mapping):
+            return
+        code = [str(own[key]) for key in keys if own.get(key)]
+        if code:
+            raise ModelError(
+                f"hf:{self.name} brings Python code of its own ({', '.join(code)}), which is not "
+                "run; if you trust those who wrote it, pass trust_remote_code=True "
+                "(--trust-remote-code), which runs its files with all that you may do"
+            )
+
+    def _kind(self, stored: Mapping[str, Any], model_type: str) -> str:
+        """The class of a processor without its backend; empty if nothing tells."""
+        name = str(stored.get("image_processor_type") or stored.get("feature_extractor_type") or "")
+        if not name:  # as transformers itself goes on: by the kind of the model
+            auto = self._transformers.models.auto.image_processing_auto
+            name = _first_name(auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type))
+        name = name.replace("FeatureExtractor", "ImageProcessor")
+        kind = name.removesuffix("Fast").removesuffix("Pil")
+        # a file must not be able to name something else of transformers
+        return kind if kind.isidentifier() and kind.endswith("ImageProcessor") else ""
+
+    def _processor(self, kind: str, stored: Mapping[str, Any]) -> tuple[Any, str]:
+        """The processor, or why there is none."""
+        if self._trusts and stored.get("auto_map"):
+            auto = self._transformers.AutoImageProcessor
+            return auto.from_pretrained(self.name, trust_remote_code=True), ""
+        why = "nothing names its class" if not kind else f"transformers has no {kind}"
+        for name in (f"{kind}Pil", kind, f"{kind}Fast") if kind else ():
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about keys that the class passes over
+                    return getattr(self._transformers, name).from_dict(dict(stored)), ""
+            except AttributeError:  # no such class in this version
+                continue
+            except Exception as err:  # what a class asks for differs
+                why = f"{type(err).__name__}: {_first_line(err)}"
+        return None, why
+
+
+def _first_name(known: Any) -> str:
+    """A class in transformers' list: a name, a pair with ``None`` in it, or a name per backend."""
+    if isinstance(known, str):
+        return known
+    names = known.values() if isinstance(known, Mapping) else known or ()
+    return next((str(name) for name in names if name), "")
+
+
+def _settings(processor: Any) -> dict[str, Any]:
+    """The settings that a processor's class knows, with the values they have; others do nothing."""
+    every: dict[str, Any] = processor.to_dict()
+    known = set(_declared(type(processor)))
+    return {key: value for key, value in every.items() if key in known}
+
+
+def _declared(kind: type) -> Iterator[str]:
+    stated = getattr(kind, "valid_kwargs", None)
+    if stated is not None:
+        for part in (stated, *getattr(stated, "__orig_bases__", ())):
+            yield from getattr(part, "__annotations__", {})
+    for part in kind.__mro__:
+        if "__init__" in vars(part):
+            yield from inspect.signature(vars(part)["__init__"]).parameters
+
+
+def _given(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored settings as a processor would hold them: sizes as mappings, nothing that is unset."""
+    kept = {key: value for key, value in stored.items() if value is not None}
+    for key in ("size", "crop_size"):
+        if isinstance(kept.get(key), int):
+            kept[key] = {"height": kept[key], "width": kept[key]}
+    return kept
+
+
+def _first_line(err: BaseException) -> str:
+    return (str(err).strip().splitlines() or ["no message"])[0]
+
+
+def local_weights(name: str) -> Path | None:
+    """The weights file of a Hugging Face model in a local folder, if it is a single one."""
+    file = Path(name) / "model.safetensors"
+    return file if file.is_file() else None

@@ -1,0 +1,256 @@
+"""Image processors of transformers: their settings as :class:`Preprocessing`, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hardsight.errors import ModelError
+from hardsight.preprocessing import Preprocessing
+
+_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_READ = {
+    "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
+    "do_normalize", "image_mean", "image_std", "do_convert_rgb", "default_to_square",
+}  # fmt: skip
+# names, forms of inputs and outputs, and what is done to maps of labels only
+_WITHOUT_EFFECT = {
+    "image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_auto_class",
+    "_processor_class", "_valid_processor_keys", "_valid_kwargs_names", "name_or_path",
+    "input_data_format", "return_tensors", "device", "disable_grouping", "do_reduce_labels",
+    "reduce_labels", "num_channels",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """Where pixels go: what an image is resized to, and the centre that is cut out of that.
+
+    Attributes:
+        size: of the input; ``None`` if it depends on the image.
+        resize: the short side, or height and width; ``None`` for no change.
+        first: share of the short side of a square that is cut out before, instead of after.
+    """
+
+    size: tuple[int, int] | None = None
+    resize: int | tuple[int, int] | None = None
+    first: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of :class:`Preprocessing`, by shares if they say it all."""
+        if self.first is not None:
+            return {"size": self.size, "crop": self.first, "crop_first": True}
+        if self.size is None or self.resize is None:
+            return {"size": self.size, "resize": self.resize}
+        is_square = self.size[0] == self.size[1]
+        sides = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
+        shares = [kept / whole for kept, whole in zip(self.size, sides, strict=True)]
+        if shares[0] == shares[1] and (is_square or isinstance(self.resize, tuple)):
+            squash = isinstance(self.resize, tuple)
+            return {"size": self.size, "crop": shares[0], "squash": squash}
+        return {"size": self.size, "resize": self.resize}
+
+
+class _RefusedError(Exception):
+    """A setting that cannot be followed, in words."""
+
+
+def from_hugging_face(
+    settings: Mapping[str, Any], *, kind: str, channels: int, origin: str
+) -> Preprocessing:
+    """Preprocessing from all settings of an image processor, those with default values included.
+
+    Args:
+        settings: of the processor; see :func:`processor_settings`.
+        kind: its class without ``Fast`` or ``Pil``: the same key has other meanings in others.
+        channels: of the model's input.
+        origin: in words for the metadata.
+
+    Raises:
+        ModelError: a setting that we cannot follow; all of them are named.
+    """
+    # a normalisation of MobileViT is stored and then not done
+    values = {**settings, "do_normalize": False} if kind == "MobileViTImageProcessor" else settings
+    own = _OWN_KEYS.get(kind, ())
+    refused = [
+        f"{key}={value!r}"
+        for key, value in values.items()
+        if key not in _READ | _WITHOUT_EFFECT | set(own) and _matters(key, value)
+    ]
+    try:
+        geometry = _GEOMETRIES.get(kind, _standard)(values)
+        mean, std = _normalisation(values)
+        interpolation = _filter(values.get("resample", 2))
+    except _RefusedError as err:
+        refused.append(str(err))
+    if refused:
+        raise ModelError(
+            f"the {origin} is a {kind} with settings that cannot be followed: "
+            f"{', '.join(refused)}; say what to do instead by preprocessing=Preprocessing(...), or "
+            "by size, mean and std together (--size, --mean, --std)"
+        )
+    return Preprocessing(
+        mean=mean,
+        std=std,
+        interpolation=interpolation,
+        channels=channels,
+        origin=origin,
+        crop_rounds_down=True,
+        **geometry.fields(),
+        bgr=bool(values.get("do_flip_channel_order")),
+    )
+
+
+def _matters(key: str, value: Any) -> bool:
+    """Whether a key that we do not read would change an image."""
+    if key == "data_format":
+        return str(getattr(value, "value", value)) != "channels_first"
+    if key == "pad_size":  # says nothing unless do_pad is set, which is then refused
+        return False
+    return value is not None and value is not False
+
+
+def _standard(settings: Mapping[str, Any]) -> _Geometry:
+    resize, crop = _resize(settings), _crop(settings)
+    if resize is None and crop is not None:
+        raise _RefusedError("do_center_crop=True with do_resize=False")
+    if isinstance(resize, tuple):
+        return _Geometry(crop or resize, resize)
+    return _Geometry(crop, resize)
+
+
+def _convnext(settings: Mapping[str, Any]) -> _Geometry:
+    side = _resize(settings)
+    if side is None:
+        return _standard(settings)
+    if isinstance(side, tuple):
+        raise _RefusedError(_size(settings))
+    if _crop(settings) is not None:
+        raise _RefusedError("do_center_crop=True, after a crop by crop_pct")
+    if side >= 384:  # warped rather than cropped
+        return _Geometry((side, side), (side, side))
+    return _Geometry((side, side), int(side / settings["crop_pct"]))
+
+
+def _poolformer(settings: Mapping[str, Any]) -> _Geometry:
+    resize, share = _resize(settings), settings.get("crop_pct")
+    if resize is None or share is None:
+        return _standard(settings)
+    crop = _crop(settings)
+    sides = resize if isinstance(resize, tuple) else (resize, resize)
+    height, width = (int(side / share) for side in sides)
+    if sides[0] == sides[1]:  # of a square size, too, the short side alone is meant
+        return _Geometry(crop, height)
+    return _Geometry(crop or (height, width), (height, width))
+
+
+def _levit(settings: Mapping[str, Any]) -> _Geometry:
+    resize = _resize(settings)
+    if isinstance(resize, int):
+        return _Geometry(_crop(settings), int((256 / 224) * resize))
+    return _standard(settings)
+
+
+def _perceiver(settings: Mapping[str, Any]) -> _Geometry:
+    resize, crop = _resize(settings), _crop(settings)
+    if crop is None:
+        return _standard(settings)
+    if not isinstance(resize, tuple):
+        raise _RefusedError(f"do_center_crop with {_size(settings)}")
+    if resize[0] / crop[0] != resize[1] / crop[1]:
+        raise _RefusedError(f"size={settings['size']} with crop_size={settings['crop_size']}")
+    return _Geometry(resize, first=resize[0] / crop[0])
+
+
+_GEOMETRIES: Mapping[str, Callable[[Mapping[str, Any]], _Geometry]] = {
+    "ConvNextImageProcessor": _convnext,
+    "LevitImageProcessor": _levit,
+    "PerceiverImageProcessor": _perceiver,
+    "PoolFormerImageProcessor": _poolformer,
+}
+_OWN_KEYS = {
+    "ConvNextImageProcessor": ("crop_pct",),
+    "EfficientNetImageProcessor": ("rescale_offset", "include_top"),
+    "MobileViTImageProcessor": ("do_flip_channel_order",),
+    "PoolFormerImageProcessor": ("crop_pct",),
+}
+
+
+def _resize(settings: Mapping[str, Any]) -> int | tuple[int, int] | None:
+    """The short side, or height and width, that an image is brought to."""
+    if not settings.get("do_resize"):
+        return None
+    sides = _stated(settings.get("size"))
+    if set(sides) == {"height", "width"}:
+        return int(sides["height"]), int(sides["width"])
+    if set(sides) == {"shortest_edge"}:
+        return int(sides["shortest_edge"])
+    raise _RefusedError(_size(settings))
+
+
+def _crop(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    if not settings.get("do_center_crop"):
+        return None
+    sides = _stated(settings.get("crop_size"))
+    if set(sides) != {"height", "width"}:
+        raise _RefusedError(f"crop_size={settings.get('crop_size')}")
+    return int(sides["height"]), int(sides["width"])
+
+
+def _stated(size: Any) -> dict[str, int]:
+    sides = dict(size) if isinstance(size, Mapping) else {}
+    return {key: value for key, value in sides.items() if value is not None}
+
+
+def _size(settings: Mapping[str, Any]) -> str:
+    return f"size={settings.get('size')}"
+
+
+def _normalisation(
+    settings: Mapping[str, Any],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation on the pixel scale [0, 1] that do all the processor does to values.
+
+    From a pixel p it computes (255 factor p - offset - mean) / std, and EfficientNet divides by
+    std once more.
+    """
+    factor, offset = 255.0, 0.0
+    if settings.get("do_rescale"):
+        factor *= settings.get("rescale_factor") or 1 / 255
+        offset = 1.0 if settings.get("rescale_offset") else 0.0
+    stds = _values(settings, "image_std")
+    mean = _values(settings, "image_mean") if settings.get("do_normalize") else (0.0,)
+    std = stds if settings.get("do_normalize") else (1.0,)
+    if settings.get("include_top"):
+        most = max(len(std), len(stds))
+        pairs = zip(_spread(std, most), _spread(stds, most), strict=True)
+        std = tuple(first * second for first, second in pairs)
+    return (
+        tuple((offset + value) / factor for value in mean),
+        tuple(value / factor for value in std),
+    )
+
+
+def _values(settings: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    """One number for all channels, or one for each; needed only if it is used."""
+    value: Any = settings.get(key)
+    wanted = settings.get("do_normalize") or (settings.get("include_top") and key == "image_std")
+    if value is None and not wanted:
+        return (1.0,)
+    try:
+        return tuple(float(v) for v in value) if hasattr(value, "__iter__") else (float(value),)
+    except (TypeError, ValueError):
+        raise _RefusedError(f"{key}={value!r}") from None
+
+
+def _spread(values: tuple[float, ...], count: int) -> tuple[float, ...]:
+    return values * count if len(values) == 1 else values
+
+
+def _filter(resample: Any) -> str:
+    """The name of a filter of pillow, which transformers stores as a number."""
+    try:
+        return _FILTERS[int(resample)]
+    except (KeyError, TypeError, ValueError):
+        raise _RefusedError(f"resample={resample!r}") from None

@@ -1,0 +1,239 @@
+"""Image processors of transformers: each is followed to the pixel, or refused by name."""
+
+import json
+import re
+import warnings
+
+import numpy as np
+import pytest
+import transformers
+from PIL import Image
+
+import hardsight as hs
+from hardsight.data import model_input
+from hardsight.errors import ModelError
+from hardsight.models import load_model
+from hardsight.preprocessing import Preprocessing
+
+# processors of classifiers: to refuse one of these would lock its models out
+FOLLOWED = {
+    "Beit", "Bit", "Blip", "CLIP", "Chameleon", "ChineseCLIP", "ConvNext", "DeiT", "EfficientNet",
+    "Levit", "MobileNetV1", "MobileNetV2", "MobileViT", "Perceiver", "PoolFormer", "Pvt",
+    "Segformer", "Siglip", "ViT",
+}  # fmt: skip
+FOLLOWED_UNSEEN = {"DINOv3ViT"}  # needs torchvision to be built, and its settings say it all
+OTHER_THAN_THESE = {"Auto", "Base", ""}
+
+KINDS = sorted({
+    match[1]
+    for name in dir(transformers)
+    if (match := re.fullmatch(r"(\w*?)ImageProcessor(?:Pil|Fast)?", name))
+} - OTHER_THAN_THESE)  # fmt: skip
+
+SIZES = [(33, 50), (50, 33), (32, 32), (61, 47), (20, 90), (5, 7), (130, 97)]
+
+
+def pictures(grey: bool = False):
+    draw = np.random.default_rng(1)
+    for height, width in SIZES:
+        shape = (height, width) if grey else (height, width, 3)
+        yield Image.fromarray(draw.integers(0, 256, shape, dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny model; every test writes the processor beside it."""
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 4], depths=[1, 1], layer_type="basic", num_labels=2
+    )
+    folder = tmp_path_factory.mktemp("hf") / "tiny"
+    transformers.ResNetForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes with pictures of one shape."""
+    folder = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(2)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        for number in range(2):
+            pixels = draw.integers(0, 256, (40, 57, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def real(kind: str, config: dict):
+    """The processor of transformers, without torchvision; ``None`` if there is none."""
+    for name in (f"{kind}ImageProcessorPil", f"{kind}ImageProcessor"):
+        try:
+            return getattr(transformers, name).from_dict(dict(config))
+        except Exception:  # not in this version, or not without torchvision or another argument
+            continue
+    return None
+
+
+def written(folder, kind: str, config: dict) -> str:
+    """The model with this processor beside it, by its name."""
+    content = {"image_processor_type": f"{kind}ImageProcessor", **config}
+    (folder / "preprocessor_config.json").write_text(json.dumps(content))
+    return f"hf:{folder}"
+
+
+def refusal(model: str, photos) -> str:
+    """What a run says about a processor that it does not follow; empty if it follows it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers, about settings of its own
+            hs.score(model, photos, scores="entropy", device="cpu")
+    except ModelError as err:
+        return str(err)
+    return ""
+
+
+def assert_same(how: Preprocessing, processor) -> None:
+    for picture in pictures():
+        expected = np.asarray(processor(picture, return_tensors="np")["pixel_values"][0])
+        np.testing.assert_allclose(
+            model_input(picture, how), expected, rtol=1e-5, atol=2e-5, err_msg=str(picture.size)
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_processor_is_followed_or_refused_by_name(folder, photos, kind):
+    processor = real(kind, {})
+    # a tiny input if that is a setting, so that the test is quick
+    sides = {} if processor is None else processor.to_dict().get("size") or {}
+    small = {}
+    if set(sides) in ({"height", "width"}, {"shortest_edge"}):
+        small = {"size": dict.fromkeys(sides, 40), "crop_size": {"height": 35, "width": 35}}
+        processor = real(kind, small)
+    model = written(folder, kind, small)
+    refused = refusal(model, photos)
+    if refused:
+        assert kind not in FOLLOWED | FOLLOWED_UNSEEN
+        assert f"{kind}ImageProcessor" in refused
+        assert re.search("cannot be (followed|built)|fails on|gives inputs|something else", refused)
+        assert "--size, --mean, --std" in refused
+        return
+    if kind in FOLLOWED_UNSEEN:
+        pytest.skip(f"{kind}ImageProcessor cannot be built without torchvision to compare with")
+    assert_same(load_model(model).preprocessing, processor)
+
+
+def cases():
+    edge, exact = {"shortest_edge": 37}, {"height": 37, "width": 29}
+    common = [
+        {"resample": 0}, {"resample": 1}, {"resample": 2}, {"resample": 4}, {"resample": 5},
+        {"do_rescale": False}, {"rescale_factor": 0.01}, {"do_normalize": False},
+        {"do_normalize": False, "do_rescale": False},
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7]},
+        {"do_convert_rgb": True}, {"do_reduce_labels": True}, {"do_resize": False},
+    ]  # fmt: skip
+    every = {
+        "ViT": [*common, {"size": 31}, {"size": exact}, {"size": edge, "resample": 3},
+                {"do_center_crop": True, "crop_size": 24}, {"resample": 3},
+                {"size": edge, "do_center_crop": True, "crop_size": {"height": 20, "width": 33}}],
+        "CLIP": [*common[:-1], {"size": 36, "crop_size": 31}, {"size": edge, "crop_size": 41},
+                 {"do_center_crop": False}, {"size": exact, "crop_size": 30},
+                 {"size": exact, "crop_size": {"height": 40, "width": 20}}],
+        "ConvNext": [{"size": 32}, {"size": edge, "crop_pct": 0.9}, {"size": 384},
+                     {"size": 31, "crop_pct": 0.7, "resample": 2}, {"do_resize": False}],
+        "PoolFormer": [{"size": edge, "crop_size": 37}, {"size": edge, "crop_pct": 0.8},
+                       {"size": {"height": 32, "width": 32}, "crop_size": 30},
+                       {"size": exact, "crop_size": 30}, {"do_center_crop": False, "size": 33}],
+        "Levit": [{"size": 32, "crop_size": 32}, {"size": exact, "crop_size": 24}],
+        "EfficientNet": [{**one, **more} for one in ({"size": 32}, {"size": exact},
+                                                     {"do_center_crop": True, "size": 37,
+                                                      "crop_size": 30})
+                         for more in ({}, {"include_top": False}, {"rescale_offset": True},
+                                      {"rescale_offset": True, "rescale_factor": 1 / 127.5},
+                                      {"do_normalize": False}, {"do_rescale": False},
+                                      {"image_std": [0.2, 0.3, 0.4]})],
+        "MobileViT": [{"size": 30, "crop_size": 40}, {"size": 33, "crop_size": 26},
+                      {"size": 30, "crop_size": 30, "do_flip_channel_order": False},
+                      {"size": 30, "crop_size": 30, "do_normalize": True},
+                      {"size": 31, "do_center_crop": False}],
+        "Perceiver": [{"size": 28, "crop_size": 32}, {"size": 28, "crop_size": 28},
+                      {"do_center_crop": False, "size": 28}, {"size": 30, "crop_size": 41}],
+        "Segformer": [{"size": 33}, {"do_reduce_labels": True, "size": 24}],
+        "Beit": [{"size": 33, "do_center_crop": True, "crop_size": 24}],
+        "DeiT": [{"size": 33, "crop_size": 24}, {"size": exact, "crop_size": 24}],
+        "MobileNetV2": [{"size": 33, "crop_size": 24}, {"size": 24, "crop_size": 33}],
+    }  # fmt: skip
+    for kind, configs in every.items():
+        for config in configs:
+            sizes = {} if "size" in config else {"size": 37}
+            crops = {} if "crop_size" in config else {"crop_size": 30}
+            yield kind, {**sizes, **crops, **config}
+
+
+def name_of(value) -> str:
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+
+
+@pytest.mark.parametrize(("kind", "config"), list(cases()), ids=name_of)
+def test_every_setting_of_a_classifiers_processor_is_followed(folder, kind, config):
+    how = load_model(written(folder, kind, config)).preprocessing
+    assert_same(how, real(kind, config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "named"),
+    [
+        ("CLIP", {"do_pad": True}, "do_pad=True"),
+        ("ViT", {"size": {"shortest_edge": 32, "longest_edge": 64}}, "longest_edge"),
+        ("ViT", {"size": {"max_height": 32, "max_width": 64}}, "max_height"),
+        ("ViT", {"data_format": "channels_last"}, "data_format"),
+        ("TextNet", {}, "size_divisor=32"),
+        ("ConvNext", {"size": 32, "do_center_crop": True, "crop_size": 24}, "do_center_crop=True"),
+        ("CLIP", {"do_resize": False}, "do_center_crop=True with do_resize=False"),
+        ("Perceiver", {"size": {"height": 28, "width": 20}, "crop_size": 32}, "crop_size"),
+        ("ViT", {"resample": 9}, "resample=9"),
+    ],
+)
+def test_a_setting_that_cannot_be_followed_is_named(folder, kind, config, named):
+    with pytest.raises(ModelError, match=f"settings that cannot be followed.*{named}"):
+        load_model(written(folder, kind, config))
+
+
+def test_a_processor_that_is_refused_can_be_replaced_by_the_user(folder, photos):
+    config = {"image_processor_type": "TextNetImageProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    how = Preprocessing(size=(32, 32), mean=(0.5,), std=(0.5,), channels=3)
+    table = hs.score(f"hf:{folder}", photos, scores="entropy", preprocessing=how)
+    assert table.metadata["preprocessing"]["size"] == [32, 32]
+    table = hs.score(
+        f"hf:{folder}", photos, scores="entropy", size=(24, 24), mean=(0.5,), std=(0.5,)
+    )
+    assert table.metadata["preprocessing"]["size"] == [24, 24]
+    assert "size, mean, std as given" in table.metadata["preprocessing"]["origin"]
+
+
+def test_a_processor_by_its_old_name_or_by_none_is_found(folder, photos):
+    for named in ({"feature_extractor_type": "ViTFeatureExtractor"},
+                  {"image_processor_type": "ViTImageProcessorFast"}):  # fmt: skip
+        (folder / "preprocessor_config.json").write_text(json.dumps({"size": 30, **named}))
+        assert_same(load_model(f"hf:{folder}").preprocessing, real("ViT", {"size": 30}))
+    # the kind of the model decides, as in transformers: a ResNet has that of ConvNeXt
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": 30}))
+    assert_same(load_model(f"hf:{folder}").preprocessing, real("ConvNext", {"size": 30}))
+
+
+def test_a_damaged_processor_file_is_refused(folder):
+    (folder / "preprocessor_config.json").write_text('{"size": ')
+    with pytest.raises(ModelError, match=r"image processor of hf:.* cannot be read"):
+        load_model(f"hf:{folder}")
+
+
+def test_a_processor_of_unknown_class_is_refused(folder):
+    config = {"image_processor_type": "HomemadeImageProcessor", "size": 32}
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="HomemadeImageProcessor, which cannot be built here"):
+        load_model(f"hf:{folder}")
+
+
+def test_without_a_processor_nothing_is_assumed(folder):
+    (folder / "preprocessor_config.json").unlink(missing_ok=True)
+    assert load_model(f"hf:{folder}").preprocessing is None
