@@ -45,7 +45,7 @@ def warn(text: str) -> None:
 
 def _callers_level() -> int:
     """How many frames up the user's own code is."""
-    level, frame = 0, sys._getframe(1)
+    level, frame = 1, sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level
