@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -374,7 +375,7 @@ def _loaded(
         collate_fn=collate,
         pin_memory=torch.cuda.is_available() and isinstance(collate, _Collate),
         prefetch_factor=prefetch if workers else None,
-        worker_init_fn=loading.worker_init,
+        worker_init_fn=_WorkerStart(loading.worker_init),
         multiprocessing_context=loading.context if workers else None,
         generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
     )
@@ -394,6 +395,28 @@ def _loaded(
             del iterator
             raise _WorkerDiedError(death)
         yield batch
+
+
+class _WorkerStart:
+    """Prepares a loader process, which says nothing of a connection that its reader has left.
+
+    A reader that is interrupted while it takes a batch leaves the thread behind that hands over
+    shared memory, which would print a traceback into the terminal of somebody who pressed Ctrl-C.
+    """
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
+
+    def __call__(self, number: int) -> None:
+        shown = sys.excepthook
+
+        def show(kind: type[BaseException], err: BaseException, trace: Any) -> None:
+            if not issubclass(kind, ConnectionError | EOFError):
+                shown(kind, err, trace)
+
+        sys.excepthook = show
+        if self._own is not None:
+            self._own(number)
 
 
 def _is_death(err: Exception) -> bool:

@@ -13,6 +13,7 @@ from hardsight.data._example import Example, ExampleSource, Loading
 from hardsight.data._files import Fingerprint
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import class_indices, class_names, single_class_index
+from hardsight.data._once import ReadOnce
 from hardsight.errors import BadExampleError, DataError, HardsightError
 
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
@@ -100,7 +101,8 @@ class StreamSource(ExampleSource):
     position passes over everything before it.
 
     Args:
-        dataset: any iterable of samples that starts again each time.
+        dataset: any iterable of samples. One that cannot start again, such as a generator, serves
+            for a single pass, and for a look at its first samples before it.
         classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
     """
@@ -111,7 +113,8 @@ class StreamSource(ExampleSource):
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
-        self.dataset, self.loading = dataset, loading or Loading()
+        self.dataset: Any = ReadOnce(dataset) if isinstance(dataset, Iterator) else dataset
+        self.loading = loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
         self._first: list[Any] = []  # the first sample, once it was read
