@@ -171,7 +171,7 @@ class StreamSource(ExampleSource):
     def fingerprint(self) -> str:
         """SHA-256 over type, classes and the first 16 examples; what follows is not read.
 
-        A generator, which can be read only once, is not read at all.
+        Those of a generator, which can be read only once, are kept for the pass that follows.
         """
         mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
         return mark.add(stream_digest(self.dataset)).hexdigest()
