@@ -7,7 +7,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,65 @@ from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
 Config = TypeVar("Config")
+_CHOICES, _CALLED, _ONLY_WITH, _OFF = "choices", "called", "only_with", "off"
+
+
+def setting(
+    default: Any,
+    *,
+    choices: Sequence[str] = (),
+    called: str = "",
+    only_with: Mapping[str, Sequence[Any]] | None = None,
+    off: Any = dataclasses.MISSING,
+) -> Any:
+    """A field of a table with rules of its own, which :func:`check_settings` enforces.
+
+    Args:
+        default: of the field.
+        choices: the values it may have; any by default.
+        called: what a message calls it, where that is not its name.
+        only_with: by another key of the table, the values beside which this field plays a part.
+            To state it beside another value is refused: who writes ``momentum`` next to ``adam``
+            expects something that would not happen.
+        off: a value that may be stated all the same, because it says what happens anyway.
+    """
+    rules = {_CHOICES: tuple(choices), _CALLED: called, _ONLY_WITH: only_with or {}, _OFF: off}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> None:
+    """Raise where a field has a value it may not have, or one that would play no part.
+
+    Args:
+        table: a dataclass whose fields may be made by :func:`setting`.
+        where: the table, in words.
+        stated: keys that somebody wrote down; those with another value than their default count
+            in any case.
+
+    Raises:
+        ConfigError: names the key, and what it needs.
+    """
+    fields = dataclasses.fields(table)
+    for field in fields:
+        value, rules = getattr(table, field.name), field.metadata
+        if rules.get(_CHOICES) and value not in rules[_CHOICES]:
+            called = rules[_CALLED] or field.name
+            raise ConfigError(f"in {where}: {unknown_name(called, value, list(rules[_CHOICES]))}")
+    for field in fields:
+        value, rules = getattr(table, field.name), field.metadata
+        is_stated = field.name in stated or value != _default(field)
+        if not is_stated or value == rules.get(_OFF, dataclasses.MISSING):
+            continue
+        for other, values in rules.get(_ONLY_WITH, {}).items():
+            if getattr(table, other) not in values:
+                raise ConfigError(f"in {where}: {_without_part(table, field.name, other, values)}")
+
+
+def _without_part(table: Any, key: str, other: str, values: Sequence[Any]) -> str:
+    said = f"{key} plays no part with {other} = {getattr(table, other)!r}"
+    if None in values:
+        return f"{said}; leave one of them out"
+    return f"{said}, only with {' or '.join(map(repr, values))}; leave it out"
 
 
 def load_config(
@@ -55,8 +114,16 @@ def load_config(
     return config_from(kind, values, where=str(file) if file else "the settings")
 
 
-def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) -> Config:
+def config_from(
+    kind: type[Config], values: Mapping[str, Any], *, where: str, base: Config | None = None
+) -> Config:
     """A ``kind`` from plain values, each checked against its field.
+
+    Args:
+        kind: a dataclass; its fields are the valid keys.
+        values: by key.
+        where: where they were written, in words.
+        base: has the values of the keys that are left out; their own defaults by default.
 
     A field whose type is a dataclass takes a table. Where that dataclass states ``SHORTHAND``, the
     name of one of its fields, a plain value stands for a table with this field alone.
@@ -82,14 +149,24 @@ def config_from(kind: type[Config], values: Mapping[str, Any], *, where: str) ->
     for key, value in values.items():
         if key not in fields:
             raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
-        checked[key] = _fitted(value, types_of[key], key, where)
+        default = _default(fields[key]) if base is None else getattr(base, key)
+        checked[key] = fitted(value, types_of[key], key, where, default)
+    known = checked
+    if base is not None:
+        known = {**{name: getattr(base, name) for name in fields}, **checked}
     for name, field in fields.items():
-        no_default = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if no_default and name not in checked:
+        if _default(field) is dataclasses.MISSING and name not in known:
             raise ConfigError(f"in {where}: the key {name!r} is missing")
-    return typing.cast(Config, kind(**checked))
+    made = typing.cast(Config, kind(**known))
+    check_settings(made, where=where, stated=checked)
+    return made
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; ``MISSING`` where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def defaults_of(kind: type[Any]) -> dict[str, Any]:
@@ -161,8 +238,19 @@ def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
     values[last] = value
 
 
-def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
-    """``value`` as the field wants it; lists become tuples, whole numbers may stand for floats."""
+def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None) -> Any:
+    """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
+
+    Args:
+        value: as somebody wrote it.
+        expected: the type of the field or the parameter, resolved.
+        key: what it is called.
+        where: where it was written, in words.
+        default: of the field; a table that leaves keys out takes those of its default.
+
+    Raises:
+        ConfigError: the value is of another type.
+    """
     options = (
         typing.get_args(expected)
         if typing.get_origin(expected) in (typing.Union, types.UnionType)
@@ -171,7 +259,7 @@ def _fitted(value: Any, expected: Any, key: str, where: str) -> Any:
     for option in options:
         origin = typing.get_origin(option) or option
         if dataclasses.is_dataclass(origin):
-            return _fitted_table(value, origin, key, where)
+            return _fitted_table(value, origin, key, where, default)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
         if origin is tuple and _is_table(typing.get_args(option)[0]):
@@ -189,8 +277,13 @@ def _is_table(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
-def _fitted_table(value: Any, kind: Any, key: str, where: str) -> Any:
-    """A nested table, or the plain value that may stand for it."""
+def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:
+    """A nested table, or the plain value that may stand for it.
+
+    Keys that a table leaves out are those of the field's default: ``retrain.epochs = 3`` leaves the
+    learning rate of ``retrain`` alone. A table of another name (``adam`` instead of ``sgd``) is
+    another thing, and has defaults of its own.
+    """
     if isinstance(value, kind):
         return value
     shorthand = getattr(kind, "SHORTHAND", None)
@@ -198,14 +291,16 @@ def _fitted_table(value: Any, kind: Any, key: str, where: str) -> Any:
         if shorthand is None:
             raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
         value = {shorthand: value}
-    return config_from(kind, value, where=f"{where}, [{key}]")
+    named = getattr(default, "name", None)
+    base = default if isinstance(default, kind) and value.get("name", named) == named else None
+    return config_from(kind, value, where=f"{where}, [{key}]", base=base)
 
 
 def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where: str) -> Any:
     if len(items) == 2 and items[1] is Ellipsis:
-        return tuple(_fitted(item, items[0], key, where) for item in value)
+        return tuple(fitted(item, items[0], key, where) for item in value)
     if len(items) != len(value):
         raise ConfigError(
             f"in {where}: expected {key} to have {len(items)} values, got {list(value)}"
         )
-    return tuple(_fitted(item, kind, key, where) for item, kind in zip(value, items, strict=True))
+    return tuple(fitted(item, kind, key, where) for item, kind in zip(value, items, strict=True))

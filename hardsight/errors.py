@@ -107,6 +107,10 @@ class RunMismatchError(HardsightError, ValueError):
     """An unfinished run was made from other data, another model or other settings."""
 
 
+class CheckpointError(HardsightError, RuntimeError):
+    """A training run cannot go on, because its checkpoints cannot be read."""
+
+
 class OutputError(HardsightError, OSError):
     """A result could not be written."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.errors import OptionError
-from hardsight.table import SUSPICION
+from hardsight.table import SUSPICION, ranked_among_alike
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RIGHT, WRONG, UNKNOWN = 1, 0, -1
 _BUDGET = 600
-_LEARNED = "first_learned_epoch"
+_LEARNED, _HELD_OUT = "first_learned_epoch", "held_out"
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
 _FEW = 6  # of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
@@ -170,7 +170,8 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     suspects = learned_last = easiest = _NONE
     if judges.has_dynamics:
         room = max(0, budget - len(taken)) // 3
-        suspects = _first(rows.suspicion, min(overall, room))
+        doubts = ranked_among_alike(rows.suspicion, rows.held_out, known=means.kinds)
+        suspects = _first(doubts, min(overall, room))
         learned_last = _first(rows.learned, min(overall // 2, room))
         easiest = _first(-rows.hardness, min(_FEW, room))
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
@@ -207,7 +208,7 @@ class _Judges:
     def columns(self, table: ScoreTable) -> list[str]:
         """Names of the columns that are read."""
         names = ["index", "label", "prediction", "finite", self.by, self.confidence_by]
-        names += [SUSPICION, _LEARNED] if self.has_dynamics else []
+        names += [SUSPICION, _LEARNED, _HELD_OUT] if self.has_dynamics else []
         return [name for name in dict.fromkeys(names) if name in table.columns]
 
 
@@ -222,6 +223,7 @@ class _Rows:
         hardness: NaN for a row that takes no part.
         confidence: how confident a wrong prediction is; NaN for all others.
         suspicion: NaN without dynamics.
+        held_out: whether the example was held out of training.
         learned: when the example was first learned, the more suspect one later; NaN if never.
     """
 
@@ -231,6 +233,7 @@ class _Rows:
     hardness: NDArray[np.float64]
     confidence: NDArray[np.float64]
     suspicion: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
     learned: NDArray[np.float64]
 
     def at(self, keep: NDArray[np.int64]) -> _Rows:
@@ -262,18 +265,30 @@ def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float)
         hardness,
         np.where(outcome == WRONG, confidence, np.nan),
         suspicion,
+        _is_held_out(part),
         learned,
     )
 
 
+def _is_held_out(table: ScoreTable) -> NDArray[np.bool_]:
+    if _HELD_OUT not in table.columns:
+        return np.zeros(len(table), np.bool_)
+    return table.column(_HELD_OUT).astype(np.bool_)
+
+
 @dataclass
 class _ClassMeans:
-    """Mean hardness of every class, gathered part by part, and the last epoch of learning."""
+    """Mean hardness of every class, gathered part by part, and the last epoch of learning.
+
+    Attributes:
+        kinds: how many rows have a suspicion, of those trained on and of those held out.
+    """
 
     names: NDArray[np.int64] = field(default_factory=_NONE.copy)
     sums: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     counts: NDArray[np.int64] = field(default_factory=_NONE.copy)
     last_learned: float = 0.0
+    kinds: tuple[int, int] = (0, 0)
 
     def add(self, labels: NDArray[np.int64], hardness: NDArray[np.float64]) -> None:
         """Take account of some rows."""
@@ -298,6 +313,8 @@ def _class_means(table: ScoreTable, judges: _Judges) -> _ClassMeans:
     for part in table.parts(judges.columns(table)):
         rows = _rows_of(part, 0, judges, np.inf)
         means.add(rows.label, rows.hardness)
+        kinds = np.bincount(rows.held_out[~np.isnan(rows.suspicion)], minlength=2)
+        means.kinds = (means.kinds[0] + int(kinds[0]), means.kinds[1] + int(kinds[1]))
         if judges.has_dynamics and _LEARNED in part.scores:
             first = hardness_of(part, _LEARNED)
             means.last_learned = float(np.nanmax(first, initial=means.last_learned))
@@ -318,7 +335,9 @@ def _candidates(
     part is never missed.
     """
     nothing = np.empty(0)
-    kept = _Rows(_NONE, _NONE, _NONE, nothing, nothing, nothing, nothing)
+    kept = _Rows(
+        _NONE, _NONE, _NONE, nothing, nothing, nothing, nothing.astype(np.bool_), nothing
+    )  # fmt: skip
     start = 0
     for part in table.parts(judges.columns(table)):
         kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned))
@@ -329,7 +348,9 @@ def _candidates(
 
 def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:
     orders = (rows.hardness, rows.confidence, -rows.hardness)
-    keep = [_first(values, _OVERALL) for values in (*orders, rows.suspicion, rows.learned)]
+    keep = [_first(values, _OVERALL) for values in (*orders, rows.learned)]
+    for kind in (False, True):  # each is ranked among its own
+        keep.append(_first(np.where(rows.held_out == kind, rows.suspicion, np.nan), _OVERALL))
     keep.append(_first(rows.hardness, hardest))  # fill what classes leave of the budget
     known = np.flatnonzero(np.isin(rows.label, np.array(classes, np.int64)))
     for values in orders:

@@ -7,6 +7,7 @@ A finished run of scoring is a folder::
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
     RUN/dynamics/            epochs of a tracker, if the data was trained on
+    RUN/tracked/held-out/    epochs of the examples that were held out of it
 
 A training run that was tracked has ``dynamics.parquet`` in the place of ``table.parquet``.
 While a table is being written, its rows lie in ``RUN/shards/``, one file per range of positions.
@@ -29,11 +30,13 @@ from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
+from hardsight.run_folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder import HISTORIES as HISTORIES
 from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import SHARDS as SHARDS
 from hardsight.run_folder import TABLE as TABLE
 from hardsight.run_folder import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder import TRACKED as TRACKED
 from hardsight.run_folder import RunFolder as RunFolder
 
 if TYPE_CHECKING:
@@ -167,8 +170,29 @@ class ScoreTable:
         By ``suspicion`` where training was tracked: it also finds wrong labels that the model has
         memorised meanwhile. Else by the score that :meth:`judge_of_mistakes` names, the logit
         margin where the table has it.
+
+        Examples that were held out of training are ranked among themselves, those trained on
+        among themselves, and both lists are merged: what is never trained on is never memorised,
+        so its numbers look worse throughout.
         """
-        return self.hardest(n, by or self.judge_of_labels() or "avh")
+        by = by or self.judge_of_labels() or "avh"
+        return _frame(self._taken(self.hardness_among_alike(by), n))
+
+    def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
+        """A score turned so that larger is harder, comparable between all rows; NaN as it was.
+
+        In a table that tells held-out examples apart it is a rank: by the share of the examples of
+        its kind, held out or trained on, that an example is at least as hard as, and by the score
+        where these are equal. Else it is the score itself.
+
+        Raises:
+            TableError: the column does not exist, or is not a score.
+        """
+        sign = 1.0 if self.higher_is_harder(score) else -1.0
+        hardness: NDArray[np.float64] = sign * self.column(score).astype(np.float64)
+        if "held_out" not in self.columns:
+            return hardness
+        return ranked_among_alike(hardness, self.column("held_out").astype(np.bool_))
 
     def judge_of_labels(self) -> str | None:
         """The column that best finds label errors, of those in the table."""
@@ -208,14 +232,52 @@ class ScoreTable:
         return bool(self.metadata["scores"][score]["higher_is_harder"])
 
     def _ranked(self, n: int, by: str, *, harder_first: bool) -> pa.Table:
-        if n < 0:
-            raise OptionError(f"expected n to be 0 or more, got {n}")
         descending = self.higher_is_harder(by) == harder_first
         values = self.column(by).astype(np.float64)
-        # stable on ties; NaN sorts last in either direction and is never ranked
-        order = np.argsort(-values if descending else values, kind="stable")
+        return self._taken(values if descending else -values, n)
+
+    def _taken(self, values: NDArray[np.float64], n: int) -> pa.Table:
+        """The rows with the ``n`` largest values."""
+        if n < 0:
+            raise OptionError(f"expected n to be 0 or more, got {n}")
+        # stable on ties; NaN sorts last and is never ranked
+        order = np.argsort(-values, kind="stable")
         ranked = order[: len(values) - int(np.isnan(values).sum())]
         return self._source.take(pa.array(ranked[:n]))
+
+
+def ranked_among_alike(
+    hardness: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+    *,
+    known: tuple[int, int] | None = None,
+) -> NDArray[np.float64]:
+    """Rows ranked each among its own kind, held out or trained on, and the two lists merged.
+
+    Args:
+        hardness: larger is harder; NaN is not ranked.
+        held_out: which kind each row is of.
+        known: how many rows with a value there are of either kind, trained on and held out, if
+            these are only the hardest of each.
+
+    Returns:
+        ranks from 0, larger is harder; the values themselves where all rows are of one kind.
+    """
+    counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
+    totals = counts if known is None else known
+    if not all(totals):
+        return hardness
+    shares = np.full(len(hardness), np.nan)
+    for kind, total in zip((False, True), totals, strict=True):
+        rows = np.flatnonzero((held_out == kind) & ~np.isnan(hardness))
+        harder = len(rows) - np.searchsorted(np.sort(hardness[rows]), hardness[rows], side="right")
+        shares[rows] = 1 - harder / total
+    ranked = np.flatnonzero(~np.isnan(hardness))
+    last_first = -ranked  # so that of equal rows the first one has the larger rank
+    order = ranked[np.lexsort((last_first, hardness[ranked], shares[ranked]))]
+    ranks = np.full(len(hardness), np.nan)
+    ranks[order] = np.arange(len(order))
+    return ranks
 
 
 class TableFile:

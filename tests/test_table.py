@@ -135,6 +135,32 @@ def test_suspects_are_ranked_by_suspicion_and_else_by_the_margin():
     assert order(tracked.suspects(1, by="avh")) == [0]
 
 
+def mixed(suspicion, held_out):
+    about = {**METADATA, "scores": {"suspicion": {"higher_is_harder": True}}}
+    columns = rows(avh=[0.5] * len(suspicion), suspicion=suspicion, held_out=held_out)
+    return ScoreTable(with_metadata(columns, about))
+
+
+def test_suspects_trained_on_and_held_out_are_ranked_each_among_their_own():
+    # what is held out is never memorised: its suspicion stays higher throughout
+    table = mixed([0.1, 0.2, 0.05, 0.4, 0.5, 0.9, 0.6, 0.7], [False] * 4 + [True] * 4)
+    assert order(table.hardest(3, by="suspicion")) == [5, 7, 6]
+    assert order(table.suspects(2)) == [5, 3]
+    assert order(table.suspects(4)) == [5, 3, 7, 1]
+    assert order(table.suspects()) == [5, 3, 7, 1, 6, 0, 4, 2]
+    assert order(mixed([0.3, 0.3, 0.7, 0.7], [False, False, True, True]).suspects()) == [2, 3, 0, 1]
+    # a quarter as many held out: one of them for every four
+    few = mixed([0.1, 0.2, 0.3, 0.4, 0.9], [False] * 4 + [True])
+    assert order(few.suspects(2)) == [4, 3]
+
+
+def test_suspects_without_a_value_are_never_ranked_among_their_own_either():
+    table = mixed([0.1, NAN, 0.3, NAN], [False, False, True, True])
+    assert order(table.suspects()) == [2, 0]
+    alike = mixed([0.1, 0.4, 0.3], [True] * 3)
+    assert order(alike.suspects()) == [1, 2, 0]
+
+
 def test_a_table_describes_itself():
     table = ScoreTable(rows())
     assert len(table) == 3

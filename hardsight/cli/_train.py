@@ -91,8 +91,10 @@ def _print_result(result: Any, config: Any) -> None:
             markup=False,
         )
     if result.dynamics is not None:
+        held_out = int(result.dynamics.column("held_out").sum())
+        aside = f" ({held_out:,} of them held out)" if held_out else ""
         console.print(
-            f"dynamics of {len(result.dynamics):,} examples -> {result.dynamics.path}",
+            f"dynamics of {len(result.dynamics):,} examples{aside} -> {result.dynamics.path}",
             soft_wrap=True,
             markup=False,
         )

@@ -136,6 +136,8 @@ def batches(
                     f"{name} cannot be read: {why}; without strict it would be passed over"
                 )
             yield batch
+    if source.is_stream and not unread and not some_read:
+        raise DataError(f"no examples in {source.spec}: the stream is empty")
     if unread and not some_read:
         raise DataError(
             f"none of the {unread:,} examples of {source.spec} could be read; the first, "

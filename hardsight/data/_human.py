@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -223,8 +224,8 @@ def _by_position(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[n
 
 def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
     """The column of ids, and the frequency of each."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
+    rows = csv.DictReader(io.StringIO(_csv_text(path), newline=""))
+    try:
         columns = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = columns
         key = next((name for name in (*_ID_COLUMNS, _INDEX_COLUMN) if name in columns), None)
@@ -243,7 +244,24 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
             if name in found:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
             found[name] = _frequency(text, f"{path}, line {rows.line_num}")
+    except csv.Error as err:
+        raise DataError(
+            f"{path}, line {rows.line_num + 1}: {err}; expected a CSV of ids and frequencies"
+        ) from err
     return key, found
+
+
+def _csv_text(path: Path) -> str:
+    """The text of a file; spreadsheets save in other encodings too, which a guess would garble."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        line = 1 + content.count(b"\n", 0, err.start)
+        raise DataError(
+            f"{path}, line {line}: byte 0x{content[err.start]:02x} is not UTF-8; save it as UTF-8 "
+            "(a spreadsheet calls it 'CSV UTF-8'), or turn it into that: iconv -f LATIN1 -t UTF-8"
+        ) from err
 
 
 def _frequency(text: str, where: str) -> float:

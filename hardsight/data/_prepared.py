@@ -168,7 +168,7 @@ def _check_scale(
     if values.dtype.kind != "f" or how.white is not None or not values.size:
         return
     high = float(values.max())
-    if high <= 1 + _SLACK and not how.normalises:  # also NaN goes on
+    if high <= 1 + _SLACK and not how.normalises:
         return
     low = float(values.min())
     # what comes as the model takes it may be on any scale, and only bytes are whole numbers
@@ -185,7 +185,7 @@ def _check_scale(
         )
     # a deviation above 0.5 is not one of pixels: it may have been measured on these very values
     is_of_pixels = how.normalises and (is_model_ready or max(how.std) <= 0.5)
-    if is_of_pixels and not (low >= -_SLACK and high <= 1 + _SLACK):
+    if is_of_pixels and (low < -_SLACK or high > 1 + _SLACK):
         raise DataError(
             f"mean and std are for pixels in [0, 1], and floats of {source.spec} run from {low:g} "
             f"to {high:g}, as if they were normalised already; give pixels, or pass mean=0 and "

@@ -20,6 +20,7 @@ from hardsight.run_folder._kinds import DYNAMICS as DYNAMICS
 from hardsight.run_folder._kinds import ERRORS as ERRORS
 from hardsight.run_folder._kinds import EVALUATE as EVALUATE
 from hardsight.run_folder._kinds import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._kinds import HELD_OUT as HELD_OUT
 from hardsight.run_folder._kinds import HISTORIES as HISTORIES
 from hardsight.run_folder._kinds import SCORE as SCORE
 from hardsight.run_folder._kinds import SHARDS as SHARDS
@@ -27,6 +28,7 @@ from hardsight.run_folder._kinds import STUDY as STUDY
 from hardsight.run_folder._kinds import TABLE as TABLE
 from hardsight.run_folder._kinds import TABLE_METADATA as TABLE_METADATA
 from hardsight.run_folder._kinds import THUMBNAILS as THUMBNAILS
+from hardsight.run_folder._kinds import TRACKED as TRACKED
 from hardsight.run_folder._kinds import TRAIN as TRAIN
 from hardsight.run_folder._kinds import RunKind as RunKind
 from hardsight.run_folder._lock import held as held

@@ -14,6 +14,8 @@ from hardsight.run_folder._files import open_parquet
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HISTORIES = "dynamics"
+TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
+HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
 
 
@@ -68,10 +70,10 @@ SCORE = RunKind(
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
     ("recipe.json", "result.json", "metrics.csv", "model.json", "model.safetensors", "checkpoints",
-     "tensorboard", "tracked", "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS,
+     "tensorboard", TRACKED, "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS,
      "report.html"),
     "result.json", "recipe.json", ("config", "data_fingerprint"),
-    is_alone=True, progress=("checkpoints/last.ckpt",),
+    is_alone=True, progress=("checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
 )  # fmt: skip
 ADAPT = RunKind(
     "adapt", "adaptation", "hardsight adapt",

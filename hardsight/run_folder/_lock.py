@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from hardsight.errors import RunLockedError
+from hardsight.errors import HardsightWarning, RunLockedError
 
 if sys.platform == "win32":
     import msvcrt
@@ -82,7 +82,7 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
             warnings.warn(
                 "this file system has no locks, so nothing keeps a second process from writing to "
                 "the same folder; start one at a time",
-                RuntimeWarning,
+                HardsightWarning,
                 stacklevel=2,
             )
             return True

@@ -59,6 +59,10 @@ class HardnessTracker:
 
     In distributed training every rank has a tracker and calls the same methods; rank 0 writes.
 
+    Examples that are held out have no training step. A second tracker with ``stage="evaluation"``
+    records them from the validation pass, and ``summaries(held_out=...)`` gives them rows of their
+    own in the same table.
+
     Args:
         num_examples: how many examples the index numbers, from 0.
         head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
@@ -242,29 +246,51 @@ class HardnessTracker:
             return np.where(label < 0, np.float32("nan"), (label == prediction).astype(np.float32))
         return np.stack([self._store.column(epoch + 1, measure) for epoch in range(self._epochs)])
 
-    def summaries(self, *, el2n_epochs: int = 10) -> ScoreTable:
+    def summaries(
+        self, *, el2n_epochs: int = 10, held_out: HardnessTracker | None = None
+    ) -> ScoreTable:
         """One row per example, one column per summary of its training dynamics.
 
         Args:
             el2n_epochs: how many epochs count as early for ``early_el2n``.
+            held_out: a tracker of evaluation passes, one after each epoch, over the examples of
+                the same dataset that are never trained on. Their rows are made of its records
+                alone, and the column ``held_out`` tells them apart; the metadata then calls the
+                table's ``sample`` ``mixed``.
 
         Returns:
             a table in memory; ``table.hardest(10, by="aum")`` is a good start. ``epochs_seen`` is
             0, and every summary NaN, for an example that never came.
 
         Raises:
-            DataError: no epoch has ended yet.
+            DataError: no epoch has ended yet, or an example is both trained on and held out.
+            OptionError: ``held_out`` is not of evaluation passes.
+            RunMismatchError: it is of another dataset, or of another number of epochs.
         """
         self._check_finished()
+        if held_out is not None:
+            self._check_held_out(held_out)
         about = {"num_examples": self.num_examples, "stage": self.stage, "epochs": self._epochs}
-        return summary_table(self._store, about, el2n_epochs=el2n_epochs)
+        return summary_table(
+            self._store,
+            about,
+            el2n_epochs=el2n_epochs,
+            held_out=None if held_out is None else held_out._store,
+        )
 
-    def table(self, scores: ScoreTable, *, el2n_epochs: int = 10) -> ScoreTable:
+    def table(
+        self,
+        scores: ScoreTable,
+        *,
+        el2n_epochs: int = 10,
+        held_out: HardnessTracker | None = None,
+    ) -> ScoreTable:
         """The rows of a score table, with the summaries as further columns, joined by index.
 
         Args:
             scores: a table over the same dataset, such as :func:`hardsight.score` returns.
             el2n_epochs: how many epochs count as early for ``early_el2n``.
+            held_out: as in :meth:`summaries`.
 
         Returns:
             a table in memory, with as many rows as ``scores``.
@@ -273,7 +299,8 @@ class HardnessTracker:
             RunMismatchError: indices or labels are not those of the tracked dataset.
             DataError: no epoch has ended yet.
         """
-        return joined_table(scores, self.summaries(el2n_epochs=el2n_epochs))
+        found = self.summaries(el2n_epochs=el2n_epochs, held_out=held_out)
+        return joined_table(scores, found)
 
     def state_dict(self, *, gather: bool = False) -> dict[str, Any]:
         """What :meth:`load_state_dict` needs to go on, of this epoch and of all before it.
@@ -429,6 +456,24 @@ class HardnessTracker:
         if self._epochs == 0:
             raise DataError(
                 "no epoch has ended yet; call end_epoch() after the last step of every epoch"
+            )
+
+    def _check_held_out(self, other: HardnessTracker) -> None:
+        """Raise unless another tracker can be of examples that this one never sees."""
+        if other.stage != "evaluation":
+            raise OptionError(
+                f"expected held_out to be a tracker of stage='evaluation', got {other.stage!r}"
+            )
+        if other.num_examples != self.num_examples:
+            raise RunMismatchError(
+                f"the tracker of held-out examples has {other.num_examples} examples, this one "
+                f"{self.num_examples}; number both by their positions in the same dataset"
+            )
+        other._check_finished()
+        if other.epochs != self._epochs:
+            raise RunMismatchError(
+                f"the held-out examples are recorded in {other.epochs} epochs, the training in "
+                f"{self._epochs}; record one evaluation pass after every epoch"
             )
 
     def _recorded(self) -> Rows:

@@ -74,6 +74,15 @@ def test_a_batch_without_a_single_good_row_has_no_inputs(many):
     assert (batch.ids, len(batch.errors)) == ([], 1)
 
 
+def test_a_stream_of_nothing_says_so():
+    class Empty(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(DataError, match="no examples in Empty: the stream is empty"):
+        list(batches(open_source(Empty()), PLAIN))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_data_of_which_nothing_can_be_read_says_why(tmp_path, workers):
     for name in ("a", "b"):

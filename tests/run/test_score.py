@@ -492,6 +492,32 @@ def test_every_example_that_the_report_shows_has_one_of_the_pictures_asked_for(t
     assert text.count("data-picture=") + text.count("data-copy=") == cards
 
 
+@pytest.mark.timeout(60)
+def test_a_folder_with_a_pipe_and_odd_files_is_scored_and_what_was_left_out_is_said(
+    photos, net_file, tmp_path
+):
+    import os
+
+    from click.testing import CliRunner
+
+    from hardsight.cli import main
+
+    (photos / "blue" / "holiday.heic").write_bytes(b"x")
+    (photos / "blue" / "no ending").write_bytes(b"x")
+    (photos / "blue" / "up").symlink_to(photos)
+    os.mkfifo(photos / "blue" / "pipe.png")
+    words = ["score", "--model", f"{net_file}:make", "--data", str(photos), "--out",
+             str(tmp_path / "run"), "--device", "cpu"]  # fmt: skip
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.output.split())
+    assert "3 files were passed over: 1 .heic, 1 without an ending, 1 link to a folder" in said
+    assert "1 examples could not be read" in said
+    counts = hs.read_table(tmp_path / "run").metadata["counts"]
+    assert counts["passed_over"][".heic"] == 1
+    assert RunFolder(tmp_path / "run").errors()["id"].tolist() == ["blue/pipe.png"]
+
+
 def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
     class Broken(torch.utils.data.Dataset):
         def __len__(self):

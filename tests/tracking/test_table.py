@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hardsight.errors import RunMismatchError
+from hardsight.errors import DataError, OptionError, RunMismatchError
 from hardsight.report import write_report
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking import SUMMARIES, HardnessTracker, _store
@@ -112,3 +112,51 @@ def test_a_table_of_other_data_is_not_joined(tracker):
 def test_a_report_can_be_written_of_the_summaries(tracker, tmp_path):
     page = write_report(tracker.summaries(), out=tmp_path / "report.html").read_text()
     assert "Area under the margin" in page
+
+
+def held_out_of(rows=(5,), *, epochs=3, stage="evaluation", num_examples=N):
+    """A tracker of evaluation passes over examples that are never trained on."""
+    found = HardnessTracker(num_examples, head=torch.eye(3, 4), stage=stage)
+    index = torch.tensor(rows)
+    for epoch in range(epochs):
+        embeddings = torch.eye(3, 4)[index % 3] + torch.tensor([0.2 * epoch, 0.0, 0.5, 0.1])
+        found.update(index, embeddings, embeddings @ torch.eye(3, 4).T, index % 3)
+        found.end_epoch()
+    return found
+
+
+def test_held_out_examples_have_summaries_of_their_evaluation_passes(tracker):
+    other = held_out_of()
+    table = tracker.summaries(held_out=other)
+    assert table.column("held_out").tolist() == [False] * 5 + [True]
+    assert table.column("epochs_seen").tolist() == [3, 3, 3, 3, 1, 3]
+    alone, before = other.summaries(), tracker.summaries()
+    for name in ("label", "prediction", "finite", *SUMMARIES):
+        np.testing.assert_array_equal(table.column(name)[:5], before.column(name)[:5], name)
+        np.testing.assert_array_equal(table.column(name)[5:], alone.column(name)[5:], name)
+    assert table.metadata["sample"] == "mixed"
+    assert table.metadata["tracking"]["held_out"] == 1
+    assert "held_out" not in before.columns
+    assert before.metadata["sample"] == "in-sample"
+
+
+def test_held_out_examples_are_joined_onto_a_table_of_scores(tracker):
+    joined = tracker.table(scored([5, 0, 4], [2, 0, 1]), held_out=held_out_of())
+    assert joined.column("held_out").tolist() == [True, False, False]
+    assert joined.column("epochs_seen").tolist() == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "message"),
+    [
+        (held_out_of((2, 5)), DataError, r"1 examples 2 were trained on, and are recorded as held"),
+        (held_out_of(epochs=2), RunMismatchError, "recorded in 2 epochs, the training in 3"),
+        (held_out_of(stage="train"), OptionError, "stage='evaluation', got 'train'"),
+        (held_out_of(num_examples=7), RunMismatchError, "7 examples, this one 6"),
+    ],
+)
+def test_a_tracker_that_cannot_be_of_the_held_out_examples_is_refused(
+    tracker, other, error, message
+):
+    with pytest.raises(error, match=message):
+        tracker.summaries(held_out=other)

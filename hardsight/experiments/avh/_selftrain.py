@@ -64,8 +64,8 @@ class Setting:
         batch_size: examples per step.
         crop_padding: of random crops.
         flip: mirror half of the images.
-        mean: of the pixels, where the model wants a certain one.
-        std: likewise.
+        mean: of the pixels, if the model needs a certain one.
+        std: of the pixels, in the same case.
         precision: of training.
         seeds: of weights, order and augmentation.
     """

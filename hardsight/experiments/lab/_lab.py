@@ -274,7 +274,7 @@ class Lab:
 
 
 def _identity(value: Any) -> str:
-    """What a setting that is no plain value is known by: data by its fingerprint."""
+    """What identifies a setting that is not a plain value: for data, its fingerprint."""
     return value.fingerprint() if isinstance(value, MemorySource) else str(value)
 
 

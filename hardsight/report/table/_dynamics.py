@@ -93,6 +93,7 @@ def dynamics_of(view: View) -> Dynamics | None:
         view.gallery.source[rows],
         epochs=epochs,
         num_examples=int(tracking.get("num_examples") or 0),
+        held_out=view.held_out_histories,
     )
     drawn = None if histories is None else _Drawing(view, rows.tolist(), histories)
     found = Dynamics(

@@ -98,11 +98,13 @@ class Galleries:
     classes_left_out: int
     examples: dict[int, Example]
     columns: list[tuple[str, str]]  # title and unit
+    marks_held_out: bool = False
 
     def island(self) -> dict[str, Any]:
         """What the enlarged view needs, for the script."""
+        marks = [("Held out", "")] if self.marks_held_out else []
         return {
-            "columns": self.columns,
+            "columns": [*marks, *self.columns],
             "examples": {
                 str(one.row): {
                     "id": one.id,
@@ -160,6 +162,7 @@ def galleries(view: View) -> Galleries:
         classes_left_out=gallery.classes_left_out,
         examples=examples,
         columns=[(view.title_of(name), view.about(name)["unit"]) for name in view.table.scores],
+        marks_held_out=bool(view.held_out.any()),
     )
 
 
@@ -186,14 +189,18 @@ def _examples(view: View) -> dict[int, Example]:
     examples = {}
     for i, (row, key) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
         encoded = view.thumbnails.get(int(view.gallery.source[row]))
+        own, marks = [], []
+        if view.held_out.any():
+            marks = ["yes" if view.held_out[row] else "no"]
+            own = [("Held out", "yes")] if view.held_out[row] else []
         examples[row] = Example(
             row=row,
             id=key,
             label=view.class_name(int(view.labels[row])),
             prediction=view.class_name(int(view.predictions[row])),
             outcome=_OUTCOMES[int(view.outcome[row])],
-            facts=[(title, _short(scores[name][i])) for name, title in facts],
-            values=[number(values[i]) for values in scores.values()],
+            facts=[*own, *((title, _short(scores[name][i])) for name, title in facts)],
+            values=[*marks, *(number(values[i]) for values in scores.values())],
             picture=picture(encoded) if encoded else None,
         )
     return examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +34,21 @@ class Histories:
 
 
 def histories_of(
-    folder: Path | None, index: NDArray[np.int64], *, epochs: int, num_examples: int
+    folder: Path | None,
+    index: NDArray[np.int64],
+    *,
+    epochs: int,
+    num_examples: int,
+    held_out: Path | None = None,
 ) -> Histories | None:
     """Histories of the examples at ``index``, one epoch in memory at a time.
+
+    Args:
+        folder: of the epochs.
+        index: positions of the examples.
+        epochs: how many there are.
+        num_examples: rows of each.
+        held_out: folder of the epochs of examples that the others never saw.
 
     Returns:
         ``None`` where the folder does not hold these epochs of these examples.
@@ -48,21 +60,33 @@ def histories_of(
         return None
     parts: list[tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]] = []
     for epoch in range(1, epochs + 1):
-        file = folder / f"epoch-{epoch:05d}.parquet"
-        if not file.exists():
+        columns = _epoch(folder, epoch, num_examples)
+        if columns is None:
             return None
-        try:
-            rows = read_parquet(file, columns=_COLUMNS)
-        except (OSError, pa.ArrowException) as err:
-            raise TableError(
-                f"{file} cannot be read ({err}); remove it to report without curves, or train again"
-            ) from err
-        if rows.num_rows != num_examples:
-            return None
-        confidence, label, prediction = (rows[name].to_numpy() for name in _COLUMNS)
+        others = None if held_out is None else _epoch(held_out, epoch, num_examples)
+        if others is not None:
+            is_other = columns[1] < 0
+            columns = [np.where(is_other, b, a) for a, b in zip(columns, others, strict=True)]
+        confidence, label, prediction = columns
         seen = confidence[label >= 0]
         quartiles = np.quantile(seen, [0.25, 0.5, 0.75]) if len(seen) else np.full(3, np.nan)
         right = (label == prediction)[index]
         parts.append((confidence[index].astype(np.float64), right, quartiles))
     confidences, rights, spreads = (np.stack(part) for part in zip(*parts, strict=True))
     return Histories(confidences, rights, spreads)
+
+
+def _epoch(folder: Path, epoch: int, num_examples: int) -> list[NDArray[Any]] | None:
+    """The columns of one epoch; ``None`` where the folder does not hold it."""
+    file = folder / f"epoch-{epoch:05d}.parquet"
+    if not file.exists():
+        return None
+    try:
+        rows = read_parquet(file, columns=_COLUMNS)
+    except (OSError, pa.ArrowException) as err:
+        raise TableError(
+            f"{file} cannot be read ({err}); remove it to report without curves, or train again"
+        ) from err
+    if rows.num_rows != num_examples:
+        return None
+    return [rows[name].to_numpy() for name in _COLUMNS]

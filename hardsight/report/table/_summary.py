@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
     "have memorised wrong labels and made them look easy. Scores of held-out examples are safer.",
+    "mixed": "{} were held out: they selected the model and were never trained on, and their "
+    "numbers are of the validation pass after each epoch. The others are in-sample: each number "
+    "was taken while the model was trained on them, with augmentation, so they may look easier.",
     "out-of-sample": "These scores are out-of-sample: the model was not trained on these examples.",
     "unknown": "It is not recorded whether the model was trained on these examples. If it was, "
     "memorised mistakes may look easy.",
@@ -70,13 +73,18 @@ def _accuracy(view: View) -> Fact:
         return Fact("Accuracy", NONE, "no example has both a label and a finite prediction")
     low, high = wilson_interval(right, right + wrong)
     interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
+    held_out = view.held_out & (view.right | view.wrong)
+    if held_out.any():  # of which nobody can say that they were memorised
+        interval += f"; {percent(float(view.right[held_out].mean()))} of those held out"
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 
 
 def _examples_detail(view: View) -> str:
     unjudged = len(view.table) - int(view.right.sum()) - int(view.wrong.sum())
     judged = f"{count(view.right.sum())} right, {count(view.wrong.sum())} wrong"
-    return f"{judged}, {count(unjudged)} not judged" if unjudged else judged
+    judged += f", {count(unjudged)} not judged" if unjudged else ""
+    held_out = int(view.held_out.sum())
+    return f"{judged}; {count(held_out)} held out" if held_out else judged
 
 
 def _classes_detail(view: View, classes: list[ClassRow]) -> str:
@@ -119,9 +127,12 @@ def _unreadable(view: View) -> int:
 def _notes(view: View) -> list[Note]:
     sample = str(view.metadata.get("sample") or "unknown")
     text = _SAMPLE_NOTES.get(sample, _SAMPLE_NOTES["unknown"])
-    if sample == "in-sample" and SUSPICION in view.table.scores:
-        text += " Suspicion is taken while they are trained on, and remembers how it began."
-    notes = [Note(text, warning=sample == "in-sample")]
+    if sample == "mixed":
+        held_out = int(view.held_out.sum())
+        text = text.format(f"{count(held_out)} of these {plural(len(view.table), 'example')}")
+    if sample in ("in-sample", "mixed") and SUSPICION in view.table.scores:
+        text += " Suspicion is an average over all of training, and remembers how it began."
+    notes = [Note(text, warning=sample in ("in-sample", "mixed"))]
     flips = (view.metadata.get("bias") or {}).get("flip_rate")
     if isinstance(flips, int | float) and math.isfinite(flips):
         text = (

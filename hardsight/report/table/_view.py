@@ -11,7 +11,7 @@ import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
 from hardsight.report.page import NONE
-from hardsight.table import HISTORIES, RunFolder, ScoreTable, error_rows
+from hardsight.table import HELD_OUT, HISTORIES, TRACKED, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,7 @@ class View:
         thumbnails: encoded pictures by source position.
         errors: examples that could not be read.
         histories: folder of the tracker's epochs, where the run has them.
+        held_out_histories: likewise, of the examples that were held out.
     """
 
     table: ScoreTable
@@ -43,6 +44,7 @@ class View:
     thumbnails: dict[int, bytes]
     errors: pd.DataFrame
     histories: Path | None = None
+    held_out_histories: Path | None = None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -58,6 +60,13 @@ class View:
     def wrong(self) -> NDArray[np.bool_]:
         """Rows predicted wrong."""
         return np.equal(self.outcome, WRONG)
+
+    @cached_property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Rows of examples that were never trained on, in a table that tells them apart."""
+        if "held_out" not in self.table.columns:
+            return np.zeros(len(self.table), np.bool_)
+        return self.table.column("held_out").astype(np.bool_)
 
     @cached_property
     def num_classes(self) -> int:
@@ -117,4 +126,5 @@ def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -
         thumbnails=folder.thumbnails() if folder else {},
         errors=folder.errors() if folder else error_rows([]).to_pandas(),
         histories=folder.folder / HISTORIES if folder else None,
+        held_out_histories=folder.folder / TRACKED / HELD_OUT if folder else None,
     )

@@ -23,6 +23,7 @@ from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
+from hardsight.run.adapt._parts import say_what_plays_no_part
 from hardsight.run.adapt._rounds import Bench, RuleRun, run_rule
 from hardsight.run.loop import (
     chosen_device,
@@ -34,6 +35,7 @@ from hardsight.run.loop import (
 )
 from hardsight.run.train import (
     Sources,
+    check_parts,
     loaded_for,
     normalised_for,
     numbered_for,
@@ -181,8 +183,13 @@ def _run_in(
     from hardsight.run.train.engine import plain_state
 
     folder, device = run.folder, chosen_device(config.device)
-    config = _as_trained(config, model)
+    stated, config = config, _as_trained(config, model)
     sources = opened_sources(config.source, source, seed=config.seed)
+    # of what was stated, not of what a trained model states for its images
+    round_recipe = stated.recipe(stated.retrain, out=config.out, epochs=config.retrain.epochs or 1)
+    check_parts(round_recipe, sources.train)
+    epochs = config.source_epochs(is_trained=_is_trained(config))
+    say_what_plays_no_part(config, is_trained=not epochs)
     aim = opened_target(config.target, target, sources.classes)
     is_stated = None not in (config.source.mean, config.source.std)
     loaded = loaded_for(

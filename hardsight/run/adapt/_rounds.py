@@ -32,7 +32,7 @@ from hardsight.run.loop import (
     random_states_kept,
     seed_of,
 )
-from hardsight.run.train import TotalLoss, fit, quiet, trainer_of
+from hardsight.run.train import TotalLoss, fit, quiet, start_of, trainer_of
 from hardsight.run_folder import (
     AGAIN,
     put_in_place,
@@ -273,7 +273,10 @@ class Round:
             )  # fmt: skip
             trainer = trainer_of(bench.pl, recipe, bench.device, loss)
             title = f"{rule}, round {self._number} of {config.rounds}"
-            fit(trainer, module, batches, None, config=recipe, show=bench.show, title=title)
+            fit(
+                trainer, module, batches, None, config=recipe, start=start_of(recipe),
+                show=bench.show, title=title,
+            )  # fmt: skip
 
     def completed(self, choice: dict[str, Any], seen: Seen) -> dict[str, Any]:
         """Write the model and the record, and let the folder appear."""

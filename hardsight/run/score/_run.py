@@ -122,6 +122,8 @@ class ScoreRun:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         self.about["data"] |= {"rows": totals.rows + errors}
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        if isinstance(source, ExampleSource) and source.passed_over:
+            self.about["counts"]["passed_over"] = dict(source.passed_over)
         self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
 
 

@@ -18,6 +18,7 @@ from hardsight.run.train._config import TrainConfig as TrainConfig
 from hardsight.run.train._engine import quiet as quiet
 from hardsight.run.train._engine import trainer_of as trainer_of
 from hardsight.run.train._fit import fit as fit
+from hardsight.run.train._fit import start_of as start_of
 from hardsight.run.train._folder import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.train._folder import is_first_process as is_first_process
 from hardsight.run.train._images import Decoded as Decoded
@@ -34,9 +35,11 @@ from hardsight.run.train._losses import TotalLoss as TotalLoss
 from hardsight.run.train._losses import linear_layer as linear_layer
 from hardsight.run.train._optim import optimizer_of as optimizer_of
 from hardsight.run.train._optim import scheduler_of as scheduler_of
+from hardsight.run.train._parts import check_parts as check_parts
 from hardsight.run.train._setup import Sources as Sources
 from hardsight.run.train._setup import normalised_for as normalised_for
 from hardsight.run.train._setup import opened_sources as opened_sources
+from hardsight.run.train._tracking import write_examples as write_examples
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import loaded_for as loaded_for
 from hardsight.run.train._train import numbered_for as numbered_for

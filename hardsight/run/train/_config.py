@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hardsight.config import load_config
+from hardsight.config import check_settings, load_config, setting
 from hardsight.errors import ConfigError
-from hardsight.registry import unknown_name
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one_cycle", "gaussian_ramps")
@@ -77,7 +76,7 @@ class DataConfig:
     name: str
     split: str | None = None
     root: str | None = None
-    validation: float = 0.1
+    validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
     classes: tuple[str, ...] | None = None
@@ -113,13 +112,27 @@ class LossConfig:
     SHORTHAND: ClassVar[str] = "name"
     name: str
     weight: float = 1.0
-    ramp: str = "none"
+    ramp: str = setting("none", choices=RAMPS)
     ramp_epochs: float = 0.0
     start_epoch: int = 0
     end_epoch: int | None = None
     class_balance: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
     decays: dict[str, float] = field(default_factory=dict)
+
+    def weight_at(self, epoch: float) -> float:
+        """Weight at ``epoch``, counted from 0; fractions are fine."""
+        if epoch < self.start_epoch:
+            return 0.0
+        if self.end_epoch is not None and epoch >= self.end_epoch:
+            return 0.0
+        since = epoch - self.start_epoch
+        if self.ramp == "gaussian":
+            from hardsight.losses import gaussian_ramp_up  # loads torch, which a recipe does not
+
+            return self.weight * gaussian_ramp_up(since, ramp_epochs=self.ramp_epochs)
+        is_rising = self.ramp == "linear" and since < self.ramp_epochs
+        return self.weight * (since / self.ramp_epochs if is_rising else 1.0)
 
 
 @dataclass(frozen=True)
@@ -136,12 +149,12 @@ class OptimizerConfig:
     """
 
     SHORTHAND: ClassVar[str] = "name"
-    name: str = "sgd"
+    name: str = setting("sgd", choices=OPTIMIZERS, called="optimizer")
     lr: float | None = None
     weight_decay: float | None = None
-    momentum: float = 0.9
-    nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = setting(0.9, only_with={"name": ("sgd",)})
+    nesterov: bool = setting(False, only_with={"name": ("sgd",)})
+    betas: tuple[float, float] = setting((0.9, 0.999), only_with={"name": ("adam", "adamw")})
 
 
 @dataclass(frozen=True)
@@ -163,14 +176,14 @@ class ScheduleConfig:
     """
 
     SHORTHAND: ClassVar[str] = "name"
-    name: str = "cosine"
-    step_epochs: int = 30
-    drop_epochs: tuple[int, ...] | None = None
-    gamma: float = 0.1
+    name: str = setting("cosine", choices=SCHEDULES, called="schedule")
+    step_epochs: int = setting(30, only_with={"name": ("step",), "drop_epochs": (None,)})
+    drop_epochs: tuple[int, ...] | None = setting(None, only_with={"name": ("step",)})
+    gamma: float = setting(0.1, only_with={"name": ("step",)})
     warmup_epochs: float | None = None
-    final: float = 0.0
-    ramp_down_epochs: float = 50
-    final_beta1: float | None = None
+    final: float = setting(0.0, only_with={"name": ("cosine",)})
+    ramp_down_epochs: float = setting(50, only_with={"name": ("gaussian_ramps",)})
+    final_beta1: float | None = setting(None, only_with={"name": ("gaussian_ramps",)})
 
 
 @dataclass(frozen=True)
@@ -201,10 +214,10 @@ class AdversarialConfig:
 
     SHORTHAND: ClassVar[str] = "epsilon"
     epsilon: float
-    attack: str = "pgd"
-    norm: str = "linf"
-    steps: int = 7
-    step_size: float | None = None
+    attack: str = setting("pgd", choices=ATTACKS)
+    norm: str = setting("linf", choices=NORMS, only_with={"attack": ("pgd",)})
+    steps: int = setting(7, only_with={"attack": ("pgd",)})
+    step_size: float | None = setting(None, only_with={"attack": ("pgd",)})
     share: float = 1.0
 
 
@@ -247,8 +260,8 @@ class TrainConfig:
             time at the start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default where they fit.
         workers: loader processes, where the images are not resident.
-        track: record every training example's hardness in every epoch; see
-            :class:`hardsight.tracking.HardnessTracker`.
+        track: record every training example's hardness in every epoch, that of the held-out ones
+            from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
@@ -266,17 +279,17 @@ class TrainConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     augment: AugmentConfig = AugmentConfig()
-    sampling: str = "shuffled"
+    sampling: str = setting("shuffled", choices=SAMPLINGS)
     adversarial: AdversarialConfig | None = None
     freeze_body: bool = False
     reset_head: bool = False
-    select: str = "accuracy"
+    select: str = setting("accuracy", choices=SELECTIONS, called="selection (select)")
     gradient_clip: float | None = None
     head: str | None = None
     device: str = "auto"
     devices: int = 1
     num_nodes: int = 1
-    strategy: str = "auto"
+    strategy: str = setting("auto", choices=STRATEGIES)
     precision: str = "auto"
     channels_last: bool | None = None
     compile: bool = False
@@ -299,15 +312,7 @@ class TrainConfig:
         return load_config(cls, file, overrides, given)
 
     def __post_init__(self) -> None:
-        _check_choices(
-            ("optimizer", self.optimizer.name, OPTIMIZERS),
-            ("schedule", self.schedule.name, SCHEDULES),
-            ("selection (select)", self.select, SELECTIONS),
-            ("strategy", self.strategy, STRATEGIES),
-            ("sampling", self.sampling, SAMPLINGS),
-            *([] if self.adversarial is None else _attack_choices(self.adversarial)),
-            *(("ramp", loss.ramp, RAMPS) for loss in self.loss),
-        )
+        _check_tables(self)
         _check_at_least(
             ("epochs", self.epochs, 1),
             ("batch_size", self.batch_size, 1),
@@ -323,6 +328,11 @@ class TrainConfig:
             ("workers", self.workers, 0),
         )
         _check_shares(self.batch_size, self.devices * self.num_nodes)
+        if ":" in self.device and self.devices > 1:
+            raise ConfigError(
+                f"device = {self.device!r} is one device, got devices = {self.devices}; use device "
+                f"= {self.device.partition(':')[0]!r} for several"
+            )
         _check_optimizer(self.optimizer)
         _check_images(self.data)
         _check_splits(self.data)
@@ -347,17 +357,27 @@ class TrainConfig:
             )
         for loss in self.loss:
             _check_span(loss)
+        _check_active(self.loss, self.epochs)
 
 
-def _attack_choices(
-    adversarial: AdversarialConfig,
-) -> list[tuple[str, str, Sequence[str]]]:
+def _check_tables(config: TrainConfig) -> None:
+    """Check each table, also those that were not read from a file but made in Python."""
+    tables = {"optimizer": config.optimizer, "schedule": config.schedule, "data": config.data}
+    for name, table in tables.items():
+        check_settings(table, where=f"the table {name}")
+    for loss in config.loss:
+        check_settings(loss, where=f"the loss {loss.name}")
+    if config.adversarial is not None:
+        check_settings(config.adversarial, where="the table adversarial")
+        _check_attack(config.adversarial)
+
+
+def _check_attack(adversarial: AdversarialConfig) -> None:
     if not adversarial.epsilon >= 0 or not 0 < adversarial.share <= 1 or adversarial.steps < 1:
         raise ConfigError(
             "expected adversarial.epsilon >= 0, share in (0, 1] and steps >= 1, got "
             f"{adversarial.epsilon}, {adversarial.share} and {adversarial.steps}"
         )
-    return [("attack", adversarial.attack, ATTACKS), ("norm", adversarial.norm, NORMS)]
 
 
 def _check_shares(batch_size: int, devices: int) -> None:
@@ -393,22 +413,83 @@ def _check_images(data: DataConfig) -> None:
 
 
 def _check_splits(data: DataConfig) -> None:
-    """Raise where the model would be selected by examples of the test split."""
-    if data.validation_split is None or data.test_split is None:
-        return
-    test = data.test_split.split("+")  # several can be joined
-    shared = [split for split in data.validation_split.split("+") if split in test]
-    if shared:
+    """Raise where an example would be in two of the splits that must stay apart."""
+    held_out = "leave {} out to hold out a share of the training split (validation = 0.1)"
+    for first, second, because, step in (
+        (
+            "split",
+            "test_split",
+            "the model would be tested on examples it was trained on",
+            "name another test_split, or leave it out",
+        ),
+        (
+            "split",
+            "validation_split",
+            "the model would be selected by examples it was trained on",
+            held_out.format("validation_split"),
+        ),
+        (
+            "validation_split",
+            "test_split",
+            "a model is selected never by the test split",
+            held_out.format("validation_split"),
+        ),
+    ):
+        # several splits can be joined
+        ours, theirs = ((getattr(data, key) or "").split("+") for key in (first, second))
+        shared = [split for split in ours if split and split in theirs]
+        if shared:
+            raise ConfigError(
+                f"data.{first} and data.{second} share {', '.join(map(repr, shared))}, but "
+                f"{because}; {step}"
+            )
+
+
+def _check_active(losses: Sequence[LossConfig], epochs: int) -> None:
+    """Raise where the model would learn nothing in some epoch."""
+    silent = [epoch for epoch in range(epochs) if not any(loss.weight_at(epoch) for loss in losses)]
+    if silent:
+        spans = ", ".join(_span(loss) for loss in losses)
         raise ConfigError(
-            f"data.validation_split and data.test_split share {', '.join(map(repr, shared))}, but "
-            "a model is selected never by the test split; leave validation_split out to hold out "
-            "a share of the training split (validation = 0.1)"
+            f"every loss is off in {_listed(silent)} (counted from 0) of {epochs}, so nothing "
+            f"would be learned there: {spans}; let one of them play a part in every epoch"
         )
+
+
+def _span(loss: LossConfig) -> str:
+    """When a loss plays a part, in words."""
+    if not loss.weight:
+        return f"{loss.name} has a weight of 0"
+    since = f" from epoch {loss.start_epoch} on" if loss.start_epoch else ""
+    until = f" before epoch {loss.end_epoch}" if loss.end_epoch is not None else ""
+    ramp = " (a linear ramp begins with a weight of 0)" if loss.ramp == "linear" else ""
+    return f"{loss.name}{since}{until}{ramp}"
+
+
+def _listed(epochs: Sequence[int]) -> str:
+    """Epochs in words, runs of them as their ends."""
+    runs: list[list[int]] = []
+    for epoch in epochs:
+        if runs and epoch == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], epoch]
+        else:
+            runs.append([epoch])
+    said = [
+        f"{run[0]} and {run[1]}" if run[-1] - run[0] == 1 else " to ".join(map(str, run))
+        for run in runs
+    ]
+    more = f" and {len(said) - 5} more spans" if len(said) > 5 else ""
+    return f"epoch{'s' if len(epochs) > 1 else ''} {', '.join(said[:5])}{more}"
 
 
 def _check_span(loss: LossConfig) -> None:
     if not math.isfinite(loss.weight):
         raise ConfigError(f"loss {loss.name}: expected a finite weight, got {loss.weight}")
+    if loss.weight < 0:
+        raise ConfigError(
+            f"loss {loss.name}: expected a weight of at least 0, got {loss.weight}; a negative one "
+            "would make the loss grow without end"
+        )
     if loss.start_epoch < 0:
         raise ConfigError(
             f"loss {loss.name}: expected start_epoch to be at least 0, got {loss.start_epoch}"
@@ -432,12 +513,6 @@ def _check_span(loss: LossConfig) -> None:
         raise ConfigError(
             f"loss {loss.name}: expected class_balance in [0, 1], got {loss.class_balance}"
         )
-
-
-def _check_choices(*choices: tuple[str, str, Sequence[str]]) -> None:
-    for kind, name, known in choices:
-        if name not in known:
-            raise ConfigError(unknown_name(kind, name, list(known)))
 
 
 def _check_at_least(*numbers: tuple[str, float | None, int]) -> None:

@@ -17,7 +17,7 @@ from hardsight.run.train._setup import Sources
 from hardsight.run_folder import AGAIN, TRAIN, Manifest, RunFolder, write_json, writing
 
 RESULT = "result.json"
-_RECIPE, _LAST = "recipe.json", "checkpoints/last.ckpt"
+_RECIPE = "recipe.json"
 # what does not decide the result, and may be another when a run is continued; an epoch that is
 # trained on another device may come out slightly otherwise, which is then the user's own choice
 MAY_CHANGE = (
@@ -86,7 +86,8 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
         may_change=MAY_CHANGE,
         defaults=defaults_of(TrainConfig),
     )
-    if run.goes_on and began_with != recipe["own_weights"] and not (run.folder / _LAST).exists():
+    has_checkpoint = any((run.folder / "checkpoints").glob("*.ckpt"))
+    if run.goes_on and began_with != recipe["own_weights"] and not has_checkpoint:
         raise RunMismatchError(
             f"the run in {run.folder} ended before its first checkpoint, and the module no longer "
             "has the weights it began with: it is trained in place; pass it with those, or choose "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hardsight.errors import ConfigError, HeadError, OptionError
-from hardsight.losses import gaussian_ramp_up  # also fills the registry
+import hardsight.losses  # noqa: F401  # fills the registry
+from hardsight.config import fitted
+from hardsight.errors import ConfigError, HardsightError, HeadError, OptionError
 from hardsight.registry import LOSSES, unknown_name
 from hardsight.run.train._config import LossConfig
 
@@ -38,26 +40,13 @@ class Term:
         self.config = config
         self._function, self.inputs = _looked_up(config.name)
         _check_options(config, self._function, self.inputs)
+        kinds = typing.get_type_hints(self._function)
         self._options = {
-            # class weights in a recipe are a list; the loss wants a tensor
-            key: torch.tensor(value, dtype=torch.float32) if key == "weight" else value
+            key: _option(config.name, key, value, kinds[key])
             for key, value in config.options.items()
         }
         if config.class_balance is not None:
             self._options["weight"] = balancing_weights(class_counts, config.class_balance)
-
-    def weight_at(self, epoch: float) -> float:
-        """Weight at ``epoch``, counted from 0; fractions are fine."""
-        config = self.config
-        if epoch < config.start_epoch:
-            return 0.0
-        if config.end_epoch is not None and epoch >= config.end_epoch:
-            return 0.0
-        since, ramp_epochs = epoch - config.start_epoch, config.ramp_epochs
-        if config.ramp == "gaussian":
-            return config.weight * gaussian_ramp_up(since, ramp_epochs=ramp_epochs)
-        is_rising = config.ramp == "linear" and since < ramp_epochs
-        return config.weight * (since / ramp_epochs if is_rising else 1.0)
 
     def decayed_at(self, step: int) -> dict[str, float]:
         """Options that shrink with the steps, as they are at ``step``, counted from 0."""
@@ -108,6 +97,35 @@ class TotalLoss:
         """Whether every parameter of the head takes part in the loss."""
         return "logits" in self._names
 
+    def check(self, *, num_classes: int, width: int) -> None:
+        """Raise where a loss cannot be computed: tried on a few rows before anything is written.
+
+        Args:
+            num_classes: of the model.
+            width: of the embeddings.
+
+        Raises:
+            ConfigError: names the loss and its options.
+        """
+        draw = torch.Generator().manual_seed(0)
+        tensors: dict[str, Tensor | None] = {
+            "logits": torch.randn(4, num_classes, generator=draw),
+            "labels": torch.arange(4) % num_classes,
+            "embeddings": torch.randn(4, width, generator=draw),
+            "class_weights": torch.randn(num_classes, width, generator=draw),
+            "bias": torch.randn(num_classes, generator=draw),
+        }
+        for term in self.terms:
+            try:
+                term(tensors, step=0)
+            except ConfigError:
+                raise
+            except (HardsightError, RuntimeError) as err:  # torch raises the latter
+                raise ConfigError(
+                    f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
+                    f"change its options {term.config.options}"
+                ) from err
+
     @property
     def _names(self) -> set[str]:
         return {name for term in self.terms for name in term.inputs}
@@ -115,7 +133,7 @@ class TotalLoss:
     def numbers_at(self, epoch: float, step: int) -> tuple[Any, ...]:
         """What changes with time in these losses: weights, and options that decay."""
         return tuple(
-            (term.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
+            (term.config.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
         )
 
     def __call__(
@@ -140,10 +158,9 @@ class TotalLoss:
             weighted = [
                 weight * term(tensors, step)
                 for term in self.terms
-                if (weight := term.weight_at(epoch))
+                if (weight := term.config.weight_at(epoch))
             ]
-            # before the first loss starts the batch costs nothing, but a backward pass must work
-            return torch.stack(weighted).sum() if weighted else 0.0 * logits.sum()
+            return torch.stack(weighted).sum()  # a recipe has a loss in every epoch
 
 
 def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:
@@ -190,6 +207,19 @@ def _looked_up(name: str) -> tuple[Callable[..., Tensor], tuple[str, ...]]:
         raise ConfigError(unknown_name("loss", name, [_CROSS_ENTROPY, *LOSSES]))
     spec = LOSSES[name]
     return spec.function, spec.inputs
+
+
+def _option(loss: str, key: str, value: Any, kind: Any) -> Any:
+    """An option as its loss takes it; class weights in a recipe are a list."""
+    where = f"loss {loss}, [options]"
+    if Tensor not in typing.get_args(kind):
+        return fitted(value, kind, key, where)
+    try:
+        return torch.tensor(fitted(value, tuple[float, ...], key, where))
+    except ConfigError:
+        raise ConfigError(
+            f"in {where}: expected {key} to be a list of numbers, got {value!r}"
+        ) from None
 
 
 def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> None:

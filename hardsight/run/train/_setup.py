@@ -60,6 +60,7 @@ class Sources:
         classes: names, position = label.
         fingerprint: of the training split.
         order: which label of the data is which output of the model, once that is known.
+        holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
     """
 
     train: Decoded
@@ -68,6 +69,7 @@ class Sources:
     classes: tuple[str, ...]
     fingerprint: str
     order: ClassOrder | None = None
+    holds_out: bool = False
 
     def numbered_as(self, order: ClassOrder) -> Sources:
         """The same examples with the model's numbers as labels."""
@@ -110,6 +112,9 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
+    for name, source in others.items():
+        if source is not None:
+            _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
         others["validation"] = _other_split(validation, config, None, train)
     measured = _measured(Decoded(train, how, rows), config, how)
@@ -125,6 +130,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         test=None if test is None else Decoded(test, measured, range(len(test))),
         classes=train.named_classes,
         fingerprint=train.fingerprint(),
+        holds_out=other is None and bool(held_out),
     )
 
 
@@ -273,6 +279,27 @@ def _other_split(
         f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
         "data.classes"
     )
+
+
+def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: DataConfig) -> None:
+    """Raise where a further split holds the examples of the training split.
+
+    Raises:
+        DataError: it is the same data by another name, or the training split is all of the data.
+    """
+    split = getattr(config, key)
+    if len(other) == len(train) and other.fingerprint() == train.fingerprint():
+        raise DataError(
+            f"{key} {split!r} holds the examples of the training split of {train.spec}; name "
+            "another one, or leave it out"
+        )
+    if config.split is None:  # by then names are those of one whole
+        known = {train.id_of(index) for index in range(len(train))}
+        if all(other.id_of(index) in known for index in range(len(other))):
+            raise DataError(
+                f"{train.spec} without a split is all of its examples, those of {key} {split!r} "
+                "too; set data.split, such as 'train'"
+            )
 
 
 def _part_of(source: ExampleSource, split: str | None) -> str:

@@ -56,6 +56,7 @@ from hardsight.run.train._folder import (
 from hardsight.run.train._head import frozen_body, reset_head
 from hardsight.run.train._images import Decoded, Pixels, Shard
 from hardsight.run.train._losses import TotalLoss
+from hardsight.run.train._parts import check_parts
 from hardsight.run.train._setup import (
     Sources,
     batches_of,
@@ -63,10 +64,9 @@ from hardsight.run.train._setup import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._tracking import kept_dynamics, tracker_of
+from hardsight.run.train._tracking import Trackers, kept_dynamics, trackers_of
 from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
-from hardsight.table import DYNAMICS, ScoreTable, read_table
-from hardsight.tracking import HardnessTracker
+from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
     "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
@@ -88,10 +88,13 @@ class TrainResult:
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
         dynamics: one row per training example with the summaries of its dynamics, where the
-            recipe has ``track = true``; also in ``dynamics.parquet``.
+            recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
+            examples selected the model and were never trained on: their summaries are of the
+            validation passes.
         is_first_process: of several that train together, the one that writes and prints.
         tracked: folder of the epochs of each set of examples that was watched but never trained
-            on; see ``track_on`` of :func:`train`.
+            on; see ``track_on`` of :func:`train`. With ``track = true`` the held-out share is one
+            of them, ``held-out``.
     """
 
     folder: Path
@@ -220,6 +223,7 @@ def _run(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
     )
     sources = normalised_for(loaded.preprocessing, sources, config.data)
+    check_parts(config, sources.train, is_validated=sources.validation is not None)
     _check_parameters(loaded.model)
     sources = numbered_for(loaded, sources, config.model, teaches=True)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
@@ -229,10 +233,17 @@ def _run(
     _check_strategy(config, loss, watched)
     changes_head = config.freeze_body or config.reset_head
     needs_head = loss.needs_embeddings or config.track or changes_head or bool(watched)
-    head = _head(config, loaded.model, sources) if needs_head else None
+    # a name is verified although nobody needs the head: it may be mistyped
+    is_sought = needs_head or config.head is not None
+    head = _head(config, loaded.model, sources) if is_sought else None
+    assert sources.order is not None  # a name for each output of the model
+    loss.check(
+        num_classes=len(sources.order.names), width=8 if head is None else head.weight.shape[1]
+    )
     if config.reset_head and head is not None:
         reset_head(loaded.model, head, seed=config.seed)
     adversary = _adversary(config, sources)
+    head = head if needs_head else None
     recipe = recipe_of(config, sources)
     recipe["own_weights"] = own_weights
     if validation is not None and sources.validation is not None:
@@ -244,7 +255,7 @@ def _run(
     if config.resume and run.finished:
         return _finished(folder, config, loaded, sources, watched)
     with quiet(pl), random_states_kept(device):
-        recorder, pixels, tracker = _fitted(
+        recorder, pixels, trackers = _fitted(
             pl, config, sources, loaded, loss, head, adversary, device, show, watched
         )
     _load_best(loaded.model, folder)
@@ -257,9 +268,9 @@ def _run(
         test,
         _next_step(folder, config, loaded),
         sources.train.how,
-        None if tracker is None else kept_dynamics(tracker, config, sources, is_first, show),
+        None if trackers is None else kept_dynamics(trackers, config, sources, is_first, show),
         is_first,
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
     if is_first:
         _keep(result, loaded, sources, recipe)
@@ -449,9 +460,10 @@ def _fitted(
     device: torch.device,
     show: bool | None,
     watched: Mapping[str, Decoded],
-) -> tuple[Any, Pixels, HardnessTracker | None]:
+) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule
 
+    start = start_of(config)
     trainer = trainer_of(pl, config, device, loss)
     own = own_device(trainer, device)
     shard = Shard(trainer.global_rank, trainer.world_size)
@@ -459,22 +471,22 @@ def _fitted(
     train, validation, pixels = batches_of(
         sources, config, device=own, shard=shard, workers=workers, show=show
     )
-    tracker = None
+    trackers = None
     if config.track:
         assert head is not None
         layer = loaded.model.get_submodule(head.name)
-        tracker = tracker_of(config, sources, layer, start_of(config))
+        trackers = trackers_of(config, sources, layer, start)
     loaded.model.train()
     if chosen_layout(config.channels_last, device):
         loaded.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(loaded.model, config, loss, head=head, batches=train, adversary=adversary)
     # before the recorder: an epoch's rows are written when its checkpoint says so
-    callbacks: list[Any] = [] if tracker is None else [tracker.lightning_callback()]
+    callbacks: list[Any] = [] if trackers is None else trackers.callbacks()
     if watched:
         from hardsight.run.train.engine import evaluation_tracking
 
         assert head is not None
-        how: dict[str, Any] = {"shard": shard, "start": start_of(config), "show": show}
+        how: dict[str, Any] = {"shard": shard, "start": start, "show": show}
         callbacks.append(
             evaluation_tracking(
                 config, watched, loaded.model, head, pixels, classes=sources.classes, **how
@@ -483,9 +495,16 @@ def _fitted(
     still = frozen_body(loaded.model, head) if config.freeze_body and head else nullcontext()
     with still:
         recorder = fit(
-            trainer, module, train, validation, config=config, show=show, callbacks=callbacks
+            trainer,
+            module,
+            train,
+            validation,
+            config=config,
+            start=start,
+            show=show,
+            callbacks=callbacks,
         )
-    return recorder, pixels, tracker
+    return recorder, pixels, trackers
 
 
 def _finished(
@@ -508,8 +527,16 @@ def _finished(
         sources.train.how,
         read_table(folder / DYNAMICS) if config.track else None,
         is_first_process(),
-        {name: folder / "tracked" / name for name in watched},
+        _tracked(folder, config, sources, watched),
     )
+
+
+def _tracked(
+    folder: Path, config: TrainConfig, sources: Sources, watched: Mapping[str, Decoded]
+) -> dict[str, Path]:
+    """Folders of the epochs of examples that were never trained on, by name."""
+    held_out = [HELD_OUT] if config.track and sources.holds_out else []
+    return {name: folder / TRACKED / name for name in (*held_out, *watched)}
 
 
 def _next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:

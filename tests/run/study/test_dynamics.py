@@ -165,7 +165,7 @@ def test_runs_of_one_name_are_told_apart(trained, tmp_path):
 def test_what_was_not_recorded_is_explained(trained, tmp_path):
     with pytest.raises(MissingDataError, match=r"no training run at .*nothing"):
         read_histories(tmp_path / "nothing")
-    with pytest.raises(MissingDataError, match=r"train with track_test = true .*: test, train"):
+    with pytest.raises(MissingDataError, match=r"track_test = true .*: held-out, test, train"):
         read_histories(trained, examples="noise")
     (tmp_path / "bare").mkdir()
     with pytest.raises(MissingDataError, match=r"train with track = true in the recipe$"):
@@ -199,3 +199,15 @@ def hide(file):
 def test_a_run_that_comes_twice_is_refused(trained):
     with pytest.raises(OptionError, match=r"expected different runs, got .* twice"):
         hs.study_dynamics([trained, trained / ".." / trained.name])
+
+
+def test_held_out_examples_can_be_studied_by_their_name(trained, tmp_path):
+    held_out = read_histories(trained, examples="held-out")
+    assert held_out.measures["avh"].shape == (2, 135)
+    train = read_histories(trained, examples="train")
+    assert not set(held_out.rows) & set(train.rows)
+    assert len(held_out.rows) + len(train.rows) == 1348
+    lines = [f"{at},{0.5 + 0.5 * (at % 2)}" for at in range(1348)]
+    (tmp_path / "people.csv").write_text("\n".join(["index,frequency", *lines]))
+    study = hs.study_dynamics([trained], examples="held-out", human=tmp_path / "people.csv")
+    assert study.runs[0].overall.n == 135

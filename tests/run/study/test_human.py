@@ -220,6 +220,22 @@ def test_an_index_that_repeats_or_runs_out_is_named(tmp_path, table, rows, messa
         study_human(table, csv(tmp_path, "index,frequency", rows))
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_csv_that_is_not_utf_8_is_named_with_what_to_do(tmp_path, table, encoding):
+    file = tmp_path / "people.csv"
+    file.write_bytes("id,frequency\nplain.png,0.5\ncafé.png,0.5\n".encode(encoding))
+    line = 3 if encoding == "latin-1" else 1
+    with pytest.raises(DataError, match=rf"people.csv, line {line}: .* not UTF-8; save it as UTF"):
+        study_human(table, file)
+
+
+def test_a_csv_that_cannot_be_parsed_is_named(tmp_path, table):
+    file = tmp_path / "people.csv"
+    file.write_text("id,frequency\n" + "x" * 200_000 + ",0.5\n")
+    with pytest.raises(DataError, match=r"people.csv, line 2: .*field larger"):
+        study_human(table, file)
+
+
 def test_a_score_the_table_does_not_have_is_named(tmp_path, table):
     with pytest.raises(TableError, match=r"unknown score 'avhh'. Did you mean 'avh'"):
         study_human(table, tmp_path / "none.csv", scores=["avhh"])

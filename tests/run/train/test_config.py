@@ -1,5 +1,6 @@
 import pytest
 
+from hardsight.config import config_from
 from hardsight.errors import ConfigError
 from hardsight.run.train import (
     AugmentConfig,
@@ -62,6 +63,7 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
             "devices=3",
             "batch_size = 128 cannot be shared out evenly over 3 devices; use 126 or 129",
         ),
+        ("device='cuda:1'\ndevices=2", "device = 'cuda:1' is one device, got devices = 2; use dev"),
         ("optimizer.lr=inf", "expected optimizer.lr to be finite, got inf"),
         ("optimizer={momentum = 2.0}", r"expected optimizer.momentum in \[0, 1\), got 2.0"),
         ("loss={name = 'amc', weight = nan}", "loss amc: expected a finite weight, got nan"),
@@ -97,9 +99,112 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("data.mean=[nan]", r"expected every data.mean to be finite, got \(nan,\)"),
         ("data.std=[inf]", r"expected every data.std to be above 0 and finite, got \(inf,\)"),
         ("data.std=[0.0]", r"expected every data.std to be above 0 and finite, got \(0.0,\)"),
+        (
+            "loss={name = 'amc', weight = -0.1}",
+            "loss amc: expected a weight of at least 0, got -0.1; .* would make the loss grow",
+        ),
+        (
+            "optimizer={name = 'adam', momentum = 0.9}",
+            r"\[optimizer\]: momentum plays no part with name = 'adam', only with 'sgd'; leave it",
+        ),
+        ("optimizer={name = 'adamw', nesterov = true}", "nesterov plays no part with name = 'ada"),
+        ("optimizer={name = 'sgd', betas = [0.9, 0.99]}", "betas plays no part with name = 'sgd'"),
+        (
+            "schedule={name = 'cosine', step_epochs = 5}",
+            r"\[schedule\]: step_epochs plays no part with name = 'cosine', only with 'step'",
+        ),
+        ("schedule={gamma = 0.5}", "gamma plays no part with name = 'cosine', only with 'step'"),
+        ("schedule={name = 'step', final = 0.1}", "final plays no part with name = 'step'"),
+        ("schedule={ramp_down_epochs = 5}", "ramp_down_epochs plays no part with name = 'cosine'"),
+        ("schedule={final_beta1 = 0.5}", "final_beta1 plays no part .* only with 'gaussian_ramps'"),
+        (
+            "adversarial={epsilon = 0.1, attack = 'fgsm', steps = 3}",
+            r"\[adversarial\]: steps plays no part with attack = 'fgsm', only with 'pgd'",
+        ),
+        ("adversarial={epsilon = 0.1, attack = 'fgsm', norm = 'linf'}", "norm plays no part"),
+        ("adversarial={epsilon = 0.1, attack = 'fgsm', step_size = 1}", "step_size plays no part"),
+        (
+            "data={name = 'pacs', split = 'photo', validation = 0.1, validation_split = 'art'}",
+            r"\[data\]: validation plays no part with validation_split = 'art'; leave one of them",
+        ),
+        (
+            "data={name = 'pacs', split = 'photo+art', test_split = 'cartoon+art'}",
+            "data.split and data.test_split share 'art'.*tested on examples it was trained on",
+        ),
+        (
+            "data={name = 'pacs', split = 'photo', validation_split = 'photo'}",
+            "data.split and data.validation_split share 'photo'.*selected by examples it was tr",
+        ),
+        (
+            "schedule={name = 'step', step_epochs = 5, drop_epochs = [3]}",
+            r"step_epochs plays no part with drop_epochs = \(3,\); leave one of them out",
+        ),
     ],
 )
 def test_a_mistake_in_a_recipe_is_named(tmp_path, change, message):
     (tmp_path / "r.toml").write_text(RECIPE)
     with pytest.raises(ConfigError, match=message):
-        TrainConfig.load(tmp_path / "r.toml", [change])
+        TrainConfig.load(tmp_path / "r.toml", change.splitlines())
+
+
+def test_a_key_without_a_part_is_refused_in_a_table_made_in_python_too():
+    tables = {"model": ModelConfig("m"), "data": DataConfig("d"), "out": "runs/x"}
+    with pytest.raises(ConfigError, match="momentum plays no part with name = 'adam'"):
+        TrainConfig(**tables, optimizer=OptimizerConfig("adam", momentum=0.5))
+    assert TrainConfig(**tables, optimizer=OptimizerConfig("adam")).optimizer.momentum == 0.9
+
+
+def test_no_share_beside_a_validation_split_says_the_same_twice(tmp_path):
+    (tmp_path / "r.toml").write_text(RECIPE)
+    split = "data={name = 'pacs', split = 'photo', validation = 0, validation_split = 'art'}"
+    config = TrainConfig.load(tmp_path / "r.toml", [split])
+    assert config.data.validation_split == "art"
+
+
+@pytest.mark.parametrize(
+    ("losses", "epochs", "message"),
+    [
+        (
+            [{"name": "cross_entropy", "start_epoch": 2}],
+            5,
+            r"epochs 0 and 1 \(counted from 0\).*cross_entropy from epoch 2 on",
+        ),
+        (
+            [{"name": "cross_entropy", "end_epoch": 3}, {"name": "amc", "start_epoch": 4}],
+            9,
+            r"epoch 3 \(counted from 0\).*cross_entropy before epoch 3, amc from epoch 4 on",
+        ),
+        (
+            [{"name": "cross_entropy", "end_epoch": 1}],
+            30,
+            r"epochs 1 to 29 \(counted from 0\)",
+        ),
+        (
+            [{"name": "cross_entropy", "ramp": "linear", "ramp_epochs": 4}],
+            5,
+            r"epoch 0 \(counted from 0\).*a linear ramp begins with a weight of 0",
+        ),
+        ([{"name": "cross_entropy", "weight": 0.0}], 2, r"epochs 0 and 1 .*weight of 0"),
+    ],
+)
+def test_epochs_without_any_loss_are_refused_before_they_come(losses, epochs, message):
+    with pytest.raises(ConfigError, match=message):
+        config_from(
+            TrainConfig,
+            {"model": "m", "data": "d", "out": "o", "loss": losses, "epochs": epochs},
+            where="here",
+        )
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [{"name": "cross_entropy", "end_epoch": 3}, {"name": "amc", "start_epoch": 3}],
+        [{"name": "cross_entropy", "ramp": "gaussian", "ramp_epochs": 4}],
+        ["cross_entropy", {"name": "amc", "weight": 0.0}],
+        [{"name": "cross_entropy", "end_epoch": 5}],
+    ],
+)
+def test_a_recipe_with_a_loss_in_every_epoch_is_taken(losses):
+    given = {"model": "m", "data": "d", "out": "o", "loss": losses, "epochs": 5}
+    assert len(config_from(TrainConfig, given, where="here").loss) == len(losses)

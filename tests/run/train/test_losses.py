@@ -48,23 +48,15 @@ def test_class_weights_may_be_a_list():
     ],
 )
 def test_a_ramp_raises_the_weight_to_its_full_value(ramp, epoch, weight):
-    term = Term(LossConfig("cross_entropy", weight=2.0, ramp=ramp, ramp_epochs=80))
-    assert term.weight_at(epoch) == pytest.approx(weight)
+    loss = LossConfig("cross_entropy", weight=2.0, ramp=ramp, ramp_epochs=80)
+    assert loss.weight_at(epoch) == pytest.approx(weight)
 
 
 def test_a_loss_plays_no_part_before_its_epoch_and_its_ramp_starts_there():
     late = LossConfig("cross_entropy", start_epoch=10, ramp="linear", ramp_epochs=4)
-    weights = [Term(late).weight_at(epoch) for epoch in (9, 10, 11, 14, 20)]
-    assert weights == [0.0, 0.0, 0.25, 1.0, 1.0]
-    torch.testing.assert_close(total(late, epoch=3.0), torch.tensor(0.0))
-
-
-def test_before_any_loss_starts_a_backward_pass_still_works():
-    logits = LOGITS.clone().requires_grad_()
-    loss = TotalLoss([LossConfig("cross_entropy", start_epoch=5)])
-    loss(logits, LABELS, embeddings=None, layer=None, epoch=0).backward()
-    assert logits.grad is not None
-    assert not logits.grad.any()
+    assert [late.weight_at(epoch) for epoch in (9, 10, 11, 14, 20)] == [0.0, 0.0, 0.25, 1.0, 1.0]
+    plain = LossConfig("cross_entropy")
+    torch.testing.assert_close(total(plain, late, epoch=3.0), total(plain), rtol=0, atol=0)
 
 
 def test_mixed_precision_reaches_the_loss_as_float32():
@@ -101,6 +93,31 @@ def test_a_loss_that_cannot_be_made_is_explained(config, message):
         Term(config)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("amc", {"margin_rad": "big"}, "expected margin_rad to be float, got 'big'"),
+        ("amc", {"pairs": 3}, "expected pairs to be str, got 3"),
+        ("amc", {"check_finite": 1}, "expected check_finite to be bool, got 1"),
+        ("focal", {"gamma": [2.0]}, r"expected gamma to be float, got \[2.0\]"),
+        ("encouraging", {"bonus_start": "x"}, "expected bonus_start to be float, got 'x'"),
+        ("large_margin_softmax", {"margin": 2.5}, "expected margin to be int, got 2.5"),
+        (
+            "cross_entropy",
+            {"label_smoothing": "a"},
+            "expected label_smoothing to be float, got 'a'",
+        ),
+        ("cross_entropy", {"ignore_index": None}, "expected ignore_index to be int, got None"),
+        ("cross_entropy", {"weight": "x"}, "expected weight to be a list of numbers, got 'x'"),
+        ("cross_entropy", {"weight": ["x", 1]}, r"expected weight .* numbers, got \['x', 1\]"),
+        ("focal", {"weight": 2.0}, "expected weight to be a list of numbers, got 2.0"),
+    ],
+)
+def test_a_loss_option_of_a_wrong_type_is_named_with_its_loss(name, options, message):
+    with pytest.raises(ConfigError, match=rf"loss {name}, \[options\]: {message}"):
+        Term(LossConfig(name, options=options))
+
+
 def test_an_option_out_of_its_range_is_named_with_its_loss():
     with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
         total(LossConfig("amc", options={"margin_rad": 9.0}), embeddings=torch.randn(2, 4))
@@ -132,7 +149,7 @@ def test_a_loss_of_class_weights_needs_a_plain_linear_head():
 
 def test_a_loss_plays_no_part_from_its_last_epoch_on():
     early = LossConfig("cross_entropy", end_epoch=3)
-    assert [Term(early).weight_at(epoch) for epoch in (0, 2, 3, 9)] == [1.0, 1.0, 0.0, 0.0]
+    assert [early.weight_at(epoch) for epoch in (0, 2, 3, 9)] == [1.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])

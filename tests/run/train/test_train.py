@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train._setup import split_rows
 from hardsight.run.train.engine import _records as _train_records
+from hardsight.tracking import HardnessTracker
 from tests._dies import dies_at
 
 # in other processes, too: threads change the rounding
@@ -192,7 +194,7 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
 ):
     options = {
         **FAST, "epochs": 2, "augment": {"flip": True}, "schedule": "one_cycle", "select": "last",
-        "optimizer": {"name": "adamw"}, "loss": {"name": "cross_entropy", "ramp": "linear",
+        "optimizer": {"name": "adamw"}, "loss": {"name": "cross_entropy", "ramp": "gaussian",
                                                  "ramp_epochs": 3},
     }  # fmt: skip
     hs.train(net, images, out=tmp_path / "whole", **options)
@@ -202,7 +204,9 @@ def test_dying_before_any_single_file_appears_and_resuming_gives_the_same_weight
         hs.train(net, images, out=tmp_path / "counted", **options)
     assert renames == [
         "run.json", "recipe.json",
-        *["metrics.csv", "last.ckpt", "best.safetensors"] * 2,
+        *["metrics.csv", "last.ckpt", "best.safetensors"],
+        *["metrics.csv", "previous.ckpt", "last.ckpt", "best-00001.safetensors"],
+        "best.safetensors",
         "model.safetensors", "model.json", "result.json", "run.json",
     ]  # fmt: skip
     for survived in range(len(renames)):
@@ -262,6 +266,98 @@ def _find(patch, accuracies, by_epoch=None):
         return {**made, "val_accuracy": accuracies[made["epoch"] - 1]}
 
     patch.setattr(_train_records.RunRecorder, "_row", found)
+
+
+def interrupted(monkeypatch, net, images, out, *, after_epochs, **options):
+    """A run that dies when the next epoch after ``after_epochs`` is about to be written."""
+    write, done = _train_records.RunRecorder._write_metrics, []
+
+    def dying(self, row):
+        if len(done) == after_epochs:
+            raise Died
+        done.append(row)
+        write(self, row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_train_records.RunRecorder, "_write_metrics", dying)
+        with pytest.raises(Died):
+            hs.train(net, images, out=out, **options)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def flipped(file):
+    content = bytearray(file.read_bytes())
+    for place in range(len(content) // 2, len(content) // 2 + 300):  # more than what is padding
+        content[place] ^= 255
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_damaged_checkpoint_costs_one_epoch_and_nothing_else(
+    images, net, tmp_path, monkeypatch, damage
+):
+    options = {**FAST, "epochs": 4, "track": True, "augment": {"flip": True}}
+    whole = hs.train(net, images, out=tmp_path / "whole", **options)
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=3, **options)
+    damage(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    said = r"last.ckpt is (damaged|missing).*goes on from the checkpoint of the epoch before"
+    with pytest.warns(UserWarning, match=said):
+        resumed = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4]
+    assert resumed.dynamics.to_pandas().equals(whole.dynamics.to_pandas())
+
+
+@pytest.mark.parametrize(("epochs", "files"), [(1, ["last"]), (3, ["last", "previous"])])
+def test_a_run_without_a_whole_checkpoint_is_refused(
+    images, net, tmp_path, monkeypatch, epochs, files
+):
+    options = {**FAST, "epochs": 4}
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=epochs, **options)
+    for name in files:
+        cut(tmp_path / "run" / "checkpoints" / f"{name}.ckpt")
+    with pytest.raises(hs.errors.CheckpointError, match=r"last.ckpt is damaged .*another out"):
+        hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "best"),
+    [
+        ((0.5, 0.6, 0.9), (0.0, 0.0, 0.7), 3),  # the third epoch is the best one again
+        ((0.5, 0.6, 0.9), (0.0, 0.0, 0.1), 2),  # or not: the weights of the second are still there
+        ((0.9, 0.6, 0.5), (0.0, 0.0, 0.1), 1),
+        ((0.9, 0.6, 0.5), (0.0, 0.0, 1.0), 3),
+    ],
+)
+def test_the_selected_weights_survive_a_damaged_checkpoint(
+    images, net, tmp_path, monkeypatch, first, again, best
+):
+    options = {**FAST, "epochs": 3}
+    by_epoch = {}
+    with monkeypatch.context() as patch:
+        _find(patch, first, by_epoch)
+        patch.setattr(Path, "replace", not_the_result)
+        with pytest.raises(Died):
+            hs.train(net, images, out=tmp_path / "run", **options)
+    cut(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    with monkeypatch.context() as patch:
+        _find(patch, again, by_epoch)
+        with pytest.warns(UserWarning, match="goes on from the checkpoint of the epoch before"):
+            done = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert done.best_epoch == best
+    assert_same(weights(tmp_path / "run"), by_epoch[best])
+    kept = {file.name for file in (tmp_path / "run" / "checkpoints").glob("best*")}
+    assert "best.safetensors" in kept
+    assert len(kept) <= 2
+
+
+def not_the_result(self, target, original=Path.replace):
+    if Path(target).name in ("model.safetensors", "result.json"):
+        raise Died
+    return original(self, target)
 
 
 def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
@@ -431,6 +527,26 @@ def test_a_loss_option_out_of_its_range_stops_before_an_epoch_is_over(images, ne
         hs.train(net, images, out=tmp_path / "run", loss=wrong, **FAST)
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            {"name": "cross_entropy", "options": {"weight": [1.0]}},
+            r"loss cross_entropy cannot be computed .*3 classes.*options \{'weight': \[1.0\]\}",
+        ),
+        ({"name": "cross_entropy", "options": {"label_smoothing": 2.0}}, "label_smoothing must be"),
+        ({"name": "focal", "options": {"weight": [1.0, 2.0]}}, r"loss focal.*\[2\]"),
+        ({"name": "avh", "options": {"scale": -1.0}}, "loss avh: expected scale"),
+    ],
+)
+def test_a_loss_that_cannot_be_computed_is_refused_before_anything_is_written(
+    images, net, tmp_path, loss, message
+):
+    with pytest.raises(ConfigError, match=message):
+        hs.train(net, images, out=tmp_path / "run", loss=loss, **FAST)
+    assert not (tmp_path / "run").exists()
+
+
 def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
     avh = {"name": "avh", "options": {"scale": 8.0}}
     with pytest.raises(ConfigError, match=r"'fsdp' splits .* use strategy = 'ddp'"):
@@ -470,12 +586,78 @@ def test_a_tracked_run_can_be_reported_with_pictures_names_and_curves(images, ne
     assert "data-picture=" not in hs.report.write_report(again.folder).read_text("utf-8")
 
 
-def test_only_examples_that_were_trained_on_have_dynamics(images, net, tmp_path):
+def test_every_training_example_has_a_row_that_says_whether_it_was_held_out(images, net, tmp_path):
     done = hs.train(net, images, out=tmp_path / "run", epochs=2, track=True, **FAST)
     assert done.dynamics is not None
-    rows, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
-    assert done.dynamics.column("index").tolist() == rows
+    _, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
     assert len(held) == 12
+    table = done.dynamics
+    assert table.column("index").tolist() == list(range(120))
+    assert table.column("index")[table.column("held_out")].tolist() == held
+    assert set(table.column("epochs_seen")) == {2}
+    assert not any(np.isnan(table.column(name)).any() for name in table.scores)
+    assert table.metadata["sample"] == "mixed"
+    assert table.metadata["tracking"]["held_out"] == 12
+    stored = hs.read_table(tmp_path / "run" / "dynamics.parquet")
+    assert stored.to_pandas()["held_out"].sum() == 12
+
+
+def test_held_out_examples_are_measured_in_evaluation_after_every_epoch(images, net, tmp_path):
+    options = {**FAST, "epochs": 3, "select": "last", "augment": {"flip": True}}
+    done = hs.train(net, images, out=tmp_path / "run", track=True, **options)
+    held = done.dynamics.where(done.dynamics.column("held_out"))
+    # the last epoch is the model that was kept: score it by another way
+    scores = hs.score(done.model, images, device="cpu", preprocessing=done.preprocessing)
+    rows = held.column("index")
+    np.testing.assert_allclose(held.column("final_avh"), scores.column("avh")[rows], rtol=1e-4)
+    np.testing.assert_array_equal(held.column("prediction"), scores.column("prediction")[rows])
+    assert done.tracked == {"held-out": tmp_path / "run" / "tracked" / "held-out"}
+    found = HardnessTracker(
+        120, folder=done.tracked["held-out"], resume=True, stage="evaluation"
+    ).history("logit_margin")
+    assert sorted(np.flatnonzero(~np.isnan(found).any(axis=0))) == sorted(rows)
+    np.testing.assert_allclose(found[:, rows].mean(axis=0), held.column("aum"), rtol=1e-6)
+    plain = hs.train(net, images, out=tmp_path / "plain", **options)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "plain"))
+    assert [r["val_loss"] for r in done.history] == [r["val_loss"] for r in plain.history]
+
+
+def test_examples_of_another_split_are_not_held_out_of_training(net, tmp_path):
+    done = hs.train(
+        "small_cnn", "builtin:digits", split="train", validation_split="test", epochs=1,
+        out=tmp_path / "run", track=True, thumbnails=0, **{**FAST, "batch_size": 256},
+    )  # fmt: skip
+    assert len(done.dynamics) == 1348
+    assert not done.dynamics.column("held_out").any()
+    assert done.dynamics.metadata["sample"] == "in-sample"
+    assert done.tracked == {}
+
+
+def test_a_run_that_began_without_held_out_rows_ends_without_them_and_says_so(
+    images, net, tmp_path, monkeypatch
+):
+    options = {**FAST, "epochs": 3, "track": True}
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=2, **options)
+    state = torch.load(tmp_path / "run" / _train_records.LAST, weights_only=True)
+    state["callbacks"] = {k: v for k, v in state["callbacks"].items() if "evaluation" not in k}
+    torch.save(state, tmp_path / "run" / _train_records.LAST)
+    shutil.rmtree(tmp_path / "run" / "tracked")
+    with pytest.warns(UserWarning, match="held-out examples have no row"):
+        done = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert len(done.dynamics) == 108
+
+
+def test_the_report_of_a_tracked_run_marks_what_was_held_out(images, net, tmp_path):
+    done = hs.train(net, images, out=tmp_path / "run", epochs=3, track=True, **FAST)
+    text = hs.report.write_report(done.folder).read_text("utf-8")
+    assert "12 of these 120 examples were held out" in text
+    assert "12 held out" in text
+    assert "Held out" in text
+    plain = hs.train(
+        net, images, out=tmp_path / "all", epochs=3, track=True, validation=0.0, **FAST
+    )
+    text = hs.report.write_report(plain.folder).read_text("utf-8")
+    assert "eld out" not in text.replace("Scores of held-out examples", "")
 
 
 def test_training_on_what_a_sampler_names_keeps_the_numbers_of_the_dataset(

@@ -92,6 +92,7 @@ def test_an_interrupted_run_ends_with_the_same_epochs(images, net, tmp_path, mon
         ({"track_test": True}, ConfigError, "track_test needs data.test_split"),
         ({"track_on": {"a/b": "x"}}, OptionError, "each once, got 'a/b'"),
         ({"track_on": {"": "x"}}, OptionError, "each once, got ''"),
+        ({"track_on": {"held-out": "x"}}, OptionError, "the share that the run itself holds out"),
         (
             {"track_on": {"digits": "builtin:digits"}},
             DataError,

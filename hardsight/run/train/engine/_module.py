@@ -247,6 +247,8 @@ class TrainModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
+        if self.trainer.state.fn == "fit":
+            self.check_steps()  # the step that went wrong says more than what it did to validation
         self.validation_tally = Tally(self.device)
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import math
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,8 @@ from hardsight.run.train import TrainConfig, is_first_process
 from hardsight.run.train.engine._module import Tally, TrainModule
 from hardsight.run_folder import AGAIN, put_in_place, replacing, writing
 
-LAST, BEST, METRICS = "checkpoints/last.ckpt", "checkpoints/best.safetensors", "metrics.csv"
+LAST, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
+BEST, METRICS = "checkpoints/best.safetensors", "metrics.csv"
 
 
 class RunRecorder(pl.Callback):
@@ -28,7 +30,9 @@ class RunRecorder(pl.Callback):
 
     The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
     wait under a name of their own until it is in place, so that an epoch lost in between, which
-    may come out otherwise when it is trained again, leaves the selected weights alone.
+    may come out otherwise when it is trained again, leaves the selected weights alone. The
+    checkpoint of the epoch before stays too, for the case that the last one is damaged, and so do
+    the weights that were the best by then.
 
     Args:
         folder: of the run.
@@ -43,16 +47,18 @@ class RunRecorder(pl.Callback):
         self._folder, self._config = folder, config
         self.rows: list[dict[str, float]] = []
         self.best = 0
+        self._best_before = 0  # by the checkpoint of the epoch before
         self._board: Any = None
         self._started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Kept in the Lightning checkpoint, so that a resumed run goes on with it."""
-        return {"rows": self.rows, "best": self.best}
+        return {"rows": self.rows, "best": self.best, "best_before": self._best_before}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the checkpoint was written; rows and weights of a lost epoch are dropped."""
         self.rows, self.best = list(state["rows"]), state["best"]
+        self._best_before = state.get("best_before", self.best)
         if is_first_process():
             self._select_weights()
 
@@ -66,6 +72,7 @@ class RunRecorder(pl.Callback):
         pl_module.check_steps()  # nothing is kept of an epoch that went wrong
         row = self._row(trainer, pl_module)
         self.rows.append(row)
+        self._best_before = self.best
         if self._is_best():
             self.best = int(row["epoch"])
             self._save_weights(trainer)
@@ -112,27 +119,39 @@ class RunRecorder(pl.Callback):
                 save_file(state, file)
 
     def _select_weights(self) -> None:
-        """Put waiting weights in place where they are the best epoch's; drop those of a lost one.
+        """Put the best epoch's weights in place, and drop those that no checkpoint names.
 
         The checkpoint names an epoch as the best only after its weights were written in full.
+        They wait, or are in place already, or lie aside where the run goes on from the checkpoint
+        of the epoch before.
         """
         file = self._folder / BEST
         with writing(file, step=AGAIN):
             if self._waiting().exists():
+                if file.exists() and self._best_before:
+                    put_in_place(file, self._aside(self._best_before))
                 put_in_place(self._waiting(), file)
-            for lost in file.parent.glob(f"{file.stem}-*.part"):
-                lost.unlink()
+            elif self._aside(self.best).exists():
+                put_in_place(self._aside(self.best), file)
+            for lost in file.parent.glob(f"{file.stem}-*"):
+                if lost != self._aside(self._best_before):
+                    lost.unlink()
 
     def _waiting(self) -> Path:
+        return self._aside(self.best).with_suffix(".part")
+
+    def _aside(self, epoch: int) -> Path:
         file = self._folder / BEST
-        return file.with_name(f"{file.stem}-{self.best:05d}.part")
+        return file.with_name(f"{file.stem}-{epoch:05d}{file.suffix}")
 
     def _save_state(self, trainer: pl.Trainer) -> None:
-        file = self._folder / LAST
+        file, previous = self._folder / LAST, self._folder / PREVIOUS
         part = file.with_suffix(".part")
         with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
             trainer.save_checkpoint(part)  # every process takes part in this
             if trainer.is_global_zero:
+                if file.exists():
+                    _second_name(file, previous)
                 put_in_place(part, file)
 
     def _write_metrics(self, row: dict[str, float]) -> None:
@@ -227,6 +246,18 @@ def plain_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
         for name, value in state.items()
         if isinstance(value, Tensor)
     }
+
+
+def _second_name(file: Path, name: Path) -> None:
+    """Let a file be found under another name too; some file systems can only rename it."""
+    part = name.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(file, part)
+    except OSError:
+        put_in_place(file, name)
+    else:
+        put_in_place(part, name)
 
 
 def _reduced(trainer: pl.Trainer, tally: Tally) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import pyarrow as pa
 import torch
 from torch import nn
 
@@ -28,12 +27,12 @@ from hardsight.run.train import (
     decoded_whole,
     fits,
     is_first_process,
+    write_examples,
 )
-from hardsight.run_folder import write_parquet
-from hardsight.table import with_metadata
+from hardsight.table import HELD_OUT, TRACKED
 from hardsight.tracking import HardnessTracker
 
-TRACKED, EXAMPLES, TEST = "tracked", "examples.parquet", "test"
+TEST = "test"
 
 
 def watched_sets(
@@ -51,10 +50,11 @@ def watched_sets(
         assert sources.test is not None  # the recipe is checked for it
         found[TEST] = sources.test
     for name, data in (given or {}).items():
-        if not re.fullmatch(r"\w[\w.-]*", name) or name in found:
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in (*found, HELD_OUT):
             raise OptionError(
                 f"expected names of tracked examples of letters, digits, '.', '-' and '_', each "
                 f"once, got {name!r}"
+                + (", which is the share that the run itself holds out" if name == HELD_OUT else "")
             )
         source = open_source(data, data_root=config.data.root)
         if isinstance(source, EmbeddingSource):
@@ -138,7 +138,7 @@ def evaluation_tracking(
         if is_first_process():
             if start is None:
                 shutil.rmtree(folder, ignore_errors=True)
-            _write_examples(folder, data, classes)
+            write_examples(folder, data, classes)
         workers = chosen_workers(config.workers, length=len(data))
         resident = fits(data, pixels.device, 0) if config.resident is None else config.resident
         batches = EvaluationBatches(
@@ -160,24 +160,3 @@ def evaluation_tracking(
 def tracked_folder(run: Path, name: str) -> Path:
     """Where the epochs of a watched set lie in a run."""
     return run / TRACKED / name
-
-
-def _write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:
-    """Who the examples are, so that a study can join what people said of them."""
-    source = data.source
-    every = range(len(source))
-    rows = pa.table(
-        {
-            "index": pa.array(source.numbered(every), pa.int64()),
-            "id": [source.id_of(index) for index in every],
-            "label": pa.array(source.labels, pa.int64()),
-        }
-    )
-    facts = {
-        "classes": list(classes),
-        "data": {"spec": source.spec, "fingerprint": source.fingerprint()},
-        "sample": "out-of-sample",
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = with_metadata(rows, facts)
-    write_parquet(folder / EXAMPLES, [rows], rows.schema, compression="snappy")

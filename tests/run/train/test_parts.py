@@ -1,0 +1,83 @@
+"""Keys of a recipe that would play no part with the data and the model of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+import hardsight as hs
+from hardsight.errors import ConfigError, DataError, HeadError
+
+FAST = {
+    "device": "cpu", "batch_size": 16, "epochs": 1, "show_progress": False, "workers": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "amc"])
+def test_a_head_that_the_model_does_not_have_is_refused_even_if_nobody_needs_it(
+    images, net, tmp_path, loss
+):
+    with pytest.raises(HeadError, match="classifier"):
+        hs.train(net, images, out=tmp_path / "run", loss=loss, head="classifier", **FAST)
+    assert not (tmp_path / "run").exists()
+    named = hs.train(net, images, out=tmp_path / "run", loss=loss, head="6", **FAST)
+    assert named.history
+
+
+@pytest.mark.parametrize("augment", [{"flip": True}, {"crop_padding": 2}])
+def test_vectors_cannot_be_flipped_or_cropped(vectors, linear, tmp_path, augment):
+    with pytest.raises(ConfigError, match=r"augment needs images .* got examples \[5\]"):
+        hs.train(linear, vectors, out=tmp_path / "run", augment=augment, **FAST)
+
+
+def test_a_test_split_with_the_examples_of_training_is_refused_by_any_name(tmp_path, photos):
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "train").symlink_to(photos, target_is_directory=True)
+    (tmp_path / "both" / "test").symlink_to(photos, target_is_directory=True)
+    data = {"name": str(tmp_path / "both"), "split": "train", "test_split": "test"}
+    with pytest.raises(DataError, match="test_split 'test' holds the examples of the training"):
+        hs.train("small_cnn", data, out=tmp_path / "run", **FAST)
+    data = {"name": str(tmp_path / "both"), "split": "train", "validation_split": "test"}
+    with pytest.raises(DataError, match="validation_split 'test' holds the examples of the tr"):
+        hs.train("small_cnn", data, out=tmp_path / "run", **FAST)
+
+
+def test_all_of_the_data_is_not_trained_on_beside_a_part_of_it_to_test_on(tmp_path):
+    digits = {"name": "builtin:digits", "test_split": "test"}
+    with pytest.raises(DataError, match=r"without a split is all of its examples.*set data.split"):
+        hs.train("small_cnn", digits, out=tmp_path / "run", **FAST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"thumbnails": 10}, "thumbnails plays no part without track = true"),
+        (
+            {"loss": ["cross_entropy", {"name": "amc", "start_epoch": 3}]},
+            "loss amc plays no part: it starts in epoch 3 .counted from 0. and the run has 1",
+        ),
+        (
+            {"schedule": {"name": "step", "drop_epochs": [2]}},
+            "the learning rate never drops: drop_epochs = .2,. and the run has 1 epoch",
+        ),
+        (
+            {"schedule": {"name": "step", "step_epochs": 1}},
+            "the learning rate never drops: step_epochs = 1 and the run has 1 epoch",
+        ),
+    ],
+)
+def test_what_plays_no_part_in_this_run_is_said_once(images, net, tmp_path, settings, message):
+    with pytest.warns(UserWarning, match=message) as caught:
+        hs.train(net, images, out=tmp_path / "run", **FAST, **settings)
+    assert len(caught) == 1
+
+
+def test_what_selects_by_held_out_examples_needs_some(images, net, tmp_path):
+    options = {"out": tmp_path / "run", "select": "loss", **FAST}
+    with pytest.raises(ConfigError, match="select = 'loss' needs examples that are held out"):
+        hs.train(net, images, validation=0.0, **options)
+    assert hs.train(net, images, validation=images, **options).best_epoch == 1
+
+
+def test_a_memory_layout_of_images_is_not_that_of_vectors(vectors, linear, tmp_path):
+    with pytest.warns(UserWarning, match="channels_last plays no part: the examples are not im"):
+        hs.train(linear, vectors, out=tmp_path / "run", channels_last=True, **FAST)
