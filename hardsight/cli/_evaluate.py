@@ -8,6 +8,7 @@ import click
 from hardsight.cli._options import (
     model_options,
     names,
+    output_option,
     pixel_options,
     run_options,
     work_options,
@@ -56,7 +57,9 @@ def _radii(
               "many/medium/few-shot accuracy.")  # fmt: skip
 @click.option("--out", required=True, help="Folder; card.json and card.html appear in it.")
 @click.option("--weights", help="Weights of MODEL, where they do not stand behind an @.")
-@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
+              "by itself.")  # fmt: skip
+@output_option
 @click.option("--split", help="Split of --data, such as test.")
 @click.option("--ood-split", help="Split of --ood.")
 @click.option("--train-split", help="Split of --train.")

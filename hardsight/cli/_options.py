@@ -44,6 +44,22 @@ def names(
     return tuple(name for part in value for name in part.split(",") if name) or None
 
 
+def key_or_position(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> int | str | None:
+    """``1`` as a position, anything else as a name."""
+    if value is None:
+        return None
+    return int(value) if value.removeprefix("-").isdigit() else value
+
+
+output_option = click.option(
+    "--output", callback=key_or_position, metavar="NAME|POSITION",
+    help="The model's output that holds the logits, by key, attribute or position (from 0), if the "
+    "classes of the data do not tell it.",
+)  # fmt: skip
+
+
 def model_options(command: Command) -> Command:
     """``--model-classes``, ``--class-order`` and ``--trust-remote-code``."""
     for option in reversed((

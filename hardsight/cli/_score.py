@@ -9,6 +9,7 @@ import click
 from hardsight.cli._options import (
     model_options,
     names,
+    output_option,
     pixel_options,
     run_options,
     work_options,
@@ -39,7 +40,9 @@ Examples:
 @click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
 @click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Scores to compute; all by default.")  # fmt: skip
-@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
+              "by itself.")  # fmt: skip
+@output_option
 @click.option("--split", help="Split of data that has several, such as train or test.")
 @click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
 @click.option("--labels", help="Stored embeddings: file with their labels.")
@@ -92,27 +95,9 @@ def _print_summary(table: ScoreTable) -> None:
 
     assert table.path is not None
 
-    counts = table.metadata["counts"]
     console = Console(highlight=False)
     console.print(f"[bold]{len(table):,} rows[/] -> {escape(str(table.path))}", soft_wrap=True)
     scores = ", ".join(table.scores)
     console.print(f"accuracy {table.accuracy():.2%}, scores: {scores}", soft_wrap=True)
-    origin = table.metadata["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
-        console.print(
-            f"[yellow]no --weights were given[/]: the model was scored {escape(origin)}",
-            soft_wrap=True,
-        )
-    if counts["errors"]:
-        console.print(
-            f"[yellow]{counts['errors']:,} examples could not be read[/]: "
-            f"{escape(str(table.path.parent / 'errors.parquet'))}",
-            soft_wrap=True,
-        )
-    if counts["non_finite"]:
-        console.print(
-            f"[yellow]{counts['non_finite']:,} rows are not finite[/] (column 'finite')",
-            soft_wrap=True,
-        )
     step = shlex.join(["hardsight", "report", str(table.path.parent)])
     console.print(f"next: {step}", soft_wrap=True, markup=False)

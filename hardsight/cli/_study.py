@@ -9,6 +9,7 @@ from hardsight.cli._options import (
     floats,
     model_options,
     names,
+    output_option,
     pixel_options,
     run_options,
     work_options,
@@ -110,7 +111,9 @@ hardness rises as pictures get harder to see.
 @click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
               help="Scores to study (avh, model_confidence, feature_norm).")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
-@click.option("--head", help="Name of the classifier layer, where it is not found by itself.")
+@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
+              "by itself.")  # fmt: skip
+@output_option
 @click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
 @model_options
 @pixel_options

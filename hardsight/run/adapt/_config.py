@@ -102,6 +102,8 @@ class AdaptConfig:
         seed: of weights, order and augmentation.
         augment: of training images.
         head: name of the classifier layer, where it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
         channels_last: likewise.
@@ -136,6 +138,7 @@ class AdaptConfig:
     seed: int = 0
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     head: str | None = None
+    output: int | str | None = None
     device: str = "auto"
     precision: str = "auto"
     channels_last: bool | None = None
@@ -214,6 +217,7 @@ class AdaptConfig:
                 "seed": self.seed,
                 "augment": self.augment,
                 "head": self.head,
+                "output": self.output,
                 "device": self.device,
                 "precision": self.precision,
                 "channels_last": self.channels_last,

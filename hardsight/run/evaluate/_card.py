@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hardsight._options import checked_options
 from hardsight.config import load_config
 from hardsight.data import (
     DATASETS,
@@ -26,7 +27,7 @@ from hardsight.data import (
 )
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
-from hardsight.preprocessing import Preprocessing
+from hardsight.preprocessing import Preprocessing, decisive
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
@@ -36,13 +37,14 @@ from hardsight.run.loop import (
     check_labels_agree,
     chosen_device,
     fed_in_its_dtype,
+    first_look,
     loaded_model,
     matched_classes,
+    returning,
     state_digest,
     stated_classes,
     stated_preprocessing,
     values_digest,
-    verified_head,
     versions,
     wanted_preprocessing,
 )
@@ -56,8 +58,8 @@ MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = (
-    "size", "mean", "std", "preprocessing", "head", "num_classes", "model_classes",
-    "trust_remote_code",
+    "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
+    "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
@@ -78,7 +80,9 @@ class EvaluateConfig:
         resume: take the finished card in ``out`` as it is, if it was made with these settings.
         overwrite: replace the evaluation in ``out``.
         weights: file with the weights of ``model``, where they do not stand behind an ``@``.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
@@ -122,6 +126,7 @@ class EvaluateConfig:
     overwrite: bool = False
     weights: str | None = None
     head: str | None = None
+    output: int | str | None = None
     split: str | None = None
     ood_split: str | None = None
     train_split: str | None = None
@@ -189,6 +194,7 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
+@checked_options
 def evaluation_card(
     models: Any,
     data: Any,
@@ -199,6 +205,7 @@ def evaluation_card(
     resume: bool = False,
     overwrite: bool = False,
     head: str | None = None,
+    output: int | str | None = None,
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
@@ -246,7 +253,9 @@ def evaluation_card(
         out: folder to write ``card.json`` into; ``None`` keeps it in memory.
         resume: if ``out`` has a finished card of these settings, models and data, return it.
         overwrite: replace the evaluation in ``out``.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         split: of ``data``, where it has several.
         ood_split: of foreign data, where it has several.
         train_split: of ``train``, where it has several.
@@ -318,7 +327,9 @@ def evaluation_card(
             "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
             "trust_remote_code": trust_remote_code,
         }  # fmt: skip
-        subjects = [_subject(stack, one, source, pixels, head, loading) for one in _listed(models)]
+        subjects = [
+            _subject(stack, one, source, pixels, head, output, loading) for one in _listed(models)
+        ]
         if named is not None:
             subjects = [dataclasses.replace(one, class_names=named) for one in subjects]
         order = _class_order(subjects, source, class_order)
@@ -394,7 +405,11 @@ def _describe(
 ) -> None:
     """Say what the card is made of."""
     models = {
-        one.name: {key: one.facts[key] for key in ("spec", "head", "preprocessing")}
+        one.name: {
+            "spec": one.facts["spec"],
+            "head": one.facts["head"],
+            "preprocessing": decisive(one.facts["preprocessing"]),
+        }
         for one in subjects
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
@@ -442,6 +457,7 @@ def _subject(
     source: ExampleSource,
     pixels: PixelOptions,
     head: str | None,
+    output: int | str | None,
     loading: dict[str, Any],
 ) -> Subject:
     name, model, weights = given
@@ -452,18 +468,26 @@ def _subject(
     stack.enter_context(fed_in_its_dtype(loaded.model))
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-    found, shape = verified_head(network, source, how, device=place, name=head)
+    look = first_look(
+        network, source, how, device=place, head=head, output=output,
+        num_classes=len(loaded.class_names.names) or len(source.classes),
+    )  # fmt: skip
+    stack.enter_context(returning(network, look.output))
+    assert look.head is not None
     facts = {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(network),
-        "head": found.name,
+        "head": look.head.name,
+        "output": look.output,
         "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
-    return Subject(label, network, found, how, states, shape, place, facts, loaded.class_names)
+    return Subject(
+        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+    )
 
 
 def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> ClassOrder:

@@ -112,9 +112,11 @@ class ScoreRun:
             pieces.append(piece)
             advance(piece.positions)
             if len(pieces) == self.batches_per_shard:
+                scorer.check()  # what is written once is not looked at again
                 yield pieces
                 pieces = []
         if pieces:
+            scorer.check()
             yield pieces
 
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
