@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,13 +17,20 @@ import hardsight
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of everything that can change a score, and of ``more`` packages."""
-    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "pyarrow", "pillow", *more):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # such as a vendored build without metadata
-            continue
-    return found
+    packages = {name: _installed(name) for name in ("torch", "numpy", "pyarrow", "pillow", *more)}
+    return {
+        "hardsight": hardsight.__version__,
+        "python": platform.python_version(),
+        **{name: number for name, number in packages.items() if number is not None},
+    }
+
+
+@cache  # the metadata of a package is a file, and a run of many rounds asks in each of them
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a vendored build without metadata
+        return None
 
 
 def values_digest(values: Any) -> str:
