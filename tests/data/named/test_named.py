@@ -4,7 +4,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from hardsight.data import DATASETS, _named, open_source
+from hardsight.data import DATASETS, open_source
+from hardsight.data.named import _named
 from hardsight.errors import DataError, MissingDataError, OptionError
 
 
