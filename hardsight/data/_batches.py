@@ -105,6 +105,7 @@ def batches(
         return
     loading = source.loading
     size = (loading.batch_size or _BATCH_SIZE) if batch_size is None else batch_size
+    size = min(size, sys.maxsize)  # torch takes no larger number, and no data has more examples
     count = (loading.workers or 0) if workers is None else workers
     if size < 1 or start < 0 or count < 0:
         raise OptionError(
