@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.data._once import ReadOnce
+from hardsight.data.formats._once import ReadOnce
 from hardsight.data.source import (
     Example,
     ExampleSource,

@@ -10,8 +10,8 @@ FREQUENCY = [0.8, 0.5, 0.8, 1.0, 0.3, 1.0]
 
 
 @pytest.fixture
-def source(tmp_path, write_parquet, pictures):
-    write_parquet(tmp_path / "a.parquet", pictures, LABELS, human_counts=COUNTS)
+def source(tmp_path, write_pictures, pictures):
+    write_pictures(tmp_path / "a.parquet", pictures, LABELS, human_counts=COUNTS)
     return open_source(tmp_path / "a.parquet")
 
 
@@ -38,26 +38,26 @@ def test_counts_may_lie_in_a_file_of_their_own(tmp_path, pictures):
         human_frequency(bare, file=tmp_path / "other.npz")
 
 
-def with_counts(tmp_path, write_parquet, pictures, counts):
-    write_parquet(tmp_path / "b.parquet", pictures, LABELS, human_counts=counts)
+def with_counts(tmp_path, write_pictures, pictures, counts):
+    write_pictures(tmp_path / "b.parquet", pictures, LABELS, human_counts=counts)
     return open_source(tmp_path / "b.parquet")
 
 
-def test_counts_for_another_number_of_classes_are_refused(tmp_path, write_parquet, pictures):
-    four = with_counts(tmp_path, write_parquet, pictures, [[*row, 0] for row in COUNTS])
+def test_counts_for_another_number_of_classes_are_refused(tmp_path, write_pictures, pictures):
+    four = with_counts(tmp_path, write_pictures, pictures, [[*row, 0] for row in COUNTS])
     with pytest.raises(ShapeError, match=r"expected human counts \[6, 3\].*got \[6, 4\]"):
         human_frequency(four)
 
 
-def test_rows_of_different_lengths_are_refused(tmp_path, write_parquet, pictures):
-    ragged = with_counts(tmp_path, write_parquet, pictures, [*COUNTS[:5], [1, 2]])
+def test_rows_of_different_lengths_are_refused(tmp_path, write_pictures, pictures):
+    ragged = with_counts(tmp_path, write_pictures, pictures, [*COUNTS[:5], [1, 2]])
     with pytest.raises(ShapeError, match=r"as many human counts in every row .*got 2, 3"):
         human_frequency(ragged)
 
 
 @pytest.mark.parametrize("row", [[0, 0, 0], [-1, 2, 3]])
-def test_counts_of_nobody_are_refused(tmp_path, write_parquet, pictures, row):
-    empty = with_counts(tmp_path, write_parquet, pictures, [*COUNTS[:5], row])
+def test_counts_of_nobody_are_refused(tmp_path, write_pictures, pictures, row):
+    empty = with_counts(tmp_path, write_pictures, pictures, [*COUNTS[:5], row])
     with pytest.raises(DataError, match=r"at least one person .* at position 5 \(1 such"):
         human_frequency(empty)
 
@@ -146,8 +146,8 @@ def test_a_csv_may_name_positions(tmp_path, source, table):
         human_frequency(table, file=tmp_path / "f.csv")
 
 
-def test_a_parquet_file_without_counts_is_explained(tmp_path, source, write_parquet, pictures):
-    write_parquet(tmp_path / "none.parquet", pictures, LABELS)
+def test_a_parquet_file_without_counts_is_explained(tmp_path, source, write_pictures, pictures):
+    write_pictures(tmp_path / "none.parquet", pictures, LABELS)
     with pytest.raises(DataError, match=r"expected a column 'human_counts' in .*got image, label"):
         human_frequency(source, file=tmp_path / "none.parquet")
     (tmp_path / "broken.parquet").write_bytes(b"no")
