@@ -56,7 +56,7 @@ def _radii(
 @click.option("--train", metavar="DATA", help="The training data: for the linear probe and for "
               "many/medium/few-shot accuracy.")  # fmt: skip
 @click.option("--out", required=True, help="Folder; card.json and card.html appear in it.")
-@click.option("--weights", help="Weights of MODEL, where they do not stand behind an @.")
+@click.option("--weights", help="Weights of MODEL, if they do not stand behind an @.")
 @click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
               "by itself.")  # fmt: skip
 @output_option
@@ -78,7 +78,7 @@ def _radii(
               help="Examples to attack (256); 0 for no attacks.")  # fmt: skip
 @click.option("--explain-examples", type=click.IntRange(min=0),
               help="Examples for Grad-CAM (64); 0 for none.")  # fmt: skip
-@click.option("--cam-layer", help="Layer of Grad-CAM, where it is not found by itself.")
+@click.option("--cam-layer", help="Layer of Grad-CAM, if it is not found by itself.")
 @click.option("--feature-examples", type=click.IntRange(min=10),
               help="Most examples for probe and clusters (5000).")  # fmt: skip
 @click.option("--map-examples", type=click.IntRange(min=10),
