@@ -79,17 +79,19 @@ def recorded_inputs(
             number, count = count, count + 1
             entered = tensor_input(args, kwargs)
             tokens = None if entered is None else positions_of(layer, entered)
-            if tokens is None or not isinstance(out, Tensor):
+            if tokens is None:
                 return
-            made = positions_of(layer, out) if whole else None
+            is_tensor = isinstance(out, Tensor)  # a layer may return its features as well
+            made = positions_of(layer, out) if whole and is_tensor else None
+            is_map = is_tensor and is_pointwise(layer)
             calls.append(
                 Call(
                     name=name,
                     number=number,
                     side="input",
                     features=_by_position(tokens),
-                    computed_in=out.dtype,
-                    rectified=out.relu().flatten(2).mean(dim=2) if is_pointwise(layer) else None,
+                    computed_in=out.dtype if is_tensor else None,
+                    rectified=out.relu().flatten(2).mean(dim=2) if is_map else None,
                     tokens=None if made is None else (tokens, made),
                 )
             )
