@@ -35,7 +35,7 @@ class Batch:
     Attributes:
         index: positions in the source, ``[B]``.
         ids: names, B of them.
-        inputs: tensor ``[B, ...]``, or whatever a user's collate function gives; ``None`` where
+        inputs: tensor ``[B, ...]``, or what a user's collate function gives; ``None`` where
             no example of the batch could be read.
         labels: class indices, ``[B]``.
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
@@ -76,7 +76,7 @@ def batches(
     Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; her
     floats only as far as ``preprocessing.stated`` says. Everything else is stacked as it is.
     An example that cannot be read is listed in its batch's ``errors``, also when it takes its
-    worker process down. Close the generator (``contextlib.closing``) where it may be left early:
+    worker process down. Close the generator (``contextlib.closing``) if it may be left early:
     its workers end with it.
 
     Args:
@@ -180,7 +180,7 @@ class _Rows:
         return self.row(index, lambda: self.source[index])
 
     def row(self, index: int, example: Callable[[], Example]) -> _Row:
-        """The row at ``index``; ``example`` reads it where no collate function wants it raw."""
+        """The row at ``index``; ``example`` reads it if no collate function wants it raw."""
         source, name = self.source, self.source.id_of(index)
         try:
             if self._raw:
@@ -195,10 +195,12 @@ class _Rows:
         import torch
 
         content = prepared(example.content, self._how, self.source)
+        if content is not example.content:  # pixels, made here
+            return replace(example, content=torch.from_numpy(content))
         if isinstance(content, np.ndarray):
             native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
             return replace(example, content=torch.from_numpy(native))
-        return replace(example, content=content)
+        return example
 
 
 class _Collate:
@@ -307,7 +309,7 @@ class _WorkerDiedError(Exception):
 def _map_batches(
     rows: _Rows, collate: _Collate, positions: range, size: int, workers: int, loading: Loading
 ) -> Generator[Batch | HardsightError, None, None]:
-    """Batches from several workers; where one dies, what was under way is read serially."""
+    """Batches from several workers; if one dies, what was under way is read serially."""
     done = 0
     while done < len(positions):
         try:
@@ -429,7 +431,7 @@ def _is_death(err: Exception) -> bool:
 
 
 def _watch_quietly(iterator: Any) -> None:
-    """Keep torch from raising in whatever code runs when a worker dies.
+    """Keep torch from raising in the code that happens to run when a worker dies.
 
     Its signal handler would interrupt the model's forward pass; ``next`` finds out by itself.
     """

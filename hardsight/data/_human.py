@@ -41,14 +41,14 @@ def human_frequency(
     Args:
         source: from :func:`hardsight.data.open_source`, or a table of its scores, whose rows are
             then found by their index or id.
-        file: where the source has no column ``human_counts``: counts ``[N, C]`` in the source's
+        file: if the source has no column ``human_counts``: counts ``[N, C]`` in the source's
             order (``.npy``, such as ``cifar10h-counts.npy``, or the column ``human_counts`` of a
             ``.parquet``), or a CSV with a column of ids (``id``, ``image``, ``path``, ...; whole
             ids or file names) or positions (``index``, from 0) and one of frequencies
             (``human_frequency``, ``frequency``, ...).
 
     Returns:
-        ``[N]`` in ``[0, 1]``; larger is easier for people. NaN where a CSV does not list an
+        ``[N]`` in ``[0, 1]``; larger is easier for people. NaN if a CSV does not list an
         example.
 
     Raises:

@@ -93,7 +93,7 @@ class RowReader:
         except StopIteration:
             self._forget()
             raise OSError("the row group ends before its last row") from None
-        except Exception:  # a damaged page: the next call starts anew instead of a step behind
+        except Exception:  # a damaged page: the next call starts again instead of a step behind
             self._forget()
             raise
         return self._first, self._batch
@@ -121,8 +121,8 @@ class ParquetSource(ExampleSource):
     """Images in parquet files: a column ``image`` of ``{bytes, path}`` or bytes, and ``label``.
 
     An image without bytes is read from its path, which starts from the folder of the first file.
-    Names of the classes come from the schema's Hugging Face metadata where it has them; ids are
-    the stored paths where every image has one of its own, else positions.
+    Names of the classes come from the schema's Hugging Face metadata if it has them; ids are
+    the stored paths if every image has one of its own, else positions.
 
     Args:
         files: in order.
@@ -181,7 +181,7 @@ class ParquetSource(ExampleSource):
         return mark.hexdigest()
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the files, such as ``human_counts``; ``None`` where there is none."""
+        """Another column of the files, such as ``human_counts``; ``None`` if there is none."""
         return _other_column(self._files, name)
 
     def _check_type(self, kind: pa.DataType) -> None:
@@ -297,7 +297,7 @@ def opened(file: Path) -> pq.ParquetFile:
     """A parquet file, mapped into memory.
 
     Raises:
-        DataError: it is no parquet file.
+        DataError: it is not a parquet file.
     """
     try:
         return open_parquet(file, memory_map=True)

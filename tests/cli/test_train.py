@@ -62,7 +62,7 @@ def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):
     folder = tmp_path / "[/b] [red]"
     done = run(recipe, "--epochs", 1, "--set", "track=true", "--out", folder)
     assert done.exit_code == 0, done.output
-    assert f"examples -> {folder / 'dynamics.parquet'}\n" in done.output
+    assert f" -> {folder / 'dynamics.parquet'}\n" in done.output
     assert f"model -> {folder / 'model.safetensors'}\n" in done.output
 
 

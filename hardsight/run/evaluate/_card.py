@@ -27,7 +27,7 @@ from hardsight.data import (
 )
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
-from hardsight.preprocessing import Preprocessing
+from hardsight.preprocessing import Preprocessing, decisive
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
@@ -58,8 +58,8 @@ MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = (
-    "size", "mean", "std", "preprocessing", "head", "num_classes", "model_classes",
-    "trust_remote_code",
+    "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
+    "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
@@ -405,7 +405,11 @@ def _describe(
 ) -> None:
     """Say what the card is made of."""
     models = {
-        one.name: {key: one.facts[key] for key in ("spec", "head", "preprocessing")}
+        one.name: {
+            "spec": one.facts["spec"],
+            "head": one.facts["head"],
+            "preprocessing": decisive(one.facts["preprocessing"]),
+        }
         for one in subjects
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}

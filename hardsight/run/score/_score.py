@@ -18,7 +18,7 @@ from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
-from hardsight.preprocessing import Preprocessing
+from hardsight.preprocessing import Preprocessing, decisive
 from hardsight.registry import described
 from hardsight.run.loop import (
     FirstLook,
@@ -400,7 +400,7 @@ def _describe(
         "head": model.get("head"),
         "output": model.get("output"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
-        "preprocessing": about.get("preprocessing"),
+        "preprocessing": decisive(about.get("preprocessing", {})),
         "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do
