@@ -51,6 +51,10 @@ class StatisticError(HardsightError, ValueError):
     """A statistic is not defined for its input: too few values, or values that are all equal."""
 
 
+class OutOfMemoryError(HardsightError, MemoryError):
+    """A batch does not fit into the memory of the device; fewer examples at once may."""
+
+
 class HeadError(HardsightError, ValueError):
     """The classifier head of a model cannot be used."""
 
@@ -65,6 +69,16 @@ class AmbiguousHeadError(HeadError):
 
 class HeadMismatchError(HeadError):
     """Captured features times the head's weights do not give the model's logits."""
+
+
+class NotLogitsError(HeadMismatchError):
+    """The model returns probabilities, or another function of its logits.
+
+    Attributes:
+        function: its name, such as ``"sigmoid"``.
+    """
+
+    function = ""
 
 
 class ModelError(HardsightError, ValueError):

@@ -63,7 +63,7 @@ class Gallery:
     """The rows a report shows, as row numbers of the table.
 
     Attributes:
-        by: the score that says what is hard; ``None`` where the table has none.
+        by: the score that says what is hard; ``None`` if the table has none.
         confidence_by: the score that ranks the wrong predictions.
         hardest: hardest rows overall, hardest first.
         confidently_wrong: misclassified rows overall, most confident first.
@@ -71,10 +71,10 @@ class Gallery:
         classes_left_out: classes for which the budget had no room.
         table: the table itself.
         shown: source positions of all shown rows, each once.
-        suspects: rows whose label is most probably wrong, most suspect first; none where the
+        suspects: rows whose label is most probably wrong, most suspect first; none if the
             table has no dynamics.
-        learned_last: rows learned after all others, the last one first; likewise.
-        easiest: a few of the easiest rows, easiest first; likewise.
+        learned_last: rows learned after all others, the last one first, in such a table.
+        easiest: a few of the easiest rows, easiest first, in such a table.
     """
 
     by: str | None
@@ -121,11 +121,11 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     what room is left goes to the hardest rows overall.
 
     A wrong prediction is the more confident, the more the model prefers it to the label: by
-    ``logit_margin`` where the table has it, else the next best score. Where no score of the table
+    ``logit_margin`` if the table has it, else the next best score. If no score of the table
     knows the label, the wrong predictions with the least uncertainty come first.
 
-    A table with dynamics also gives the rows with the largest ``suspicion``, whatever the
-    prediction, those with the largest ``first_learned_epoch`` among the learned ones, and a few of
+    A table with dynamics also gives the rows with the largest ``suspicion``, right or
+    wrong, those with the largest ``first_learned_epoch`` among the learned ones, and a few of
     the easiest.
 
     Args:
@@ -136,7 +136,7 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
 
     Raises:
         OptionError: ``budget`` is below 1.
-        TableError: ``by`` is no score of the table.
+        TableError: ``by`` is not a score of the table.
 
     Example:
         >>> import pyarrow as pa
@@ -360,9 +360,9 @@ def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray
 
 
 def outcomes(table: ScoreTable) -> NDArray[np.int8]:
-    """Per row: 1 for a right prediction, 0 for a wrong one, -1 where that cannot be said.
+    """Per row: 1 for a right prediction, 0 for a wrong one, -1 if that cannot be said.
 
-    It cannot be said without a label or a prediction, or where the row is not finite.
+    It cannot be said without a label or a prediction, or if the row is not finite.
     """
     labels, predictions = class_numbers(table, "label"), class_numbers(table, "prediction")
     known = (labels >= 0) & (predictions >= 0) & is_finite(table)
@@ -370,7 +370,7 @@ def outcomes(table: ScoreTable) -> NDArray[np.int8]:
 
 
 def class_numbers(table: ScoreTable, column: str) -> NDArray[np.int64]:
-    """A column of class numbers, -1 where the table has none."""
+    """A column of class numbers, -1 if the table has none."""
     if column not in table.columns:
         return np.full(len(table), -1, np.int64)
     values = table.column(column)
@@ -380,14 +380,14 @@ def class_numbers(table: ScoreTable, column: str) -> NDArray[np.int64]:
 
 
 def is_finite(table: ScoreTable) -> NDArray[np.bool_]:
-    """Per row: whether the model's output was finite; true where the table does not say."""
+    """Per row: whether the model's output was finite; true if the table does not say."""
     if "finite" not in table.columns:
         return np.ones(len(table), np.bool_)
     return table.column("finite").astype(np.bool_)
 
 
 def hardness_of(table: ScoreTable, score: str) -> NDArray[np.float64]:
-    """A score, turned so that larger is harder; NaN where it is not finite."""
+    """A score, turned so that larger is harder; NaN if it is not finite."""
     values = table.column(score).astype(np.float64)
     signed = values if table.higher_is_harder(score) else -values
     return np.where(np.isfinite(signed), signed, np.nan)
@@ -413,7 +413,7 @@ def _pictures_kept(table: ScoreTable) -> int:
 def _filled(
     hardest: NDArray[np.int64], hardness: NDArray[np.float64], taken: set[int], budget: int
 ) -> NDArray[np.int64]:
-    """The hardest rows and, where the budget has room, the next ones that nothing else shows."""
+    """The hardest rows and, if the budget has room, the next ones that nothing else shows."""
     following = _first(hardness, 2 * budget)[len(hardest) :]  # of which taken are at most half
     new = [row for row in following.tolist() if row not in taken][: max(0, budget - len(taken))]
     return np.concatenate([hardest, np.array(new, dtype=np.int64)])

@@ -8,9 +8,9 @@ anything below about 2e-4 rad. Here an angle between two rows is
 on unit vectors, exact near 0 and :math:`\pi`. A matrix of angles starts from cosines, because a
 matrix product is fast, and recomputes the few pairs near :math:`\pm 1` by the formula above.
 
-Conventions, wherever angles occur in hardsight: maths in float32 or wider, whatever the input;
-a zero vector is at :math:`\pi/2` from everything and receives no gradient; an exactly aligned or
-opposite pair receives the gradient 0, the middle of its subgradients.
+Conventions for all angles in hardsight: maths in float32 or wider, for any input dtype; a zero
+vector is at :math:`\pi/2` from everything and receives no gradient; an exactly aligned or opposite
+pair receives the gradient 0, the middle of its subgradients.
 """
 
 import functools
@@ -30,7 +30,7 @@ _PAIRS_AT_ONCE = 1 << 16  # bounds the memory of the recomputed pairs
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """``tensor`` in float32, or as it is where it is wider.
+    """``tensor`` in float32, or as it is if it is wider.
 
     Example:
         >>> widen(torch.ones(1, dtype=torch.bfloat16)).dtype, widen(torch.ones(1).double()).dtype
@@ -83,7 +83,7 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
     norms = _norm(scaled)
     is_zero = norms == 0
     unit = scaled / (norms + is_zero).unsqueeze(-1)
-    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)  # is 0 already; now its gradient is too
+    unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)  # it is 0 already; now its gradient is too
     return unit, norms * scale.squeeze(-1)
 
 
@@ -108,7 +108,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def angle_between(first: Tensor, second: Tensor) -> Tensor:
-    """Angle between rows of the same position.
+    """Angle between rows at the same position.
 
     Args:
         first: ``[..., D]``, any scale.
@@ -135,12 +135,12 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
         class_weights: ``[C, D]``.
 
     Returns:
-        ``[N]`` in ``[0, pi]``, radians; exact also where an example is aligned with its class. On
-        an accelerator, where labels are not looked at, a negative one gives NaN.
+        ``[N]`` in ``[0, pi]``, radians; exact even if an example is aligned with its class. On an
+        accelerator, where labels are not checked, a negative label gives NaN.
 
     Raises:
         ShapeError: the tensors do not fit each other.
-        LabelError: a label is no class.
+        LabelError: a label is not a class.
     """
     check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
@@ -148,7 +148,8 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
     angles = angle_between(embeddings, class_weights[labels.long()])
     if labels.device.type == "cpu" and not is_traced(labels):
         return angles
-    return angles.masked_fill_(labels < 0, math.nan)  # nobody looked; -1 was the last class
+    # unchecked, -1 has picked the last class
+    return angles.masked_fill_(labels < 0, math.nan)
 
 
 def unit_target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
@@ -219,7 +220,7 @@ def angles_from_cosines(
 def safe_root_(squares: Tensor) -> Tensor:
     """Square root of squares, which are overwritten; its gradient at 0 is 0, not infinite.
 
-    Here and elsewhere a mask is added, or filled in place, where ``torch.where`` with a number
+    Here and elsewhere a mask is added, or filled in place, although ``torch.where`` with a number
     would read better: on a GPU that number costs a launch of its own.
 
     Example:
@@ -255,7 +256,7 @@ def _unit_angle(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _bounded_acos(cosines: Tensor) -> Tensor:
-    """Arc cosine whose gradient stays finite: -1 / sin, with the sine never under its rounding."""
+    """Arc cosine whose gradient, -1 / sin, stays finite: the sine is at least its rounding."""
     smallest = torch.finfo(cosines.dtype).eps
     squares = ((1 - cosines) * (1 + cosines)).clamp_min(smallest)
     return torch.atan2(squares.sqrt(), cosines)
@@ -264,9 +265,9 @@ def _bounded_acos(cosines: Tensor) -> Tensor:
 def _acos_(cosines: Tensor) -> Tensor:
     """Arc cosine of a matrix ``[N, C]`` in place, as fast as this machine can; no gradient.
 
-    With AVX-512, one thread of numpy does what four of torch do, as accurately, within two units in
-    the last place. numpy says which of its loops it uses, so the choice depends on the machine
-    alone, and a resumed run makes the same one.
+    With AVX-512, one numpy thread does the work of four torch threads, as accurately, within two
+    units in the last place. numpy says which of its loops it uses, so the choice depends only on
+    the machine, and a resumed run makes the same one.
     """
     is_plain = cosines.device.type == "cpu" and cosines.dtype == torch.float32
     if not is_plain or torch.get_num_threads() > 4 or not _numpy_is_vectorized():

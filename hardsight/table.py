@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from hardsight._options import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import DYNAMICS as DYNAMICS
@@ -33,7 +33,7 @@ from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
 from hardsight.run_folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder import HISTORIES as HISTORIES
-from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN
+from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import SHARDS as SHARDS
 from hardsight.run_folder import TABLE as TABLE
 from hardsight.run_folder import THUMBNAILS as THUMBNAILS
@@ -105,15 +105,20 @@ class ScoreTable:
         """One column as a numpy array.
 
         Raises:
-            TableError: there is no such column; the nearest one is named.
+            TableError: there is no such column; says why a score is missing, or names the nearest.
         """
         self._check_column(name)
         values: NDArray[Any] = self._source.column(name).to_numpy()
         return values
 
     def _check_column(self, name: str) -> None:
-        if name not in self.columns:
-            raise TableError(unknown_name("column", name, self.columns))
+        if name in self.columns:
+            return
+        missing = self.metadata.get("missing") or {}
+        if name in missing.get("scores", ()):
+            known = ", ".join(self.scores)
+            raise TableError(f"the table has no {name!r}: {missing['reason']}. It has {known}")
+        raise TableError(unknown_name("column", name, self.columns))
 
     def parts(self, names: Sequence[str]) -> Iterator[ScoreTable]:
         """Some columns as tables of consecutive rows, so that a large one is never read whole.
@@ -141,6 +146,7 @@ class ScoreTable:
         """All rows as an arrow table, metadata included."""
         return self._rows
 
+    @checked_options
     def hardest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` hardest examples by one score, hardest first.
 
@@ -148,10 +154,12 @@ class ScoreTable:
         """
         return _frame(self._ranked(n, by, harder_first=True))
 
+    @checked_options
     def easiest(self, n: int = 10, by: str = "avh") -> pd.DataFrame:
         """The ``n`` easiest examples by one score, easiest first; see :meth:`hardest`."""
         return _frame(self._ranked(n, by, harder_first=False))
 
+    @checked_options
     def most_confidently_wrong(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` most confident mistakes: the first place to look for bad labels.
 
@@ -165,6 +173,7 @@ class ScoreTable:
         """The score that best ranks wrong predictions by confidence, of those in the table."""
         return self._best_judge(least_rank=1)
 
+    @checked_options
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` examples whose label is most probably wrong, most suspect first.
 
@@ -294,7 +303,7 @@ class TableFile:
         self._path = file
         self._columns: dict[str, pa.ChunkedArray] = {}
         try:
-            self._file = pq.ParquetFile(file, memory_map=True)
+            self._file = open_parquet(file, memory_map=True)
             self.schema: pa.Schema = self._file.schema_arrow
         except (pa.ArrowInvalid, OSError) as err:
             raise self._unreadable(err) from err

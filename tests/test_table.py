@@ -97,6 +97,15 @@ def test_more_rows_than_there_are_gives_all_and_none_gives_none():
     assert len(table.hardest(0)) == 0
 
 
+@pytest.mark.parametrize("ask", ["hardest", "easiest", "suspects", "most_confidently_wrong"])
+@pytest.mark.parametrize("n", ["5", 2.5, None, True])
+def test_a_count_of_the_wrong_type_is_named(ask, n):
+    with pytest.raises(OptionError, match="expected n to be a whole number, got"):
+        getattr(ScoreTable(rows()), ask)(n)
+    with pytest.raises(OptionError, match="expected by to be text"):
+        getattr(ScoreTable(rows()), ask)(1, by=3)
+
+
 def test_a_negative_number_of_rows_is_refused():
     with pytest.raises(OptionError, match="expected n to be 0 or more, got -1"):
         ScoreTable(rows()).hardest(-1)

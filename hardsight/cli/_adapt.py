@@ -125,8 +125,6 @@ def _print_result(result: Any, page: Path) -> None:
     console = Console(highlight=False)
     for rule, run in result.runs.items():
         console.print(_table(rule, run))
-        for note in _notes(run):
-            console.print(note, soft_wrap=True, markup=False)
     console.print(f"page -> {page}", soft_wrap=True, markup=False)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)
 
@@ -157,24 +155,6 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         _share(seen.get("accuracy")),
         _share(seen.get("mean_class_accuracy")),
     )
-
-
-def _notes(run: Any) -> list[str]:
-    """What went other than hoped for."""
-    notes = []
-    for record in run.rounds[1:]:
-        for key, said in (
-            ("never_predicted", "never predicted"),
-            ("too_rarely_predicted", "predicted too rarely for the portion"),
-        ):
-            names = record[key]
-            if names:
-                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                notes.append(
-                    f"round {record['round']}: {said}, so given to no example: "
-                    f"{', '.join(names[:5])}{more}"
-                )
-    return [*notes, *([run.stopped] if run.stopped else [])]
 
 
 def _share(value: float | None) -> str:

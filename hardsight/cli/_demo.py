@@ -67,7 +67,7 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
         console.print(f"  by {title}: [bold]{result.found(score)}[/]")
     console.print("\nlook at:")
     for page in pages:
-        console.print(f"  {page}", soft_wrap=True)
+        console.print(f"  {page}", soft_wrap=True, markup=False)
     folder = result.folder
     console.print("\nnext, the same by hand; put your own model and data in place of these:")
     console.print(
@@ -75,4 +75,5 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
         f"--weights {folder}/model.safetensors --data {folder}/train.npz --out my-run\n"
         "  hardsight report my-run",
         soft_wrap=True,
+        markup=False,
     )

@@ -124,4 +124,4 @@ def _by_type(stated: Stated) -> dict[str, Any]:
         return {"is_either": True, "default": None}
     if bool in kinds:
         return {"is_flag": True, "default": None}
-    return {"type": next((kind for kind in (int, float) if kind in kinds), str)}
+    return {"type": next((kind for kind in (str, int, float) if kind in kinds), str)}

@@ -42,6 +42,15 @@ def names(
     return tuple(name for part in value for name in part.split(",") if name) or None
 
 
+def key_or_position(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> int | str | None:
+    """``1`` as a position, anything else as a name."""
+    if value is None:
+        return None
+    return int(value) if value.removeprefix("-").isdigit() else value
+
+
 def radii(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[float, ...] | None:
@@ -66,6 +75,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "class_order": {"type": click.Choice(["auto", "name", "position"])},
     "channels": {"type": click.Choice(["1", "3"]), "callback": whole},
     "model_classes": {"metavar": "NAME[,NAME]|FILE"},
+    "output": {"callback": key_or_position, "metavar": "NAME|POSITION"},
     "mean": {"metavar": "M[,M,M]"},
     "std": {"metavar": "S[,S,S]"},
     "crop": {"metavar": "SHARE"},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,28 +53,13 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
 
 def _print_summary(table: ScoreTable) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     assert table.path is not None
 
-    counts = table.metadata["counts"]
     console = Console(highlight=False)
-    console.print(f"[bold]{len(table):,} rows[/] -> {table.path}", soft_wrap=True)
+    console.print(f"[bold]{len(table):,} rows[/] -> {escape(str(table.path))}", soft_wrap=True)
     scores = ", ".join(table.scores)
     console.print(f"accuracy {table.accuracy():.2%}, scores: {scores}", soft_wrap=True)
-    origin = table.metadata["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
-        console.print(
-            f"[yellow]no --weights were given[/]: the model was scored {origin}", soft_wrap=True
-        )
-    if counts["errors"]:
-        console.print(
-            f"[yellow]{counts['errors']:,} examples could not be read[/]: "
-            f"{table.path.parent / 'errors.parquet'}",
-            soft_wrap=True,
-        )
-    if counts["non_finite"]:
-        console.print(
-            f"[yellow]{counts['non_finite']:,} rows are not finite[/] (column 'finite')",
-            soft_wrap=True,
-        )
-    console.print(f"next: hardsight report {table.path.parent}", soft_wrap=True)
+    step = shlex.join(["hardsight", "report", str(table.path.parent)])
+    console.print(f"next: {step}", soft_wrap=True, markup=False)

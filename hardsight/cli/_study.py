@@ -89,8 +89,8 @@ hardness rises as pictures get harder to see.
 @flags_of(_SCORE, "weights")
 @flags_of(_DEGRADATION, "split", "data_root", "noise", "contrast", "scores", "limit")
 @flags_of(
-    _SCORE, "head", "num_classes", "model_classes", "class_order", "trust_remote_code", "size",
-    "crop", "squash", "channels", "mean", "std", "white", "batch_size", "workers", "device",
+    _SCORE, "head", "output", "num_classes", "model_classes", "class_order", "trust_remote_code",
+    "size", "crop", "squash", "channels", "mean", "std", "white", "batch_size", "workers", "device",
 )  # fmt: skip
 @flags_of(
     _DEGRADATION, "seed", "out", "resume", "overwrite",

@@ -86,6 +86,7 @@ def _print_result(result: Any, config: Any) -> None:
             f"test accuracy {result.test['accuracy']:.2%} of {result.test['examples']:,} examples "
             f"({config.data.test_split})",
             soft_wrap=True,
+            markup=False,
         )
     if result.dynamics is not None:
         held_out = int(result.dynamics.column("held_out").sum())
@@ -93,8 +94,9 @@ def _print_result(result: Any, config: Any) -> None:
         console.print(
             f"dynamics of {len(result.dynamics):,} examples{aside} -> {result.dynamics.path}",
             soft_wrap=True,
+            markup=False,
         )
         report = shlex.join(["hardsight", "report", str(result.folder)])
         console.print(f"look at them: {report}", soft_wrap=True, markup=False)
-    console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True)
+    console.print(f"model -> {result.folder / 'model.safetensors'}", soft_wrap=True, markup=False)
     console.print(f"next: {result.next_step}", soft_wrap=True, markup=False)

@@ -31,10 +31,10 @@ class ArraySource(ExampleSource):
         examples: the array.
         labels: one per example.
         classes: names, position = label.
-        ids: one per example; positions where there are none.
+        ids: one per example; positions if there are none.
 
     Raises:
-        ShapeError: lengths differ, or the shape is no image's.
+        ShapeError: lengths differ, or the shape is not that of an image.
         DataError: the dtype has no defined white, or there are no examples.
     """
 

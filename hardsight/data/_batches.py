@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +35,7 @@ class Batch:
     Attributes:
         index: positions in the source, ``[B]``.
         ids: names, B of them.
-        inputs: tensor ``[B, ...]``, or whatever a user's collate function gives; ``None`` where
+        inputs: tensor ``[B, ...]``, or what a user's collate function gives; ``None`` where
             no example of the batch could be read.
         labels: class indices, ``[B]``.
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
@@ -75,7 +76,7 @@ def batches(
     Images are preprocessed, and so are 8-bit tensors and arrays of a user's own dataset; her
     floats only as far as ``preprocessing.stated`` says. Everything else is stacked as it is.
     An example that cannot be read is listed in its batch's ``errors``, also when it takes its
-    worker process down. Close the generator (``contextlib.closing``) where it may be left early:
+    worker process down. Close the generator (``contextlib.closing``) if it may be left early:
     its workers end with it.
 
     Args:
@@ -136,6 +137,8 @@ def batches(
                     f"{name} cannot be read: {why}; without strict it would be passed over"
                 )
             yield batch
+    if source.is_stream and not unread and not some_read:
+        raise DataError(f"no examples in {source.spec}: the stream is empty")
     if unread and not some_read:
         raise DataError(
             f"none of the {unread:,} examples of {source.spec} could be read; the first, "
@@ -177,7 +180,7 @@ class _Rows:
         return self.row(index, lambda: self.source[index])
 
     def row(self, index: int, example: Callable[[], Example]) -> _Row:
-        """The row at ``index``; ``example`` reads it where no collate function wants it raw."""
+        """The row at ``index``; ``example`` reads it if no collate function wants it raw."""
         source, name = self.source, self.source.id_of(index)
         try:
             if self._raw:
@@ -192,10 +195,12 @@ class _Rows:
         import torch
 
         content = prepared(example.content, self._how, self.source)
+        if content is not example.content:  # pixels, made here
+            return replace(example, content=torch.from_numpy(content))
         if isinstance(content, np.ndarray):
             native = content.astype(content.dtype.newbyteorder("="), order="C")  # torch's own
             return replace(example, content=torch.from_numpy(native))
-        return replace(example, content=content)
+        return example
 
 
 class _Collate:
@@ -304,7 +309,7 @@ class _WorkerDiedError(Exception):
 def _map_batches(
     rows: _Rows, collate: _Collate, positions: range, size: int, workers: int, loading: Loading
 ) -> Generator[Batch | HardsightError, None, None]:
-    """Batches from several workers; where one dies, what was under way is read serially."""
+    """Batches from several workers; if one dies, what was under way is read serially."""
     done = 0
     while done < len(positions):
         try:
@@ -370,7 +375,7 @@ def _loaded(
         collate_fn=collate,
         pin_memory=torch.cuda.is_available() and isinstance(collate, _Collate),
         prefetch_factor=prefetch if workers else None,
-        worker_init_fn=loading.worker_init,
+        worker_init_fn=_WorkerStart(loading.worker_init),
         multiprocessing_context=loading.context if workers else None,
         generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
     )
@@ -392,6 +397,28 @@ def _loaded(
         yield batch
 
 
+class _WorkerStart:
+    """Prepares a loader process, which says nothing of a connection that its reader has left.
+
+    A reader that is interrupted while it takes a batch leaves the thread behind that hands over
+    shared memory, which would print a traceback into the terminal of somebody who pressed Ctrl-C.
+    """
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
+
+    def __call__(self, number: int) -> None:
+        shown = sys.excepthook
+
+        def show(kind: type[BaseException], err: BaseException, trace: Any) -> None:
+            if not issubclass(kind, ConnectionError | EOFError):
+                shown(kind, err, trace)
+
+        sys.excepthook = show
+        if self._own is not None:
+            self._own(number)
+
+
 def _is_death(err: Exception) -> bool:
     """Whether the loader process died, not the code that it ran.
 
@@ -404,7 +431,7 @@ def _is_death(err: Exception) -> bool:
 
 
 def _watch_quietly(iterator: Any) -> None:
-    """Keep torch from raising in whatever code runs when a worker dies.
+    """Keep torch from raising in the code that happens to run when a worker dies.
 
     Its signal handler would interrupt the model's forward pass; ``next`` finds out by itself.
     """

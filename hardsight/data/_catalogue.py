@@ -15,12 +15,12 @@ class NamedDataset:
     Attributes:
         folders: names of its folder below a data root, the first being the one we ask for.
         splits: each with the words its files carry.
-        classes: names, position = label; empty where the data itself has them.
-        hub: ``OWNER/NAME[:CONFIG]`` on the Hugging Face hub; empty where it is not there.
+        classes: names, position = label; empty if the data itself has them.
+        hub: ``OWNER/NAME[:CONFIG]`` on the Hugging Face hub; empty if it is not there.
         label_columns: of its parquet files.
-        domain_column: of the hub's copy, where its splits are values of a column.
-        files: what its folder may hold, for the message where it is missing.
-        groups: new label of each label, where the classes are grouped.
+        domain_column: of the hub's copy, if its splits are values of a column.
+        files: what its folder may hold, for the message if it is missing.
+        groups: new label of each label, if the classes are grouped.
         group_names: names of those.
     """
 

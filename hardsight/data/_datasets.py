@@ -13,6 +13,7 @@ from hardsight.data._example import Example, ExampleSource, Loading
 from hardsight.data._files import Fingerprint
 from hardsight.data._head_file import in_memory
 from hardsight.data._labels import class_indices, class_names, single_class_index
+from hardsight.data._once import ReadOnce
 from hardsight.errors import BadExampleError, DataError, HardsightError
 
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
@@ -27,12 +28,12 @@ class DatasetSource(ExampleSource):
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``.
-        classes: names, position = label; ``dataset.classes`` where not given.
+        classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
 
     Attributes:
         spec: the dataset's class name.
-        classes: names; numbered where only labels are known, empty where not even those.
+        classes: names; numbered if only labels are known, empty if not even those.
         dataset: as given.
         loading: as given.
     """
@@ -72,14 +73,14 @@ class DatasetSource(ExampleSource):
             raise BadExampleError(reason(err)) from err
 
     def label_of(self, index: int) -> int:
-        """Label of the example; reads it where the dataset does not list its labels."""
+        """Label of the example; reads it if the dataset does not list its labels."""
         return int(self.labels[index]) if self._lists_labels else self[index].label
 
     def fingerprint(self) -> str:
         """SHA-256 over type, length, labels, stored arrays and evenly spaced examples.
 
         It misses a change of examples between the 16 that are read, if the dataset keeps them
-        neither as ``tensors`` nor as ``data``; of labels likewise, if it lists none; of content
+        neither as ``tensors`` nor as ``data``; of labels between them, if it lists none; of content
         that is neither picture, array, number nor text; and, if the dataset draws random numbers
         from a generator of its own, of all values. Other random transforms play no part.
         """
@@ -100,8 +101,9 @@ class StreamSource(ExampleSource):
     position passes over everything before it.
 
     Args:
-        dataset: any iterable of samples that starts anew each time.
-        classes: names, position = label; ``dataset.classes`` where not given.
+        dataset: any iterable of samples. One that cannot start again, such as a generator, serves
+            for a single pass, and for a look at its first samples before it.
+        classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
     """
 
@@ -111,7 +113,8 @@ class StreamSource(ExampleSource):
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
-        self.dataset, self.loading = dataset, loading or Loading()
+        self.dataset: Any = ReadOnce(dataset) if isinstance(dataset, Iterator) else dataset
+        self.loading = loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
         self._first: list[Any] = []  # the first sample, once it was read
@@ -136,7 +139,7 @@ class StreamSource(ExampleSource):
         """Positions and what the dataset yields, from ``start`` on.
 
         Raises:
-            DataError: the stream broke; what comes after is lost, so this is no bad example.
+            DataError: the stream broke; what comes after is lost, so this is not a bad example.
         """
         position = start
         try:
@@ -168,7 +171,7 @@ class StreamSource(ExampleSource):
     def fingerprint(self) -> str:
         """SHA-256 over type, classes and the first 16 examples; what follows is not read.
 
-        A generator, which can be read only once, is not read at all.
+        Those of a generator, which can be read only once, are kept for the pass that follows.
         """
         mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
         return mark.add(stream_digest(self.dataset)).hexdigest()
@@ -215,7 +218,7 @@ def stored_classes(dataset: Any) -> tuple[str, ...] | None:
 
 
 def stored_labels(dataset: Any) -> Any:
-    """Labels a dataset lists without reading its examples; ``None`` where it does not."""
+    """Labels a dataset lists without reading its examples; ``None`` if it does not."""
     if _is_subset(dataset):
         inner = stored_labels(dataset.dataset)
         return None if inner is None else np.asarray(inner)[np.asarray(dataset.indices)]

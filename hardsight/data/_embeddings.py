@@ -30,7 +30,7 @@ class EmbeddingSource:
         class_weights: rows of the classifier head, ``[C, D]``.
         bias: of the head, ``[C]``.
         classes: names, position = label.
-        ids: one per row; positions where there are none.
+        ids: one per row; positions if there are none.
 
     Attributes:
         spec: as the user named it.
@@ -38,12 +38,12 @@ class EmbeddingSource:
         width: D.
         dtype: of the chunks.
         labels: ``[N]`` int64.
-        class_weights: ``[C, D]``, or ``None`` where the file holds none.
+        class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
 
     Raises:
         ShapeError: lengths or widths do not fit each other.
-        LabelError: a label is no index in ``[0, C)``.
+        LabelError: a label is not an index in ``[0, C)``.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def is_regular(file: Path) -> bool:
 
 
 def check_listable(folder: Path) -> None:
-    """Raise ``DataError`` where the folder may not be listed."""
+    """Raise ``DataError`` if the folder may not be listed."""
     try:
         os.scandir(folder).close()
     except OSError as err:

@@ -51,7 +51,7 @@ def head_arrays(
         value: array, tensor, path, ``FILE:NAME``, or ``None``.
         width: D.
         least_classes: highest label plus one.
-        classes: C where it is known.
+        classes: C if it is known.
 
     Raises:
         ShapeError: no array has that width.

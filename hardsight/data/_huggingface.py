@@ -26,7 +26,7 @@ class HuggingFaceSource(ExampleSource):
     Args:
         dataset: any map-style ``datasets.Dataset`` without a format of its own.
         spec: as the user named it.
-        classes: names, position = label; those of the label column where not given.
+        classes: names, position = label; those of the label column if not given.
 
     Raises:
         DataError: no column, or more than one, can be the image or the label.

@@ -16,6 +16,7 @@ from hardsight.data._example import HUMAN_COUNTS
 from hardsight.data._files import existing
 from hardsight.data._stored import stored_arrays
 from hardsight.errors import DataError, MissingDataError, ShapeError
+from hardsight.run_folder import open_parquet
 from hardsight.table import ScoreTable
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ def human_frequency(
     Args:
         source: from :func:`hardsight.data.open_source`, or a table of its scores, whose rows are
             then found by their index or id.
-        file: where the source has no column ``human_counts``: counts ``[N, C]`` in the source's
+        file: if the source has no column ``human_counts``: counts ``[N, C]`` in the source's
             order (``.npy``, such as ``cifar10h-counts.npy``, or the column ``human_counts`` of a
             ``.parquet``), or a CSV with a column of ids (``id``, ``image``, ``path``, ...; whole
             ids or file names) or positions (``index``, from 0) and one of frequencies
             (``human_frequency``, ``frequency``, ...).
 
     Returns:
-        ``[N]`` in ``[0, 1]``; larger is easier for people. NaN where a CSV does not list an
+        ``[N]`` in ``[0, 1]``; larger is easier for people. NaN if a CSV does not list an
         example.
 
     Raises:
@@ -167,10 +168,9 @@ def _stored_counts(path: Path) -> NDArray[Any]:
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
     except (pa.ArrowInvalid, OSError) as err:
         raise DataError(f"{path} is not a readable parquet file: {err}") from err
     with file:

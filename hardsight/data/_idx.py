@@ -32,7 +32,7 @@ def is_idx(file: Path) -> bool:
 
 
 def idx_images_in(folder: Path, split: str | None) -> Path | None:
-    """The images file of a split in a folder of idx files; ``None`` where there are none.
+    """The images file of a split in a folder of idx files; ``None`` if there are none.
 
     Raises:
         DataError: there are several and ``split`` names none, or not one of them.
@@ -97,7 +97,7 @@ def idx_array(file: Path) -> MappedArray | MemoryArray:
 def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = source.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
-        raise DataError(f"{file} is no idx file: it starts with {magic!r}")
+        raise DataError(f"{file} is not an idx file: it starts with {magic!r}")
     sizes = source.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
         raise DataError(f"{file} is truncated: its header is incomplete; download it again")

@@ -33,7 +33,7 @@ def decode_file(path: str | bytes | os.PathLike[str]) -> Image.Image:
     """The picture in a file; see :func:`decode`.
 
     Raises:
-        BadExampleError: the file cannot be opened, is no regular file, or is no image.
+        BadExampleError: the file cannot be opened, is not a regular file, or is not an image.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block for ever
@@ -83,7 +83,7 @@ def thumbnail(content: Any, *, size: int = 96) -> bytes | None:
         size: largest width and height in pixels; smaller images keep theirs.
 
     Returns:
-        The smaller of PNG and JPEG, PNG for tiny images; ``None`` where it is no image.
+        The smaller of PNG and JPEG, PNG for tiny images; ``None`` if it is not an image.
 
     Example:
         >>> import numpy as np

@@ -45,7 +45,7 @@ def with_label_errors(
     Raises:
         OptionError: ``share``, ``num_classes`` or ``towards`` is outside its range, or too few
             examples belong to classes that can go wrong.
-        LabelError: a label is no class.
+        LabelError: a label is not a class.
 
     Example:
         >>> labels, wrong = with_label_errors(np.zeros(10, int), num_classes=3, share=0.2, seed=0)
@@ -85,7 +85,7 @@ def with_label_errors(
 def with_transitions(
     labels: ArrayLike, transitions: ArrayLike, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    r"""Labels drawn anew, each by the row of its class in a transition matrix.
+    r"""Labels drawn again, each by the row of its class in a transition matrix.
 
     .. math:: \Pr(\tilde y = j \mid y = i) = T_{ij}
 
@@ -102,7 +102,7 @@ def with_transitions(
 
     Raises:
         OptionError: the matrix is not square, has a negative entry, or a row does not sum to 1.
-        LabelError: a label is no class.
+        LabelError: a label is not a class.
 
     Example:
         >>> labels, wrong = with_transitions(

@@ -1,4 +1,4 @@
-"""Labels as class indices, from whatever form they were stored in."""
+"""Labels as class indices, from any form they were stored in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def class_indices(
         least: number of classes there must be.
 
     Returns:
-        Indices in ``[0, C)`` and ``C`` names; numbered names where none are known.
+        Indices in ``[0, C)`` and ``C`` names; numbered names if none are known.
 
     Raises:
         LabelError: a label is missing, negative, not a whole number, or beyond the last class; or
@@ -60,7 +60,7 @@ def class_indices(
     if len(known) < least:
         raise DataError(
             f"expected at least two classes, got only {known[0]!r} in {where}; hardness compares "
-            "an example's class with the others: where the model knows more, name them all by "
+            "an example's class with the others: if the model knows more, name them all by "
             "classes=[...] (--classes)"
         )
     return indices, known

@@ -52,7 +52,7 @@ def split_names(name: str, split: str | None) -> list[str]:
 
 
 def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Location | None:
-    """Files of one split below the data root; ``None`` where there are none."""
+    """Files of one split below the data root; ``None`` if there are none."""
     dataset = DATASETS[name]
     for folder in folders_of(dataset, root):
         if folder.is_dir():

@@ -69,7 +69,7 @@ def long_tailed_rows(
 
     Raises:
         OptionError: ``ratio`` is below 1.
-        LabelError: a label is no class.
+        LabelError: a label is not a class.
         DataError: a class would be left without an example.
 
     Example:

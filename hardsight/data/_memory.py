@@ -30,13 +30,13 @@ class MemorySource(ArraySource):
         labels: one per picture, in any form that :func:`class_indices` takes.
         classes: names, position = label.
         spec: what they are called in messages and results.
-        ids: one per picture; positions where there are none.
-        human_counts: how many people chose each class, ``[N, C]``, where that is known.
+        ids: one per picture; positions if there are none.
+        human_counts: how many people chose each class, ``[N, C]``, if that is known.
 
     Raises:
         DataError: the images are not uint8, or there are none.
         ShapeError: lengths differ.
-        LabelError: a label is no class.
+        LabelError: a label is not a class.
 
     Example:
         >>> dots = MemorySource(np.zeros((4, 8, 8), np.uint8), [0, 1, 0, 1], spec="dots")
@@ -101,7 +101,7 @@ class MemorySource(ArraySource):
         return self._changed(images=images)
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """``human_counts``, where they are known."""
+        """``human_counts``, if they are known."""
         return self.human_counts if name == HUMAN_COUNTS else None
 
     def fingerprint(self) -> str:
@@ -132,7 +132,7 @@ def decoded(source: ExampleSource) -> MemorySource:
         source: of pictures of one size, see :func:`hardsight.data.open_source`.
 
     Raises:
-        DataError: an example is no picture, or sizes differ.
+        DataError: an example is not a picture, or sizes differ.
         BadExampleError: a picture cannot be read.
 
     Example:

@@ -81,7 +81,7 @@ def _from_files(name: str, dataset: NamedDataset, found: Location) -> ExampleSou
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Our class names, where the folders carry them; else the folders' own order counts."""
+    """Our class names, if the folders carry them; else the folders' own order counts."""
     return classes if classes and all((folder / name).is_dir() for name in classes) else None
 
 

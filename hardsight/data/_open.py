@@ -112,7 +112,7 @@ def open_source(
         labels: for arrays without: values, or a file that holds them.
         class_weights: head of stored embeddings, ``[C, D]``: values, a file (also a state dict, in
             which the head is found by its width), or ``FILE:NAME``.
-        bias: of the head, ``[C]``, likewise.
+        bias: of the head, ``[C]``, in the same ways.
         classes: names of the classes, position = label.
         data_root: folder with a folder per named dataset; by default the environment's
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
@@ -123,7 +123,7 @@ def open_source(
     Raises:
         MissingDataError: nothing is there.
         DataError: it cannot be used; the message says what to do.
-        LabelError: labels are no class indices in ``[0, C)``.
+        LabelError: labels are not class indices in ``[0, C)``.
         ShapeError: arrays do not fit each other.
         OptionError: an option has no meaning for this form of data.
         UnsafeFileError: a file would have to run code to be loaded.
@@ -153,7 +153,9 @@ def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
         _images_only(options)
         options.refuse("classes", because=f"{text} has names of its own")
         return named_source(text, options.split, options.data_root)
-    options.refuse("data_root", because=f"{text} is no dataset's name ({', '.join(DATASETS)})")
+    options.refuse(
+        "data_root", because=f"{text} is not the name of a dataset ({', '.join(DATASETS)})"
+    )
     if text.startswith("hub:"):
         _images_only(options)
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)

@@ -22,7 +22,7 @@ def cifar_arrays(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.i
     A record is one label byte (CIFAR-100: the super-class, then the class) and 3,072 pixels.
 
     Raises:
-        DataError: a file's size is no multiple of a record.
+        DataError: a file's size is not a multiple of a record.
     """
     images, labels = [], []
     for file in files:
@@ -31,7 +31,7 @@ def cifar_arrays(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.i
         head = 2 if is_hundred else 1
         if not len(content) or len(content) % (head + _PIXELS):
             raise DataError(
-                f"{file} is no CIFAR batch: expected records of {head + _PIXELS:,} bytes, got "
+                f"{file} is not a CIFAR batch: expected records of {head + _PIXELS:,} bytes, got "
                 f"{len(content):,} bytes; unpack the archive again"
             )
         records = content.reshape(-1, head + _PIXELS)
@@ -53,7 +53,7 @@ def svhn_arrays(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
     except Exception as err:  # a damaged file can raise almost anything
         raise DataError(
-            f"{file} is no readable SVHN file (X and y of the cropped digits): "
+            f"{file} is not a readable SVHN file (X and y of the cropped digits): "
             f"{type(err).__name__}: {err}"
         ) from err
     return np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels % 10

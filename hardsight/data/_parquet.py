@@ -22,6 +22,7 @@ from hardsight.data._files import Fingerprint
 from hardsight.data._labels import class_indices
 from hardsight.data._listed import ListedImages
 from hardsight.errors import BadExampleError, DataError, ShapeError
+from hardsight.run_folder import open_parquet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +93,7 @@ class RowReader:
         except StopIteration:
             self._forget()
             raise OSError("the row group ends before its last row") from None
-        except Exception:  # a damaged page: the next call starts anew instead of a step behind
+        except Exception:  # a damaged page: the next call starts again instead of a step behind
             self._forget()
             raise
         return self._first, self._batch
@@ -100,7 +101,7 @@ class RowReader:
     def _open(self, number: int) -> None:
         group = self._groups[number]
         # page by page, neither mapped nor read ahead: a row group may be larger than the memory
-        file = pq.ParquetFile(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = open_parquet(group.file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._batches = file.iter_batches(
             group.batch_rows, row_groups=[group.number], columns=self._columns, use_threads=False
         )
@@ -120,8 +121,8 @@ class ParquetSource(ExampleSource):
     """Images in parquet files: a column ``image`` of ``{bytes, path}`` or bytes, and ``label``.
 
     An image without bytes is read from its path, which starts from the folder of the first file.
-    Names of the classes come from the schema's Hugging Face metadata where it has them; ids are
-    the stored paths where every image has one of its own, else positions.
+    Names of the classes come from the schema's Hugging Face metadata if it has them; ids are
+    the stored paths if every image has one of its own, else positions.
 
     Args:
         files: in order.
@@ -180,7 +181,7 @@ class ParquetSource(ExampleSource):
         return mark.hexdigest()
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Another column of the files, such as ``human_counts``; ``None`` where there is none."""
+        """Another column of the files, such as ``human_counts``; ``None`` if there is none."""
         return _other_column(self._files, name)
 
     def _check_type(self, kind: pa.DataType) -> None:
@@ -296,10 +297,10 @@ def opened(file: Path) -> pq.ParquetFile:
     """A parquet file, mapped into memory.
 
     Raises:
-        DataError: it is no parquet file.
+        DataError: it is not a parquet file.
     """
     try:
-        return pq.ParquetFile(file, memory_map=True)
+        return open_parquet(file, memory_map=True)
     except (OSError, pa.ArrowException) as err:
         raise DataError(f"{file} is not a readable parquet file: {err}") from err
 

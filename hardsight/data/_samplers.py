@@ -55,7 +55,7 @@ def _positions(items: Iterable[Any], length: int, name: str) -> NDArray[np.int64
                 f"expected positions in [0, {length}) from the sampler {name}, got {item!r}; pass "
                 "a torch Subset with the positions instead"
             )
-        if position in seen:  # also where a sampler never ends
+        if position in seen:  # which also ends an endless sampler
             raise DataError(
                 f"the sampler {name} draws examples more than once, so that chance would decide "
                 "which ones have a row; pass loader.dataset to read all of them, or a torch Subset"

@@ -1,4 +1,4 @@
-"""Named arrays in files, read in place where the format allows it and never by running code."""
+"""Named arrays in files, read in place if the format allows it and never by running code."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _torch_tensors(file: Path) -> dict[str, FileArray]:
             content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as err:
         raise UnsafeFileError(
-            f"{file} is no file of plain tensors: it is damaged, or would run code when loaded; "
+            f"{file} is not a file of plain tensors: it is damaged, or would run code when loaded; "
             "save a state dict with torch.save, or a .safetensors file"
         ) from err
     except RuntimeError as err:
@@ -214,7 +214,7 @@ def _flattened(content: Any, prefix: str) -> dict[str, FileArray]:
 
 
 def split_member(text: str) -> tuple[str, str | None]:
-    """``FILE:NAME`` into file and array name; the name is ``None`` where there is none.
+    """``FILE:NAME`` into file and array name; the name is ``None`` if there is none.
 
     Example:
         >>> split_member("head.safetensors:fc.weight")

@@ -33,7 +33,7 @@ class SourceView(ExampleSource):
 
     Attributes:
         parts: as given.
-        renumber: likewise.
+        renumber: as given.
 
     Raises:
         DataError: the classes of the parts differ, or one of them has no new number.

@@ -15,7 +15,7 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike, *, level: float = 0.95) 
     """Share of examples whose prediction is their label, with Wilson's interval.
 
     Args:
-        predictions: class indices, ``[N]``; -1 where there is none, which is never right.
+        predictions: class indices, ``[N]``; -1 if there is none, which is never right.
         labels: class indices, ``[N]``.
         level: confidence level.
 
@@ -53,8 +53,8 @@ def class_accuracy(
         LabelError: a label is outside ``[0, num_classes)``.
 
     Example:
-        >>> found = class_accuracy([0, 1, 1], [0, 0, 1], 3)
-        >>> [None if one is None else one.value for one in found]
+        >>> result = class_accuracy([0, 1, 1], [0, 0, 1], 3)
+        >>> [None if estimate is None else estimate.value for estimate in result]
         [0.5, 1.0, None]
     """
     right, truth = _right(predictions, labels), np.asarray(labels)
@@ -79,7 +79,7 @@ def shot_accuracy(
     """Accuracy on classes with many, some and few training examples.
 
     Many is more than ``many_above`` training examples of the class, few is fewer than
-    ``few_below``, medium is what lies between, both ends included.
+    ``few_below``, medium is everything in between, both ends included.
 
     Args:
         predictions: class indices, ``[N]``.
@@ -98,8 +98,8 @@ def shot_accuracy(
         OptionError: ``few_below`` is above ``many_above``.
 
     Example:
-        >>> found = shot_accuracy([0, 1, 0], [0, 1, 2], [500, 50, 5])
-        >>> [found[name].value for name in ("many", "medium", "few")]
+        >>> result = shot_accuracy([0, 1, 0], [0, 1, 2], [500, 50, 5])
+        >>> [result[name].value for name in ("many", "medium", "few")]
         [1.0, 1.0, 0.0]
 
     Reference:

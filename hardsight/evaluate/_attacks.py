@@ -41,7 +41,7 @@ class Normalisation:
         """Pixels ``[N, C, H, W]`` behind a model's inputs.
 
         Raises:
-            ShapeError: the inputs are no images of as many channels.
+            ShapeError: the inputs are not images with that many channels.
             OptionError: the pixels are not in [0, 1], so this is not how the inputs were made.
         """
         pixels = inputs * self.per_channel(self.std, inputs) + self.per_channel(self.mean, inputs)
@@ -82,13 +82,13 @@ def fgsm(
         epsilon: largest change of a pixel, on the scale [0, 1].
         normalisation: how inputs come from pixels.
         loss: ``"cross_entropy"``, or ``"margin"``: largest other logit minus own, whose gradient
-            does not vanish where the model is very sure.
+            does not vanish if the model is very sure.
 
     Returns:
         The changed inputs; with ``epsilon=0`` the very same values.
 
     Raises:
-        ShapeError: the inputs are no images, or the tensors differ in length.
+        ShapeError: the inputs are not images, or the tensors differ in length.
         OptionError: ``epsilon`` is negative, or the pixels are not in [0, 1].
 
     Example:
@@ -145,7 +145,7 @@ def pgd(
         The changed inputs; with ``epsilon=0`` the very same values.
 
     Raises:
-        ShapeError: the inputs are no images, or the tensors differ in length.
+        ShapeError: the inputs are not images, or the tensors differ in length.
         OptionError: an option is outside its range.
 
     Example:
@@ -249,7 +249,7 @@ class _Search:
 
 
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """Largest other logit minus own, ``[N]``: above 0 where the prediction is another class."""
+    """Largest other logit minus own, ``[N]``: above 0 if the prediction is another class."""
     own = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
     return others - own.squeeze(1)

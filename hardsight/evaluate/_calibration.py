@@ -25,8 +25,8 @@ class CalibrationBin:
         low: lower end of the bin.
         high: upper end of the bin.
         count: examples in it.
-        confidence: their mean confidence; NaN where there is none.
-        accuracy: share of them that is right; NaN where there is none.
+        confidence: their mean confidence; NaN without examples.
+        accuracy: share of them that is right; NaN without examples.
     """
 
     low: float
@@ -43,7 +43,7 @@ def calibration_bins(
 
     Bins of equal width are :math:`[0, 1/B), \dots, [(B-1)/B, 1]`: the last one is closed, so a
     confidence of exactly 1 is in it. Adaptive bins hold equally many examples instead; equal
-    confidences never part, so that the order of the examples plays no role.
+    confidences stay together, so that the order of the examples plays no role.
 
     Args:
         confidence: largest probability of each example, ``[N]`` in [0, 1].
@@ -60,8 +60,8 @@ def calibration_bins(
         OptionError: ``bins`` is below 1.
 
     Example:
-        >>> found = calibration_bins([0.3, 0.9, 1.0], [0, 1, 1], bins=2)
-        >>> [(one.count, one.accuracy) for one in found]
+        >>> result = calibration_bins([0.3, 0.9, 1.0], [0, 1, 1], bins=2)
+        >>> [(b.count, b.accuracy) for b in result]
         [(1, 0.0), (2, 1.0)]
 
     Reference:
@@ -98,10 +98,10 @@ def calibration_error(
         >>> round(calibration_error([0.8, 0.8, 0.8, 0.8], [1, 1, 1, 0]), 4)
         0.05
     """
-    found = [one for one in calibration_bins(confidence, right, bins=bins, adaptive=adaptive)
-             if one.count]  # fmt: skip
-    total = sum(one.count for one in found)
-    return sum(one.count / total * abs(one.accuracy - one.confidence) for one in found)
+    filled = [b for b in calibration_bins(confidence, right, bins=bins, adaptive=adaptive)
+              if b.count]  # fmt: skip
+    total = sum(b.count for b in filled)
+    return sum(b.count / total * abs(b.accuracy - b.confidence) for b in filled)
 
 
 def brier_score(logits: Tensor, labels: Tensor) -> Tensor:
@@ -150,10 +150,10 @@ def fitted_temperature(
     r"""The temperature T that makes :math:`\mathrm{softmax}(z / T)` most likely on these examples.
 
     Found by bisection of the derivative of the mean negative log-likelihood in :math:`1/T`, which
-    is convex there: the result has one value, whatever the start.
+    is convex there, so there is only one such T.
 
     Args:
-        logits: of a validation part that no reported number stands on, ``[N, C]``.
+        logits: of a validation part that no reported number is based on, ``[N, C]``.
         labels: class indices, ``[N]``.
         low: smallest temperature; the answer for examples that are all right.
         high: largest temperature.

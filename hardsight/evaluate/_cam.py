@@ -1,4 +1,4 @@
-"""Grad-CAM: where in an image the evidence for a class lies.
+"""Grad-CAM: where in an image the evidence for a class is.
 
 captum's LayerGradCam averages gradients over all but the first two dimensions, which is right for
 maps ``[N, K, H, W]`` and wrong for tokens ``[N, T, K]``. One short function serves both here; on
@@ -48,7 +48,7 @@ class CamLayer:
 
 
 def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None) -> CamLayer:
-    """The last layer whose output still lies like the image and decides the prediction.
+    """The last layer whose output is still laid out like the image and decides the prediction.
 
     In a convolutional model: the last layer whose output has the size of the last convolution's,
     so that the activation or the sum behind that convolution is included. In a transformer on
@@ -99,7 +99,7 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
 def grad_cam(
     model: nn.Module, inputs: Tensor, classes: Tensor, *, layer: CamLayer | None = None
 ) -> Tensor:
-    r"""Where the evidence for a class lies, per example.
+    r"""Where the evidence for a class is, per example.
 
     .. math:: \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
         \alpha_k = \frac{1}{HW} \sum_{ij} \frac{\partial z_c}{\partial A^k_{ij}}
@@ -111,12 +111,12 @@ def grad_cam(
         layer: from :func:`find_cam_layer`, which is called if ``None``.
 
     Returns:
-        ``[N, H, W]`` of the inputs' size, bilinear, each scaled to a maximum of 1; all 0 where
+        ``[N, H, W]`` of the inputs' size, bilinear, each scaled to a maximum of 1; all 0 if
         nothing speaks for the class.
 
     Raises:
         ModelError: there is no layer laid out like the image.
-        ShapeError: the inputs are no images, or the tensors differ in length.
+        ShapeError: the inputs are not images, or the tensors differ in length.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -130,17 +130,17 @@ def grad_cam(
     if inputs.ndim != 4:
         raise ShapeError(f"expected images [N, C, H, W], got {list(inputs.shape)}")
     check_rows(inputs=inputs, classes=classes)
-    where = find_cam_layer(model, inputs[:2]) if layer is None else layer
-    output, gradient = _output_and_gradient(model, inputs, classes, [where.name])[where.name]
-    weights = where.maps(gradient).mean(dim=(2, 3), keepdim=True)
-    maps = (weights * where.maps(output)).sum(dim=1, keepdim=True).relu()
+    chosen = find_cam_layer(model, inputs[:2]) if layer is None else layer
+    output, gradient = _output_and_gradient(model, inputs, classes, [chosen.name])[chosen.name]
+    weights = chosen.maps(gradient).mean(dim=(2, 3), keepdim=True)
+    maps = (weights * chosen.maps(output)).sum(dim=1, keepdim=True).relu()
     spread = interpolate(maps.float(), size=inputs.shape[2:], mode="bilinear").squeeze(1)
     largest = spread.amax(dim=(1, 2), keepdim=True)
     return spread / torch.where(largest == 0, 1, largest)
 
 
 def top_area_share(maps: Tensor, *, area: float = 0.2) -> Tensor:
-    """Share of a map's total that lies in its strongest pixels: 1 is compact, ``area`` is flat.
+    """Share of a map's total that is in its strongest pixels: 1 is compact, ``area`` is flat.
 
     Args:
         maps: at least 0, ``[N, H, W]``.
@@ -200,7 +200,7 @@ def deletion_insertion(
         maps: importance of each pixel, ``[N, H, W]``.
         classes: the class in question, ``[N]``.
         steps: how many equal shares of the pixels are moved, one after the other.
-        background: what stands in for a missing pixel; by default the mean of each image.
+        background: what replaces a missing pixel; by default the mean of each image.
 
     Returns:
         Areas under the two curves, ``[N]`` each in [0, 1]. A map that points at the evidence has
@@ -284,8 +284,8 @@ def _token_layer(
     norms = [key for key in names if "norm" in type(model.get_submodule(key)).__name__.lower()]
     candidates = [CamLayer(key, grid, tokens=True) for key in norms or names]
     classes = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
-    found = _output_and_gradient(model, inputs, classes, norms or names)
-    reaching = [one for one in candidates if bool(one.maps(found[one.name][1]).any())]
+    outputs = _output_and_gradient(model, inputs, classes, norms or names)
+    reaching = [layer for layer in candidates if bool(layer.maps(outputs[layer.name][1]).any())]
     if not reaching:
         raise ModelError(
             f"the patch tokens of {type(model).__name__} do not reach its logits, so Grad-CAM "
@@ -310,38 +310,38 @@ def _hooked(model: nn.Module, keep: Callable[[str, Any], Tensor | None]) -> Iter
 
 def _outputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """The last output of every layer that gives a tensor, in the order of the calls."""
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> None:
         if isinstance(output, Tensor):
-            found.pop(name, None)  # a layer used twice counts where it was used last
-            found[name] = output
+            outputs.pop(name, None)  # a layer that is used twice counts at its last use
+            outputs[name] = output
 
     with torch.no_grad(), _hooked(model, keep):
         model(inputs)
-    return found
+    return outputs
 
 
 def _output_and_gradient(
     model: nn.Module, inputs: Tensor, classes: Tensor, names: list[str]
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Outputs of layers, and the gradient of each example's logit with respect to them."""
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: Any) -> Tensor | None:
         if name not in names:
             return None
         if not output.requires_grad:  # frozen parameters: start the graph here
             output.requires_grad_()
-        found[name] = output
+        outputs[name] = output
         copy: Tensor = output.clone()  # what comes behind may change its input in place
         return copy
 
     with torch.enable_grad(), _hooked(model, keep):
         logits = logits_of(model(inputs)).flatten(1)  # a convolution at the end leaves [N, C, 1, 1]
         own = logits.gather(1, classes[:, None]).sum()
-        gradients = torch.autograd.grad(own, [found[name] for name in names], allow_unused=True)
+        gradients = torch.autograd.grad(own, [outputs[name] for name in names], allow_unused=True)
     return {
-        name: (found[name].detach(), torch.zeros_like(found[name]) if grad is None else grad)
+        name: (outputs[name].detach(), torch.zeros_like(outputs[name]) if grad is None else grad)
         for name, grad in zip(names, gradients, strict=True)
     }

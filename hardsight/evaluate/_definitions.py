@@ -1,4 +1,4 @@
-"""What every number of an evaluation card means, in words that stand beside it."""
+"""What every number of an evaluation card means, in the words shown beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Definition:
     Attributes:
         title: its name on the card.
         meaning: what it is, with its range and direction.
-        better: ``"higher"``, ``"lower"``, or empty where neither is.
+        better: ``"higher"``, ``"lower"``, or empty if neither is.
     """
 
     title: str
@@ -46,7 +46,7 @@ DEFINITIONS = {
     "margin": Definition(
         "Margin",
         "Logit of the own class minus the largest other logit: above 0 the prediction is right. "
-        "Margins of two models compare only where their logits have the same scale.",
+        "Margins of two models compare only if their logits have the same scale.",
         "higher",
     ),
     "energy": Definition(
@@ -127,7 +127,7 @@ DEFINITIONS = {
     "temperature": Definition(
         "Temperature",
         "What the logits are divided by so that the labels of a validation part become most "
-        "likely, at least 0.05, which it is where all of them are right already. Above 1 the model "
+        "likely, at least 0.05, which it is if all of them are right already. Above 1 the model "
         "was too sure. All calibration numbers, before and after, are of the other examples.",
     ),
     "reliability": Definition(
@@ -167,7 +167,7 @@ DEFINITIONS = {
     ),
     "probe": Definition(
         "Linear probe",
-        "Accuracy of a logistic regression trained anew on the frozen, standardised features. It "
+        "Accuracy of a new logistic regression trained on the frozen, standardised features. It "
         "judges the representation apart from the model's own classifier layer.",
         "higher",
     ),
@@ -201,7 +201,7 @@ DEFINITIONS = {
     ),
     "top_share": Definition(
         "Share in the top fifth",
-        "Share of a Grad-CAM map that lies in its strongest 20% of pixels: 0.2 is flat, 1 is "
+        "Share of a Grad-CAM map that is in its strongest 20% of pixels: 0.2 is flat, 1 is "
         "compact. The map explains the predicted class.",
     ),
     "entropy": Definition(

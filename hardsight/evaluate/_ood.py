@@ -25,7 +25,7 @@ class Detection:
         auroc: chance that a foreign example has the larger indicator; ties count half.
         aupr_in: average precision with own examples as positives.
         aupr_out: average precision with foreign examples as positives.
-        fpr95: share of foreign examples accepted where 95 % of own examples are.
+        fpr95: share of foreign examples accepted when 95 % of own examples are.
         own: number of own examples.
         foreign: number of foreign examples.
     """
@@ -62,8 +62,8 @@ def ood_indicators(
         ShapeError: the tensors differ in length or width.
 
     Example:
-        >>> found = ood_indicators(torch.tensor([[2.0, 0.0], [0.1, 0.0]]))
-        >>> {name: bool(values[1] > values[0]) for name, values in found.items()}
+        >>> result = ood_indicators(torch.tensor([[2.0, 0.0], [0.1, 0.0]]))
+        >>> {name: bool(values[1] > values[0]) for name, values in result.items()}
         {'min_energy': True, 'free_energy': True, 'max_probability': True}
 
     Reference:
@@ -72,7 +72,7 @@ def ood_indicators(
         Hardness, ICML 2020, Eq. (3).
     """
     summary = logit_summary(logits)
-    found = {
+    indicators = {
         "min_energy": -summary.largest,
         "free_energy": -summary.logsumexp,
         "max_probability": summary.log_total,  # -log of the largest probability
@@ -84,8 +84,8 @@ def ood_indicators(
         assert angles is not None
         nearest = torch.minimum(angles.target, angles.nearest_other)
         total = angles.num_classes * torch.pi - angles.total
-        found["avc"] = -(torch.pi - nearest) / total
-    return found
+        indicators["avc"] = -(torch.pi - nearest) / total
+    return indicators
 
 
 def detection(own: ArrayLike, foreign: ArrayLike, *, level: float = 0.95) -> Detection:
@@ -105,8 +105,8 @@ def detection(own: ArrayLike, foreign: ArrayLike, *, level: float = 0.95) -> Det
         StatisticError: fewer than 2 examples of either kind, or all values equal.
 
     Example:
-        >>> found = detection([0.1, 0.2, 0.3, 0.4], [0.35, 0.5, 0.6])
-        >>> round(found.auroc.value, 4), round(found.fpr95, 4)
+        >>> result = detection([0.1, 0.2, 0.3, 0.4], [0.35, 0.5, 0.6])
+        >>> round(result.auroc.value, 4), round(result.fpr95, 4)
         (0.9167, 0.3333)
     """
     known, others = _column(own, "own"), _column(foreign, "foreign")
@@ -139,7 +139,7 @@ def false_positive_rate(own: ArrayLike, foreign: ArrayLike, *, recall: float = 0
         recall: share of own examples to accept, in (0, 1].
 
     Returns:
-        In [0, 1]; 0 where every foreign example is told apart.
+        In [0, 1]; 0 if every foreign example is told apart.
 
     Raises:
         OptionError: ``recall`` is outside (0, 1].

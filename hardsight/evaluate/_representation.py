@@ -23,8 +23,8 @@ class Agreement:
     """How far a grouping of examples agrees with their labels, each in [0, 1].
 
     Attributes:
-        homogeneity: 1 where every group holds one class only.
-        completeness: 1 where all examples of a class are in one group.
+        homogeneity: 1 if every group holds only one class.
+        completeness: 1 if all examples of a class are in one group.
         v_measure: harmonic mean of the two.
         n: number of examples.
     """
@@ -43,7 +43,7 @@ def linear_probe(
     inverse_penalty: float = 1.0,
     most_iterations: int = 500,
 ) -> Labels:
-    """Predictions of a logistic regression trained anew on frozen features.
+    """Predictions of a logistic regression trained on frozen features.
 
     Features are centred and scaled to unit variance on the training part first.
 
@@ -69,7 +69,7 @@ def linear_probe(
 
     Reference:
         Zhao et al., Well-classified Examples are Underestimated, AAAI 2022, section 4.3: the
-        representation is judged by a classifier trained anew on it.
+        representation is judged by a new classifier trained on it.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -98,7 +98,7 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
     """Groups that k-means finds among features, without their labels.
 
     The first centres are those of the best of 10 k-means in the space of the first ``clusters``
-    principal directions, where the best grouping nearly lies. Measured on 12 mixtures (64 to 2,048
+    principal directions, close to the best grouping. Measured on 12 mixtures (64 to 2,048
     wide, 10 or 100 groups, 2,000 or 5,000 rows) and the digits, 3 or 6 seeds each, against the
     least sum of squares that any run found:
 
@@ -119,18 +119,18 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
         Group indices, ``[N]``.
 
     Raises:
-        ShapeError: the features are no matrix.
+        ShapeError: the features are not a matrix.
         NonFiniteError: a feature is NaN or infinite.
         OptionError: there are fewer examples than groups.
 
     Example:
-        >>> found = cluster_assignments([[0.0], [0.1], [5.0], [5.1]], 2)
-        >>> bool(found[0] == found[1] != found[2] == found[3])
+        >>> result = cluster_assignments([[0.0], [0.1], [5.0], [5.1]], 2)
+        >>> bool(result[0] == result[1] != result[2] == result[3])
         True
 
     Reference:
         Ding and He, K-means clustering via principal component analysis, ICML 2004: the centres of
-        the relaxed problem lie in the span of the principal directions.
+        the relaxed problem are in the span of the principal directions.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -142,8 +142,8 @@ def cluster_assignments(embeddings: ArrayLike, clusters: int, *, seed: int = 0) 
         # fewer distinct points than groups: the empty groups say nothing wrong
         warnings.simplefilter("ignore", ConvergenceWarning)
         centres = _first_centres(points, clusters, seed)
-        found = KMeans(clusters, init=centres, n_init=1).fit_predict(points)
-    return np.asarray(found, dtype=np.int64)
+        groups = KMeans(clusters, init=centres, n_init=1).fit_predict(points)
+    return np.asarray(groups, dtype=np.int64)
 
 
 def _first_centres(points: Floats, clusters: int, seed: int) -> Floats:
@@ -154,10 +154,10 @@ def _first_centres(points: Floats, clusters: int, seed: int) -> Floats:
     middle = points.mean(axis=0)
     rank = min(clusters, *points.shape)
     _, _, directions = randomized_svd(points - middle, rank, random_state=seed)  # [rank, D]
-    found = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(
+    fitted = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(
         (points - middle) @ directions.T
     )
-    centres: Floats = middle + found.cluster_centers_ @ directions
+    centres: Floats = middle + fitted.cluster_centers_ @ directions
     return centres
 
 
@@ -271,8 +271,8 @@ def tsne_map(embeddings: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) 
     near = min(perplexity, (len(points) - 1) / 3)
     # the principal axes need two features and some variance; random places need nothing
     start = "pca" if points.shape[1] > 1 and np.ptp(points, axis=0).max() > 0 else "random"
-    found = TSNE(perplexity=near, init=start, random_state=seed).fit_transform(points)
-    return np.asarray(found, dtype=np.float64)
+    places = TSNE(perplexity=near, init=start, random_state=seed).fit_transform(points)
+    return np.asarray(places, dtype=np.float64)
 
 
 def _matched(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Labels]:

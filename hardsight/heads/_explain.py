@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError
-from hardsight.heads._layers import class_weights, num_outputs
+from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError, NotLogitsError
+from hardsight.heads._layers import bare_parameters, class_weights, num_outputs
 from hardsight.heads._record import Call
 from hardsight.heads._verify import activation_between, agree
 
@@ -17,7 +17,7 @@ def explanation(
     kind, num_classes = type(model).__name__, logits.shape[1]
     fitting = [name for name, layer in layers.items() if class_weights(layer, num_classes)]
     if not fitting:
-        return _no_such_width(kind, layers, num_classes)
+        return _no_such_width(model, layers, num_classes)
     what = f"{_listed(fitting)} of {kind} with {num_classes} outputs"
     called = [one for one in calls if one.name in fitting]
     if not called:
@@ -26,31 +26,33 @@ def explanation(
             f"use its weight, or {_STORED}"
         )
     for one in called:
-        reason = _reason(one, layers[one.name], logits)
+        reason = _reason(one, layers[one.name], logits, kind)
         if reason is not None:
-            return HeadMismatchError(f"{reason} (in {kind})")
+            return reason
     return HeadMismatchError(
         f"{what}: features @ weight.T + bias differs from the model's logits, so something comes "
         f"between the layer and the output; let the model return the layer's output, or {_STORED}"
     )
 
 
-def _no_such_width(kind: str, layers: dict[str, nn.Module], num_classes: int) -> HeadError:
+def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: int) -> HeadError:
+    bare = [name for name, value in bare_parameters(model).items() if num_classes in value.shape]
+    named = f'; a bare parameter may be named: head="{bare[0]}"' if bare else ""
     widths = [f"{name} ({num_outputs(layer)})" for name, layer in layers.items()]
     shown = widths if len(widths) <= 6 else [*widths[:2], "...", widths[-1]]
     return HeadNotFoundError(
-        f"no linear layer of {kind} has {num_classes} outputs, as the logits have; linear layers "
-        f"and their outputs: {', '.join(shown) or 'none'}; {_STORED}"
+        f"no linear layer of {type(model).__name__} has {num_classes} outputs, as the logits have; "
+        f"linear layers and their outputs: {', '.join(shown) or 'none'}{named}; {_STORED}"
     )
 
 
-def _reason(one: Call, layer: nn.Module, logits: Tensor) -> str | None:
+def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
     """Why a layer that was called does not give the logits, where that can be told."""
     if one.rectified is not None and agree(one.rectified, logits):
-        return (
+        return HeadMismatchError(
             f"a ReLU between the 1x1 convolution {one.name!r} and the average pool keeps the "
             "logits from being linear in the features; replace that ReLU by nn.Identity() and "
-            f"check the accuracy, or {_STORED}"
+            f"check the accuracy, or {_STORED} (in {kind})"
         )
     for weight, bias in class_weights(layer, logits.shape[1]):
         for features in one.features.values():
@@ -58,10 +60,12 @@ def _reason(one: Call, layer: nn.Module, logits: Tensor) -> str | None:
                 continue
             name = activation_between(features, logits, weight, bias)
             if name is not None:
-                return (
+                error = NotLogitsError(
                     f"the model returns the {name} of layer {one.name!r}, not logits; remove the "
-                    f"{name} from its forward pass"
+                    f"{name} from its forward pass (in {kind})"
                 )
+                error.function = name
+                return error
     return None
 
 

@@ -1,28 +1,49 @@
 """Finding the classifier head of a model."""
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import AmbiguousHeadError, HeadNotFoundError, NonFiniteError
+from hardsight.errors import (
+    AmbiguousHeadError,
+    HeadError,
+    HeadMismatchError,
+    HeadNotFoundError,
+    ModelError,
+    NonFiniteError,
+)
 from hardsight.heads._explain import explanation
-from hardsight.heads._head import Head, Reading
+from hardsight.heads._head import Head, Reading, at_position, own_positions
 from hardsight.heads._layers import (
     candidates,
     check_initialised,
     class_weights,
     evaluating,
+    inner_name,
+    is_layer_name,
     layer_named,
+    parameter_named,
+    parameter_weights,
     unwrapped,
     weight_and_bias,
 )
-from hardsight.heads._record import Call, recorded_pass
-from hardsight.heads._structure import choose, name_from_structure
+from hardsight.heads._outputs import Which, choose_output, listed_outputs
+from hardsight.heads._record import Call, Recorded, recorded_features, recorded_inputs
+from hardsight.heads._structure import choose, name_from_structure, stated_classes
 from hardsight.heads._verify import LinearForm, linear_form
 
 
-def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) -> Head:
+def find_head(
+    model: nn.Module,
+    inputs: Any = None,
+    *,
+    name: str | None = None,
+    output: Which | None = None,
+    num_classes: int | None = None,
+) -> Head:
     r"""The linear layer that makes a model's logits, verified on a batch.
 
     .. math:: \mathrm{features} \cdot W^\top + b = \mathrm{logits}
@@ -33,8 +54,9 @@ def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) 
 
     Also understood:
 
-    - A head on a map or on tokens, followed by the mean, or by taking the first or last token: the
-      same mean or token of its input is the embedding.
+    - A head on a map or on tokens, followed by the mean, or by taking one token of each example
+      (the first, the last, the last one that is not padding): the same mean or token of its input
+      is the embedding.
     - One positive constant after the layer (a temperature): it is folded into the weight.
     - Cosine heads :math:`s\,\hat x \hat W^\top`, as an ``nn.Linear`` subclass or any module with a
       matrix ``weight``: embeddings are the unit vectors :math:`\hat x`, the weight is
@@ -46,16 +68,24 @@ def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) 
         inputs: a batch as the model takes it: a tensor, a tuple or list of arguments, or a mapping
             of keywords. Two examples are enough. Without it the head is guessed from the structure
             alone, and :func:`capture` verifies it on its first batch.
-        name: the layer to use, where the search is not wanted or not unambiguous.
+        name: the layer to use, where the search is not wanted or not unambiguous. Also the name of
+            a bare parameter ``[C, D]`` or ``[D, C]`` that the model multiplies by itself, as with
+            ``einsum``; the embeddings are then looked for among all that enters or leaves one of
+            the model's modules.
+        output: the part of the model's output that holds the logits, by key, attribute or
+            position, if the model returns several that could be them.
+        num_classes: of the data; of several outputs, the one with as many columns is taken.
 
     Returns:
         the head, with its effective weight.
 
     Raises:
         AmbiguousHeadError: more than one layer fits.
-        HeadNotFoundError: no layer fits, ``name`` is no linear layer, or the model is TorchScript.
+        HeadNotFoundError: no layer fits, ``name`` is not a linear layer, or the model is
+            TorchScript.
         HeadMismatchError: layers have the right shape, but do not give the logits.
-        ModelError: the forward pass fails, or returns no logits ``[B, C]``.
+        ModelError: the forward pass fails, or returns no logits ``[B, C]``, or several outputs that
+            could be them.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -63,49 +93,276 @@ def find_head(model: nn.Module, inputs: Any = None, *, name: str | None = None) 
         Head('2', 3 classes, width 8, bias)
     """
     inner = unwrapped(model)
-    if isinstance(inner, torch.jit.ScriptModule):
+    search = _search(inner, name)
+    with evaluating(inner):
+        if inputs is not None:
+            return search.verified(inputs, output, num_classes)
+        return search.unverified()
+
+
+def verify_head(
+    model: nn.Module,
+    head: Head,
+    inputs: Any,
+    *,
+    output: Which | None = None,
+    num_classes: int | None = None,
+) -> Head:
+    """A head made by hand, held to a model: its weight must give the logits of a batch.
+
+    Args:
+        model: as :func:`find_head` takes it.
+        head: with the name of a layer or parameter of ``model``. Without a bias it takes the
+            layer's own.
+        inputs: a batch as the model takes it.
+        output: as :func:`find_head` takes it.
+        num_classes: as :func:`find_head` takes it.
+
+    Returns:
+        the head, with its effective weight and with how its embeddings are read.
+
+    Raises:
+        HeadNotFoundError: ``model`` has no such layer.
+        HeadMismatchError: the head's weight is not what turns the features into the logits.
+        ModelError: the forward pass fails, or returns no logits ``[B, C]``.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> verify_head(net, Head(name="2", weight=net[2].weight.detach()), torch.rand(2, 4))
+        Head('2', 3 classes, width 8, bias)
+    """
+    inner = unwrapped(model)
+    search = _search(inner, head.name, head)
+    with evaluating(inner):
+        return search.verified(inputs, output, num_classes)
+
+
+def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_Search":
+    """Where to look for a head: in all layers, in the named one, or around a bare parameter."""
+    if isinstance(model, torch.jit.ScriptModule):
         raise HeadNotFoundError(
             "the layers of a TorchScript module cannot be watched; pass the nn.Module it was made "
             "from, or score stored embeddings and class weights"
         )
-    check_initialised(inner)
-    layers = candidates(inner) if name is None else {name: layer_named(inner, name)}
-    with evaluating(inner):
-        if inputs is not None:
-            return _verified(inner, inputs, layers)
-        found = name_from_structure(inner, layers) if name is None else name
-        return Head(found, *weight_and_bias(layers[found]))
+    check_initialised(model)
+    if name is None:
+        return _Layers(model, given, candidates(model))
+    name = inner_name(name)
+    if is_layer_name(model, name) or parameter_named(model, name) is None:
+        return _Layers(model, given, {name: layer_named(model, name)})
+    return _Parameter(model, given, name)
 
 
-def _verified(model: nn.Module, inputs: Any, layers: dict[str, nn.Module]) -> Head:
-    """The one layer that gives the logits in a forward pass."""
-    logits, calls = recorded_pass(model, inputs, layers)
-    if not bool(torch.isfinite(logits).all()):
-        raise NonFiniteError(
-            f"the logits of {type(model).__name__} for these inputs are not all finite, so its "
-            "head cannot be verified; pass another batch, or check the weights"
+@dataclass(frozen=True)
+class _Search(ABC):
+    """The search for the weights and the features that make a model's logits.
+
+    Attributes:
+        model: unwrapped.
+        given: a head made by hand, whose weight is tried instead of the model's own.
+    """
+
+    model: nn.Module
+    given: Head | None
+
+    @abstractmethod
+    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
+        """One forward pass, with all features that may enter the head."""
+
+    @abstractmethod
+    def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias as the model has them, in each way that gives so many outputs."""
+
+    @abstractmethod
+    def head_name(self, one: Call) -> str:
+        """What a head that is read at a call is named after."""
+
+    @abstractmethod
+    def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
+        """Why nothing gave the logits."""
+
+    @abstractmethod
+    def unverified(self) -> Head:
+        """The head without a look at a batch."""
+
+    def verified(self, inputs: Any, output: Which | None, num_classes: int | None) -> Head:
+        """The one head that gives the logits in a forward pass."""
+        if num_classes is None:
+            num_classes = stated_classes(self.model)
+        seen = self.recorded(inputs, output, num_classes)
+        finite = {key: z for key, z in seen.outputs.items() if bool(torch.isfinite(z).all())}
+        if not finite:
+            raise NonFiniteError(
+                f"the logits of {type(self.model).__name__} for these inputs are not all finite, "
+                "so its head cannot be verified; pass another batch, or check the weights"
+            )
+        heads = {key: self._heads(inputs, seen, key, z) for key, z in finite.items()}
+        key = next(iter(heads))
+        # a tuple gives its logits first, if at all; of names and of two heads nothing goes first
+        if len(heads) > 1 and (not isinstance(key, int) or [k for k in heads if heads[k]] != [key]):
+            raise ModelError(
+                f"{type(self.model).__name__} returns several tensors that could be its logits: "
+                f"{listed_outputs(finite)}; {choose_output(finite)}"
+            )
+        some = heads[key]
+        if not some:
+            raise self.explained(seen, finite[key])
+        names = list(dict.fromkeys(head.name for head in some))
+        if len(names) > 1:
+            raise AmbiguousHeadError(
+                f"{len(names)} linear layers have {some[0].num_classes} outputs "
+                f"({', '.join(names)}) in {type(self.model).__name__}, and each gives the logits; "
+                f"{choose(names[0])}"
+            )
+        return some[0]
+
+    def _heads(self, inputs: Any, seen: Recorded, key: Which | None, logits: Tensor) -> list[Head]:
+        """Every head that gives one part of the output; plain ones alone, if there are any."""
+        fits = [fit for one in seen.calls for fit in self._fits(one, key, logits)]
+        if not fits:
+            fits = self._own_token_fits(inputs, key, logits)
+        plain = [head for form, head in fits if form.plain]
+        return plain or [head for _, head in fits]
+
+    def _own_token_fits(
+        self, inputs: Any, key: Which | None, logits: Tensor
+    ) -> list[tuple[LinearForm, Head]]:
+        """Heads on tokens of which each example takes another one."""
+        return []
+
+    def _fits(self, one: Call, key: Which | None, logits: Tensor) -> list[tuple[LinearForm, Head]]:
+        """The head, and its form, if the features of a call give the logits."""
+        name = self.head_name(one)
+        for weight, bias in self._weights(one, logits.shape[1]):
+            for position, features in one.features.items():
+                if features.shape != (len(logits), weight.shape[1]):
+                    continue
+                form = linear_form(features, logits, weight, bias, one.computed_in)
+                if form is not None:
+                    reading = Reading(one.name, one.side, one.number, position, form, key)
+                    return [(form, Head(name, *form.effective(weight, bias), reading))]
+        return []
+
+    def _fits_by_itself(self, seen: Recorded, logits: Tensor) -> bool:
+        """Whether the model's own weights give the logits, other than those of the given head."""
+        itself = replace(self, given=None)
+        return any(itself._fits(one, None, logits) for one in seen.calls)
+
+    def _weights(self, one: Call, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+        own = self.own_weights(one.name, num_classes)
+        if self.given is None:
+            return own
+        if self.given.num_classes != num_classes:
+            return []
+        weight = self.given.weight.to(next(iter(one.features.values())).device)
+        biases = [bias for _, bias in own] if self.given.bias is None else [self.given.bias]
+        return [(weight, None if bias is None else bias.to(weight.device)) for bias in biases]
+
+
+@dataclass(frozen=True)
+class _Layers(_Search):
+    layers: dict[str, nn.Module]
+
+    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
+        return recorded_inputs(
+            self.model, inputs, self.layers, output=output, num_classes=num_classes
         )
-    fits = [fit for one in calls if (fit := _fit(one, layers[one.name], logits)) is not None]
-    heads = [head for form, head in fits if form.plain] or [head for _, head in fits]
-    names = list(dict.fromkeys(head.name for head in heads))
-    if not names:
-        raise explanation(model, layers, calls, logits)
-    if len(names) > 1:
-        raise AmbiguousHeadError(
-            f"{len(names)} linear layers have {logits.shape[1]} outputs ({', '.join(names)}) in "
-            f"{type(model).__name__}, and each gives the logits; {choose(names[0])}"
+
+    def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+        return class_weights(self.layers[name], num_classes)
+
+    def head_name(self, one: Call) -> str:
+        return one.name
+
+    def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
+        if self.given is not None and self._fits_by_itself(seen, logits):
+            return _not_its_head(self.model, self.given, logits)
+        return explanation(self.model, self.layers, seen.calls, logits)
+
+    def unverified(self) -> Head:
+        names = list(self.layers)
+        name = names[0] if len(names) == 1 else name_from_structure(self.model, self.layers)
+        return Head(name, *weight_and_bias(self.layers[name]))
+
+    def _own_token_fits(
+        self, inputs: Any, key: Which | None, logits: Tensor
+    ) -> list[tuple[LinearForm, Head]]:
+        # a second pass, over the few layers of the right width: all tokens of all layers of a
+        # language model would fill the memory
+        fitting = {
+            name: layer
+            for name, layer in self.layers.items()
+            if self.own_weights(name, logits.shape[1])
+        }
+        again = recorded_inputs(self.model, inputs, fitting, output=key, whole=True)
+        fits = []
+        for one in again.calls:
+            if one.tokens is not None and one.tokens[0].shape[1] > 1:
+                tokens, made = one.tokens
+                own = own_positions(made, logits, otherwise="own")
+                if own is not None:
+                    features = at_position(tokens, own)
+                    fits += self._fits(replace(one, features={"own": features}), key, logits)
+        return fits
+
+
+@dataclass(frozen=True)
+class _Parameter(_Search):
+    name: str
+
+    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
+        matrix = parameter_named(self.model, self.name)
+        assert matrix is not None
+        seen = [
+            recorded_features(self.model, inputs, width, output=output, num_classes=num_classes)
+            for width in dict.fromkeys(matrix.shape)
+        ]
+        # the module that owns the parameter comes first, then what was seen last
+        owner = self.name.rpartition(".")[0]
+        calls = [one for part in seen for one in reversed(part.calls)]
+        calls.sort(key=lambda one: (one.name, one.side) != (owner, "input"))
+        return Recorded(seen[0].outputs, calls)
+
+    def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+        return parameter_weights(self.model, self.name, num_classes)
+
+    def head_name(self, one: Call) -> str:
+        return self.name
+
+    def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
+        if self.given is not None and self._fits_by_itself(seen, logits):
+            return _not_its_head(self.model, self.given, logits)
+        matrix = parameter_named(self.model, self.name)
+        assert matrix is not None
+        kind = type(self.model).__name__
+        if logits.shape[1] not in matrix.shape:
+            return HeadNotFoundError(
+                f"the parameter {self.name!r} of {kind} is {list(matrix.shape)}, and the logits "
+                f"have {logits.shape[1]} columns, so it cannot make them"
+            )
+        return HeadMismatchError(
+            f"nothing that enters or leaves a module of {kind} gives the logits when multiplied by "
+            f"the parameter {self.name!r}; let the embeddings pass a module on their way, such as "
+            "self.embeddings = nn.Identity() called on them, or score stored embeddings and class "
+            "weights instead"
         )
-    return heads[0]
+
+    def unverified(self) -> Head:
+        matrix = parameter_named(self.model, self.name)
+        assert matrix is not None
+        turned = stated_classes(self.model) == matrix.shape[1] != matrix.shape[0]
+        return Head(self.name, matrix.T if turned else matrix)
 
 
-def _fit(one: Call, layer: nn.Module, logits: Tensor) -> tuple[LinearForm, Head] | None:
-    """The head, and its form, if this call of the layer makes the logits."""
-    for weight, bias in class_weights(layer, logits.shape[1]):
-        for position, features in one.features.items():
-            if features.shape != (len(logits), weight.shape[1]):
-                continue
-            form = linear_form(features, logits, weight, bias)
-            if form is not None:
-                reading = Reading(one.number, position, form.unit_features)
-                return form, Head(one.name, *form.effective(weight, bias), reading)
-    return None
+def _not_its_head(model: nn.Module, head: Head, logits: Tensor) -> HeadMismatchError:
+    kind = type(model).__name__
+    if head.num_classes != logits.shape[1]:
+        return HeadMismatchError(
+            f"the head given for {kind} has {head.num_classes} classes, its logits have "
+            f"{logits.shape[1]} columns; pass the head of this model, or leave it to be found"
+        )
+    return HeadMismatchError(
+        f"the head given for {kind} does not give its logits: what enters {head.name!r}, times the "
+        "head's weight, plus its bias, differs from what the model returns; pass "
+        f"head={head.name!r}, so that the weights are read from the model, or leave it to be found"
+    )

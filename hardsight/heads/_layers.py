@@ -17,7 +17,13 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``."""
+    """The module inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``.
+
+    Example:
+        >>> net = nn.Linear(2, 3)
+        >>> unwrapped(nn.DataParallel(net)) is net
+        True
+    """
     while True:
         if "_orig_mod" in model._modules:
             model = model.get_submodule("_orig_mod")
@@ -56,18 +62,37 @@ def candidates(model: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in model.named_modules() if is_candidate(layer)}
 
 
+def is_layer_name(model: nn.Module, name: str) -> bool:
+    """Whether a module of an unwrapped model is called ``name``."""
+    try:
+        module_named(model, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def module_named(model: nn.Module, name: str) -> nn.Module:
+    """The module of an unwrapped model called ``name``, also as a wrapper shows its name."""
+    return model.get_submodule(inner_name(name))
+
+
+def inner_name(name: str) -> str:
+    """A name as a wrapper of the model shows it, without the wrapper."""
+    for prefix in ("module.", "_orig_mod."):
+        name = name.removeprefix(prefix)
+    return name
+
+
 def layer_named(model: nn.Module, name: str) -> nn.Module:
     """The layer of an unwrapped model called ``name``.
 
     Raises:
         HeadNotFoundError: there is no such layer, or it holds no matrix of class weights.
     """
-    for prefix in ("module.", "_orig_mod."):  # names as a wrapper of the model shows them
-        name = name.removeprefix(prefix)
     try:
-        layer = model.get_submodule(name)
+        layer = module_named(model, name)
     except AttributeError:
-        known = list(candidates(model))
+        known = [*candidates(model), *bare_parameters(model)]
         message = unknown_name(f"layer of {type(model).__name__}", name, known)
         raise HeadNotFoundError(message) from None
     if not is_candidate(layer):
@@ -76,6 +101,44 @@ def layer_named(model: nn.Module, name: str) -> nn.Module:
             f"layer or 1x1 convolution; linear layers: {', '.join(candidates(model)) or 'none'}"
         )
     return layer
+
+
+def bare_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Matrices that a model keeps outside of a layer, as those of an ``einsum`` head, by name."""
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if not is_lazy(parameter)
+        and parameter.ndim == 2
+        and not is_candidate(model.get_submodule(name.rpartition(".")[0]))
+    }
+
+
+def parameter_named(model: nn.Module, name: str) -> Tensor | None:
+    """The matrix of an unwrapped model called ``name``, if it is a parameter or buffer of it."""
+    above, _, last = inner_name(name).rpartition(".")
+    try:
+        value = getattr(model.get_submodule(above), last, None)
+    except AttributeError:
+        return None
+    is_matrix = isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
+    return value.detach() if is_matrix and isinstance(value, Tensor) else None
+
+
+def parameter_weights(
+    model: nn.Module, name: str, num_classes: int
+) -> list[tuple[Tensor, Tensor | None]]:
+    """The matrix called ``name`` as ``[C, D]``, without a bias and with each that may be its own.
+
+    A bias is any vector of the right length in the module that owns the matrix.
+    """
+    matrix = parameter_named(model, name)
+    assert matrix is not None
+    owner = model.get_submodule(inner_name(name).rpartition(".")[0])
+    vectors = [*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)]
+    biases = [value.detach() for _, value in vectors if value.shape == (num_classes,)]
+    ways = [way for way in (matrix, matrix.T) if len(way) == num_classes]
+    return [(way, bias) for way in ways for bias in (None, *biases)]
 
 
 def check_initialised(model: nn.Module) -> None:
@@ -141,6 +204,17 @@ def positions_of(layer: nn.Module, inputs: Tensor) -> Tensor | None:
     if inputs.ndim < 2:
         return None
     return inputs[:, None] if inputs.ndim == 2 else inputs.flatten(1, -2)
+
+
+def tokens_of_width(value: Any, width: int) -> Tensor | None:
+    """A tensor with ``width`` channels, last or first behind the batch, as ``[B, P, width]``."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
+        return None
+    if value.shape[-1] == width:
+        return value[:, None] if value.ndim == 2 else value.flatten(1, -2)
+    if value.ndim > 2 and value.shape[1] == width:
+        return value.flatten(2).transpose(1, 2)
+    return None
 
 
 def tensor_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Calling a model on whatever it takes, and finding the logits in whatever it returns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -8,9 +8,16 @@ from torch import Tensor
 
 from hardsight.errors import ModelError
 
+Which = int | str
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """The model's output: a mapping is passed as keywords, a tuple or list as positions."""
+
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
+    """The model's output: a mapping is passed as keywords, a tuple or list as positions.
+
+    Example:
+        >>> call_model(lambda a, b: a - b, (5, 3)), call_model(lambda a, b: a - b, {"b": 5, "a": 3})
+        (2, -2)
+    """
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -18,7 +25,7 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     return model(inputs)
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: Any, which: Which | None = None) -> Tensor:
     """The logits in a model's output.
 
     Args:
@@ -26,6 +33,7 @@ def logits_of(output: Any) -> Tensor:
             dictionaries, dataclasses, named tuples); a tuple, of which the first tensor with at
             least two dimensions is taken, so that a leading loss is passed over; or a dictionary
             or dataclass that holds exactly one such tensor.
+        which: the part that holds the logits, by key, attribute or position.
 
     Returns:
         the tensor as the model gave it, usually ``[B, C]``.
@@ -37,40 +45,180 @@ def logits_of(output: Any) -> Tensor:
         >>> import torch
         >>> logits_of({"loss": torch.tensor(0.3), "logits": torch.zeros(2, 10)}).shape
         torch.Size([2, 10])
+        >>> logits_of((torch.zeros(2, 64), torch.zeros(2, 10)), which=1).shape
+        torch.Size([2, 10])
     """
+    if which is not None:
+        return _part(output, which)
     if isinstance(output, Tensor):
         return output
     parts = _named_parts(output)
     logits = parts.get("logits")
     if isinstance(logits, Tensor):
         return logits
-    found = {name: part for name, part in parts.items() if _may_be_logits(part)}
-    ordered = isinstance(output, Sequence)  # a tuple has a first element, a dictionary only names
-    if len(found) == 1 or (found and ordered):
-        first: Tensor = next(iter(found.values()))
-        return first
-    held = f" with {', '.join(parts)}" if parts else ""
-    count = "several tensors that" if found else "no tensor that"
+    tensors = _tensors(output)
+    # a tuple has a first element, a dictionary only names
+    if len(tensors) == 1 or (tensors and isinstance(output, tuple | list)):
+        return next(iter(tensors.values()))
+    raise _unclear(output)
+
+
+def logit_rows(output: Any, which: Which | None = None) -> Tensor:
+    """The logits in a model's output as ``[B, C]``, also from a map of one pixel.
+
+    Args:
+        output: as :func:`logits_of` takes it.
+        which: the part that holds the logits, by key, attribute or position.
+
+    Raises:
+        ModelError: there are no logits, or more than one row of them for an example.
+
+    Example:
+        >>> import torch
+        >>> logit_rows(torch.zeros(2, 10, 1, 1)).shape
+        torch.Size([2, 10])
+    """
+    return as_rows(logits_of(output, which))
+
+
+def which_output(
+    output: Any, *, num_classes: int | None = None, which: Which | None = None
+) -> Which | None:
+    """The name of the part of a model's output that holds the logits; ``None`` for a bare tensor.
+
+    Args:
+        output: of a model, for a batch.
+        num_classes: of the data; of several parts, the one with as many columns is meant.
+        which: the part that is meant, if that is known.
+
+    Raises:
+        ModelError: no part can be the logits, or more than one.
+
+    Example:
+        >>> import torch
+        >>> which_output((torch.zeros(2, 64), torch.zeros(2, 10)), num_classes=10)
+        1
+    """
+    parts = possible_logits(output, which, num_classes)
+    if len(parts) > 1:
+        raise ModelError(
+            f"the model returns several tensors that could be its logits: {listed_outputs(parts)}; "
+            f"{choose_output(parts)}"
+        )
+    return next(iter(parts))
+
+
+def possible_logits(
+    output: Any, which: Which | None = None, num_classes: int | None = None
+) -> dict[Which | None, Tensor]:
+    """Every part of a model's output that may be its logits, by what names it, as rows.
+
+    Args:
+        output: of a model, for a batch.
+        which: the part that is meant, if that is known.
+        num_classes: of the data; of several parts, those with as many columns are returned.
+
+    Returns:
+        at least one part, ``[B, C]`` each; the name of a bare tensor is ``None``.
+
+    Raises:
+        ModelError: no part can be the logits.
+    """
+    if which is not None:
+        return {which: as_rows(_part(output, which))}
+    if isinstance(output, Tensor):
+        return {None: as_rows(output)}
+    logits = _named_parts(output).get("logits")
+    if isinstance(logits, Tensor):
+        return {"logits": as_rows(logits)}
+    tensors = _tensors(output)
+    if not tensors:
+        raise _unclear(output)
+    if len(tensors) == 1:
+        return {name: as_rows(part) for name, part in tensors.items()}
+    rows = {name: as_rows(part) for name, part in tensors.items() if _has_rows(part)}
+    if not rows:
+        raise _unclear(output)
+    fitting = {name: part for name, part in rows.items() if part.shape[1] == num_classes}
+    return fitting or rows
+
+
+def listed_outputs(parts: Mapping[Which | None, Tensor]) -> str:
+    """Parts of an output with their shapes, for a message."""
+    return ", ".join(f"{name!r} {list(part.shape)}" for name, part in parts.items())
+
+
+def choose_output(parts: Mapping[Which | None, Tensor]) -> str:
+    """The next step for a user who has to say which part holds the logits."""
+    last = list(parts)[-1]
+    return f"pass output={last!r} (--output {last}), or the one that holds the logits"
+
+
+def _part(output: Any, which: Which) -> Tensor:
+    """The part of an output called ``which``; digits stand for a position too."""
+    parts = _named_parts(output)
+    part = parts.get(which)
+    if part is None and str(which).lstrip("-").isdigit():
+        at, values = int(which), list(parts.values())
+        part = values[at] if -len(values) <= at < len(values) else None
+    elif part is None:
+        part = getattr(output, str(which), None)
+    if isinstance(part, Tensor):
+        return part
+    what = "is not a tensor" if part is not None else "is not there"
+    if isinstance(output, Tensor):
+        raise ModelError(
+            f"output={which!r} {what}: the model returns one tensor {list(output.shape)}; leave "
+            "output out"
+        )
+    held = ", ".join(f"{name!r} {_shape(part)}" for name, part in parts.items()) or "nothing"
     raise ModelError(
-        f"expected the model to return logits [B, C], got {type(output).__name__}{held}: {count} "
-        "could be the logits; wrap the model so that its forward returns them alone or as 'logits'"
+        f"output={which!r} {what} in what the model returns, a {type(output).__name__} of {held}"
     )
 
 
-def _named_parts(output: Any) -> dict[str, Any]:
+def _shape(part: Any) -> str:
+    return str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
+
+
+def _named_parts(output: Any) -> dict[Which, Any]:
     if isinstance(output, Mapping):
-        return {str(name): part for name, part in output.items()}
+        return dict(output.items())
     if isinstance(output, tuple) and hasattr(output, "_fields"):
         return dict(zip(output._fields, output, strict=True))
     if isinstance(output, tuple | list):
-        return {str(place): part for place, part in enumerate(output)}
+        return dict(enumerate(output))
     if is_dataclass(output):
         return {field.name: getattr(output, field.name) for field in fields(output)}
     return {"logits": output.logits} if hasattr(output, "logits") else {}
 
 
-def _may_be_logits(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.ndim >= 2 and part.is_floating_point()
+def _tensors(output: Any) -> dict[Which | None, Tensor]:
+    """Floating-point parts with at least two dimensions."""
+    return {
+        name: part
+        for name, part in _named_parts(output).items()
+        if isinstance(part, Tensor) and part.ndim >= 2 and part.is_floating_point()
+    }
+
+
+def _unclear(output: Any) -> ModelError:
+    parts, tensors = _named_parts(output), _tensors(output)
+    if len(tensors) > 1:
+        return ModelError(
+            f"expected the model to return logits [B, C], got {type(output).__name__} with several "
+            f"tensors that could be the logits: {listed_outputs(tensors)}; {choose_output(tensors)}"
+        )
+    held = f" with {', '.join(map(str, parts))}" if parts else ""
+    return ModelError(
+        f"expected the model to return logits [B, C], got {type(output).__name__}{held}: no tensor "
+        "that could be the logits; wrap the model so that its forward returns them alone or as "
+        "'logits'"
+    )
+
+
+def _has_rows(logits: Tensor) -> bool:
+    return logits.ndim == 2 or logits[0, 0].numel() == 1
 
 
 def as_rows(logits: Tensor) -> Tensor:
@@ -79,7 +227,7 @@ def as_rows(logits: Tensor) -> Tensor:
     Raises:
         ModelError: there is more than one prediction per example, or no class dimension.
     """
-    rows = logits.flatten(1) if logits.ndim > 2 and logits[0, 0].numel() == 1 else logits
+    rows = logits.flatten(1) if logits.ndim > 2 and _has_rows(logits) else logits
     if rows.ndim != 2 or not rows.is_floating_point():
         raise ModelError(
             f"expected floating-point logits [B, C] from the model, got {list(logits.shape)} of "

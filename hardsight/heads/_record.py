@@ -1,76 +1,170 @@
-"""One forward pass that keeps what entered every layer that could be the head."""
+"""One forward pass that keeps what passed every module at which embeddings may be read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hardsight.errors import ModelError
 from hardsight.heads._head import Position, at_position
-from hardsight.heads._layers import is_pointwise, positions_of, tensor_input
-from hardsight.heads._outputs import as_rows, call, logits_of
+from hardsight.heads._layers import is_pointwise, positions_of, tensor_input, tokens_of_width
+from hardsight.heads._outputs import Which, call_model, possible_logits
+
+_POSITIONS: tuple[Position, ...] = ("mean", "first", "last")
+_Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 @dataclass(frozen=True)
 class Call:
-    """What is kept of one call of a layer: a few rows, never the whole map.
+    """What is kept of one call of a module: a few rows, rarely the whole map.
 
     Attributes:
-        name: the layer's name.
-        number: how often the layer had been called before in this pass.
-        features: the input ``[B, D]`` at each position that may be read.
+        name: the module's name.
+        number: how often the module had been called before in this pass.
+        side: whether the features entered or left it.
+        features: ``[B, D]`` at each position that may be read.
+        computed_in: the dtype of what the module returned.
         rectified: the output after a ReLU and the mean over positions, ``[B, C]``; of
             convolutions only.
+        tokens: the whole input and output, ``[B, P, D]`` and ``[B, P, C]``, if asked for.
     """
 
     name: str
     number: int
+    side: Literal["input", "output"]
     features: dict[Position, Tensor]
-    rectified: Tensor | None
+    computed_in: torch.dtype | None
+    rectified: Tensor | None = None
+    tokens: tuple[Tensor, Tensor] | None = None
 
 
-def recorded_pass(
-    model: nn.Module, inputs: Any, layers: dict[str, nn.Module]
-) -> tuple[Tensor, list[Call]]:
-    """Logits ``[B, C]`` of one pass, and every call of the given layers in it.
+@dataclass(frozen=True)
+class Recorded:
+    """A forward pass: every part that may be its logits, by name, and the calls in it."""
+
+    outputs: dict[Which | None, Tensor]
+    calls: list[Call]
+
+
+def recorded_inputs(
+    model: nn.Module,
+    inputs: Any,
+    layers: Mapping[str, nn.Module],
+    *,
+    output: Which | None = None,
+    num_classes: int | None = None,
+    whole: bool = False,
+) -> Recorded:
+    """One pass, and what entered the given layers in it.
+
+    Args:
+        model: to run.
+        inputs: a batch as it takes it.
+        layers: to watch, by name.
+        output: the part of the model's output that holds the logits, if that is known.
+        num_classes: of the data, which tells such a part.
+        whole: keep all tokens of a layer's input and output.
 
     Raises:
         ModelError: the pass fails, or returns no logits.
     """
     calls: list[Call] = []
+
+    def recorder(name: str) -> _Hook:
+        count = 0
+
+        def record(layer: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            nonlocal count
+            number, count = count, count + 1
+            entered = tensor_input(args, kwargs)
+            tokens = None if entered is None else positions_of(layer, entered)
+            if tokens is None or not isinstance(out, Tensor):
+                return
+            made = positions_of(layer, out) if whole else None
+            calls.append(
+                Call(
+                    name=name,
+                    number=number,
+                    side="input",
+                    features=_by_position(tokens),
+                    computed_in=out.dtype,
+                    rectified=out.relu().flatten(2).mean(dim=2) if is_pointwise(layer) else None,
+                    tokens=None if made is None else (tokens, made),
+                )
+            )
+
+        return record
+
+    hooks = {name: (layer, recorder(name)) for name, layer in layers.items()}
+    return Recorded(_outputs(model, inputs, hooks, output, num_classes), calls)
+
+
+def recorded_features(
+    model: nn.Module,
+    inputs: Any,
+    width: int,
+    *,
+    output: Which | None = None,
+    num_classes: int | None = None,
+) -> Recorded:
+    """One pass, and every ``width`` features that entered or left a module in it, in order.
+
+    Args:
+        model: to run.
+        inputs: a batch as it takes it.
+        width: number of features.
+        output: the part of the model's output that holds the logits, if that is known.
+        num_classes: of the data, which tells such a part.
+
+    Raises:
+        ModelError: the pass fails, or returns no logits.
+    """
+    calls: list[Call] = []
+
+    def recorder(name: str) -> _Hook:
+        count = 0
+
+        def record(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            nonlocal count
+            number, count = count, count + 1
+            dtype = out.dtype if isinstance(out, Tensor) else None
+            for side, tensor in (("input", tensor_input(args, kwargs)), ("output", out)):
+                tokens = tokens_of_width(tensor, width)
+                if tokens is not None:
+                    calls.append(Call(name, number, side, _by_position(tokens), dtype))  # type: ignore[arg-type]
+
+        return record
+
+    hooks = {name: (module, recorder(name)) for name, module in model.named_modules()}
+    return Recorded(_outputs(model, inputs, hooks, output, num_classes), calls)
+
+
+def _by_position(tokens: Tensor) -> dict[Position, Tensor]:
+    return {at: at_position(tokens, at) for at in _POSITIONS}
+
+
+def _outputs(
+    model: nn.Module,
+    inputs: Any,
+    hooks: Mapping[str, tuple[nn.Module, _Hook]],
+    output: Which | None,
+    num_classes: int | None,
+) -> dict[Which | None, Tensor]:
     with ExitStack() as stack:
-        for name, layer in layers.items():
-            handle = layer.register_forward_hook(_recorder(name, calls), with_kwargs=True)
+        for layer, hook in hooks.values():
+            handle = layer.register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         # code compiled before the hooks were there does not know them
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
-            output = call(model, inputs)
+            returned = call_model(model, inputs)
         except Exception as err:
             raise ModelError(
                 f"the forward pass of {type(model).__name__} failed with {type(err).__name__}: "
                 f"{err}; pass inputs as the model takes them (a tensor, a tuple of arguments or a "
                 "mapping of keywords), on the model's device"
             ) from err
-    return as_rows(logits_of(output)), calls
-
-
-def _recorder(name: str, calls: list[Call]) -> Callable[..., None]:
-    def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        inputs = tensor_input(args, kwargs)
-        positions = None if inputs is None else positions_of(layer, inputs)
-        if positions is None:
-            return
-        calls.append(
-            Call(
-                name=name,
-                number=sum(one.name == name for one in calls),
-                features={at: at_position(positions, at) for at in get_args(Position)},
-                rectified=out.relu().flatten(2).mean(dim=2) if is_pointwise(layer) else None,
-            )
-        )
-
-    return record
+    return possible_logits(returned, output, num_classes)

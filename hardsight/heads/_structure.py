@@ -21,7 +21,7 @@ def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
     """
     linear = {name: layer for name, layer in layers.items() if is_linear(layer)}
     left = [name for name in linear if not _feeds_another(model, name, linear)]
-    stated = _stated_classes(model)
+    stated = stated_classes(model)
     for wanted in (
         lambda name: num_outputs(linear[name]) == stated,
         lambda name: not _could_feed_another(name, linear),
@@ -75,7 +75,7 @@ def _could_feed_another(name: str, linear: Mapping[str, nn.Module]) -> bool:
     )
 
 
-def _stated_classes(model: nn.Module) -> int | None:
+def stated_classes(model: nn.Module) -> int | None:
     """The number of classes a model states: Hugging Face ``num_labels``, timm ``num_classes``."""
     config = getattr(model, "config", None)
     stated = getattr(config, "num_labels", getattr(model, "num_classes", None))

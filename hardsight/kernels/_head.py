@@ -11,20 +11,20 @@ from hardsight._checks import check_labels
 from hardsight.kernels._operator import Operator
 from hardsight.kernels._support import check_inputs
 
-_MASKED = -1e30
+_MASKED = -1e30  # the bias of a masked class: its power is 0, and unlike -inf it can meet a 0
 
 
 class HeadStatistics(NamedTuple):
     """One value per example, ``[N]`` float32 each. "Other" means every class but the example's own.
 
-    Fields with a default are None unless asked for. With a single class there is no other one: sums
+    Fields with a default are None unless asked for. With a single class there is no other: sums
     are 0, ``nearest_other`` is ``inf``, its class -1 and ``largest_other_logit`` is ``-inf``.
     """
 
-    target_angle: Tensor  # angle to the own class, exact also when aligned
+    target_angle: Tensor  # angle to the own class, exact even if aligned with it
     other_angle_total: Tensor  # sum of the angles to the others
     nearest_other: Tensor  # smallest angle to another
-    nearest_other_class: Tensor | None = None  # int64, whose it is; of equal ones the first
+    nearest_other_class: Tensor | None = None  # int64, the class at that angle; the first on a tie
     logsumexp: Tensor | None = None
     target_logit: Tensor | None = None
     largest_logit: Tensor | None = None
@@ -79,24 +79,24 @@ def head_statistics(
         logits,
         nearest_class,
     )
-    found = HeadStatistics(*fields)
-    if not nearest_class:
-        found = found._replace(nearest_other_class=None)
-    return found if bias is None else _with_masked(found)
+    statistics = HeadStatistics(*fields)
+    if not nearest_class:  # an operator returns tensors only: this one is empty
+        statistics = statistics._replace(nearest_other_class=None)
+    return statistics if bias is None else _with_masked(statistics)
 
 
 def _finite(bias: Tensor) -> Tensor:
-    """Classes masked by ``-inf`` as low as needed: 0 times that is 0 in the kernels' sums."""
+    """The bias with ``-inf`` made finite: in the kernels' sums, 0 times it must be 0, not NaN."""
     return bias.float().clamp_min(_MASKED).contiguous()
 
 
-def _with_masked(found: HeadStatistics) -> HeadStatistics:
-    """Logits of classes that were masked by a bias of ``-inf`` are that again."""
-    if found.target_logit is None:
-        return found
+def _with_masked(statistics: HeadStatistics) -> HeadStatistics:
+    """The statistics with ``-inf`` restored as the logit of masked classes."""
+    if statistics.target_logit is None:
+        return statistics
     names = ("target_logit", "largest_logit", "largest_other_logit")
-    logits = {name: getattr(found, name) for name in names}
-    return found._replace(
+    logits = {name: getattr(statistics, name) for name in names}
+    return statistics._replace(
         **{name: z.masked_fill(z < 0.5 * _MASKED, -torch.inf) for name, z in logits.items()}
     )
 
@@ -136,11 +136,14 @@ def _fake(
     nearest: bool,
 ) -> list[Tensor]:
     rows = embeddings.shape[0]
-    made = [embeddings.new_empty(rows, dtype=torch.float32) for _ in range(13 if logits else 4)]
-    made[3] = embeddings.new_empty(rows if nearest else 0, dtype=torch.int64)
+    names: tuple[str, ...] = HeadStatistics._fields
+    if not logits:
+        names = names[: names.index("logsumexp")]  # the first field of the logits
+    fields = {name: embeddings.new_empty(rows, dtype=torch.float32) for name in names}
+    fields["nearest_other_class"] = embeddings.new_empty(rows if nearest else 0, dtype=torch.int64)
     if logits:
-        made[7] = embeddings.new_empty(rows, dtype=torch.int64)
-    return made
+        fields["prediction"] = embeddings.new_empty(rows, dtype=torch.int64)
+    return list(fields.values())
 
 
 _operator = Operator("head_statistics", _head_statistics, fake=_fake)

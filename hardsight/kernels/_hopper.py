@@ -14,6 +14,8 @@ Otherwise rows and classes both stream through the ring, each group takes 64 row
 program goes on to its next block of rows while the copies for it already arrive.
 """
 
+from typing import Any, NamedTuple
+
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -30,14 +32,66 @@ from hardsight.kernels._math import LOG2E, MASKED, arc_slope, elevation
 _copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 # the modes of the portable kernels
-ANGLES = gl.constexpr(0)
-HEAD = gl.constexpr(1)
-ANGULAR = gl.constexpr(2)
-LINEAR = gl.constexpr(3)
+ANGLES = gl.constexpr(0)  # angles
+HEAD = gl.constexpr(1)  # angles and logits
+ANGULAR = gl.constexpr(2)  # powers of angles
+LINEAR = gl.constexpr(3)  # logits
 NONE = gl.constexpr(float("-inf"))
-# A logit of no class: so low that its power is 0, and finite, so that 0 times it is 0.
+# The logit of a masked class: so low that its power is 0, and finite, so that 0 times it is 0.
 FLOOR = gl.constexpr(-1e30)
 LAST = gl.constexpr(2147483647)
+
+
+# Triton passes named tuples between functions like plain ones, and to warp groups too.
+class Barriers(NamedTuple):
+    """Barriers between the warp that fills shared memory and the groups that read it."""
+
+    rows_full: Any  # ALTERNATE: all rows of the block have arrived, once
+    full: Any  # one for each place in the ring: its copy has arrived
+    empty: Any  # one for each place: its readers are done
+    turns: Any  # ALTERNATE: one for each group, whose turn it is to multiply
+
+
+class Work(NamedTuple):
+    """How blocks of rows and shares of the tiles of classes are dealt to programs."""
+
+    row_blocks: Any
+    shares: Any
+    tiles_per_share: Any
+    first_tile: Any
+    last_tile: Any
+
+
+class CollectArguments(NamedTuple):
+    """Arguments of :func:`over_classes` that only the multiplying groups read."""
+
+    x_inverse: Any
+    w_inverse: Any
+    bias: Any
+    labels: Any
+    flags: Any
+    partial: Any
+    index: Any
+    rows: Any
+    classes: Any
+    scale: Any
+
+
+class SlopeArguments(NamedTuple):
+    """Arguments of :func:`slopes` that only the multiplying groups read."""
+
+    x_inverse: Any
+    w_inverse: Any
+    bias: Any
+    labels: Any
+    flags: Any
+    factors: Any
+    reference: Any
+    out: Any
+    out_row: Any  # elements from one row of ``out`` to the next
+    rows: Any
+    classes: Any
+    scale: Any
 
 
 @gluon.jit
@@ -45,10 +99,7 @@ def _open(
     x_desc, w_desc,
     STEPS: gl.constexpr, STAGES: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Shared memory for rows and classes, and the barriers between who fills it and who reads it.
-
-    Returns (rows, classes) and the barriers (rows full, place full, place empty, turns).
-    """
+    """Shared memory for (rows, classes), and the barriers that guard it."""
     x_count: gl.constexpr = STEPS if ALTERNATE else 2 * STAGES
     x_ring = gl.allocate_shared_memory(
         x_desc.dtype, [x_count] + x_desc.block_type.shape, x_desc.layout
@@ -65,23 +116,24 @@ def _open(
         mbarrier.init(turns.index(group), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
+        # one group reads a tile if they alternate; otherwise both do
         mbarrier.init(empty.index(stage), count=1 if ALTERNATE else 2)
     fence_async_shared()
-    return (x_ring, w_ring), (x_full, full, empty, turns)
+    return (x_ring, w_ring), Barriers(x_full, full, empty, turns)
 
 
 @gluon.jit
 def _item(item, work, ALTERNATE: gl.constexpr):
     """Block of rows, share of the classes, and first and last tile of one piece of work."""
-    row_blocks, shares, tiles_per_share, first_tile, last_tile = work
+    # programs next to each other run at the same time: what they both read is in the L2 cache
     if ALTERNATE:  # neighbours read the same classes
-        block = item % row_blocks
-        share = item // row_blocks
+        block = item % work.row_blocks
+        share = item // work.row_blocks
     else:  # neighbours read the same rows
-        block = item // shares
-        share = item % shares
-    begin = first_tile + share * tiles_per_share
-    return block * 128, share, begin, gl.minimum(begin + tiles_per_share, last_tile)
+        block = item // work.shares
+        share = item % work.shares
+    begin = work.first_tile + share * work.tiles_per_share
+    return block * 128, share, begin, gl.minimum(begin + work.tiles_per_share, work.last_tile)
 
 
 @gluon.jit
@@ -91,24 +143,23 @@ def _produce(
 ):  # fmt: skip
     """Keep the ring filled: for every piece of work, every tile, every step of the depth."""
     x_ring, w_ring = rings
-    x_full, full, empty, _ = bars
     STAGES: gl.constexpr = w_ring.shape[0]
     BLOCK_C: gl.constexpr = w_desc.block_type.shape[0]
     BLOCK_D: gl.constexpr = w_desc.block_type.shape[1]
-    row_blocks, shares, _, _, _ = work
-    if ALTERNATE:
-        row_start, _, _, _ = _item(gl.program_id(0), work, ALTERNATE)
-        mbarrier.expect(x_full, x_desc.block_type.nbytes * STEPS)
+    if ALTERNATE:  # the rows stay: they are copied once, before any class
+        row_start = _item(gl.program_id(0), work, ALTERNATE)[0]
+        mbarrier.expect(bars.rows_full, x_desc.block_type.nbytes * STEPS)
         for place in gl.static_range(STEPS):
-            _copy_in(x_desc, [row_start, place * BLOCK_D], x_full, x_ring.index(place))
+            _copy_in(x_desc, [row_start, place * BLOCK_D], bars.rows_full, x_ring.index(place))
     count = 0
-    for item in range(gl.program_id(0), row_blocks * shares, gl.num_programs(0)):
+    for item in range(gl.program_id(0), work.row_blocks * work.shares, gl.num_programs(0)):
         row_start, _, first_tile, last_tile = _item(item, work, ALTERNATE)
         for tile in range(first_tile, last_tile):
             for step in range(STEPS):
                 stage = count % STAGES
-                mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
-                bar = full.index(stage)
+                # the opposite parity: the first time around, every place is empty already
+                mbarrier.wait(bars.empty.index(stage), ((count // STAGES) & 1) ^ 1)
+                bar = bars.full.index(stage)
                 if ALTERNATE:
                     mbarrier.expect(bar, w_desc.block_type.nbytes)
                 else:
@@ -129,7 +180,6 @@ def _products(
 ):  # fmt: skip
     """Products of this group's rows with a tile, the ``tile``-th of the stream."""
     x_ring, w_ring = rings
-    _, full, empty, turns = bars
     STAGES: gl.constexpr = w_ring.shape[0]
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
@@ -137,10 +187,10 @@ def _products(
     count = tile * STEPS
     if ALTERNATE:
         # group 0 goes first: its wait for a turn before the first one passes at once
-        mbarrier.wait(turns.index(group), ((tile // 2) & 1) ^ (1 - group))
+        mbarrier.wait(bars.turns.index(group), ((tile // 2) & 1) ^ (1 - group))
     for step in range(STEPS):
         stage = count % STAGES
-        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        mbarrier.wait(bars.full.index(stage), (count // STAGES) & 1)
         if ALTERNATE:
             x = x_ring.index(step)
         else:
@@ -150,18 +200,19 @@ def _products(
         )
         # the product before this one is done: its place in the ring is free
         acc = warpgroup_mma_wait(num_outstanding=1, deps=[acc])
-        mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), pred=step > 0)
+        mbarrier.arrive(bars.empty.index((count + STAGES - 1) % STAGES), pred=step > 0)
         count += 1
     if ALTERNATE:
-        mbarrier.arrive(turns.index(1 - group))
+        # every product is started, if not done: the other group's queue up behind them
+        mbarrier.arrive(bars.turns.index(1 - group))
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
-    mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES))
+    mbarrier.arrive(bars.empty.index((count + STAGES - 1) % STAGES))
     return acc
 
 
 @gluon.jit
 def _quarters(acc):
-    """Four runs of classes of a tile, where they lie: less arithmetic to hold at once."""
+    """Four runs of classes of a tile, in the registers they are in: less to hold at once."""
     left, right = _halves(acc)
     first, second = _halves(left)
     third, fourth = _halves(right)
@@ -203,13 +254,14 @@ def _lane_max(values):
 
 @gluon.jit
 def _lane_first(values, top, places):
-    """Where in a run of classes a lane's values first reach their ``top``; ``places`` count it.
+    """The first of ``places`` in a run of classes at which a lane's values reach their ``top``.
 
-    A lane sees places 8 a + 2 lane + b, b under 2. Without the lane they are constants.
+    A lane sees the places ``8 a + 2 lane + b`` with ``b`` 0 or 1. The bits of the lane (``& 6``)
+    are added at the end: without them (``& -7``) the places are constants of the program.
     """
-    found = gl.where(values == _over(top), places & -7, LAST)
-    found = gl.min(gl.min(found, axis=3), axis=1)
-    return found + gl.min(gl.min(places & 6, axis=3), axis=1)
+    first = gl.where(values == _over(top), places & -7, LAST)
+    first = gl.min(gl.min(first, axis=3), axis=1)
+    return first + gl.min(gl.min(places & 6, axis=3), axis=1)
 
 
 @gluon.jit
@@ -224,6 +276,7 @@ def _add_logits(logits, begin, places, sums, HEAD_TOO: gl.constexpr):
     largest, which, total, squares, moment = sums
     here = _lane_max(logits)
     new = gl.maximum(largest, here)
+    # relative to FLOOR itself, a masked class would have the power 1
     reference = gl.where(new > 0.5 * FLOOR, new, 0.0)
     drop = largest - reference
     fade = gl.exp2(drop * LOG2E)
@@ -250,11 +303,14 @@ def _add_nearest(cosines, begin, places, nearest, NEAREST: gl.constexpr):
 
 @gluon.jit
 def _add_part(
-    state, products, begin, given, x_scale, label, special,
+    state, products, begin, args, x_scale, label, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
 ):  # fmt: skip
-    """Take a run of products into the state of a piece of work, every lane for itself."""
-    _, w_inverse, bias, _, _, _, _, _, classes, scale = given
+    """Take a run of products into the state of a piece of work, every lane for itself.
+
+    ``special`` tiles hold the own class of a row, or run over the last class: they are masked.
+    """
+    WITH_LOGITS: gl.constexpr = MODE == HEAD or MODE == LINEAR
     angles, nearest, sums = state
     ROWS: gl.constexpr = products.shape[0]
     PART: gl.constexpr = products.shape[1]
@@ -264,60 +320,59 @@ def _add_part(
     places = _by_lane(gl.zeros([ROWS, PART], gl.int32, layout) + local[None, :])
     logits = products
     if MODE != LINEAR:
-        w_scale = gl.load(w_inverse + column)
+        w_scale = gl.load(args.w_inverse + column)  # has zeros to the end of the last tile
         cosines = products * x_scale[:, None] * w_scale[None, :]
-    if MODE % 2 == 1 and HAS_BIAS:
-        offset = gl.load(bias + column, mask=column < classes, other=0.0)
+    if WITH_LOGITS and HAS_BIAS:
+        offset = gl.load(args.bias + column, mask=column < args.classes, other=0.0)
         logits += offset.to(gl.float32)[None, :]
     if special:
-        other = (column[None, :] != label[:, None]) & (column < classes)[None, :]
+        other = (column[None, :] != label[:, None]) & (column < args.classes)[None, :]
         if MODE == ANGULAR:
             cosines = gl.where(other, cosines, MASKED)
         elif MODE != LINEAR:
             nearest = _add_nearest(gl.where(other, cosines, NONE), begin, places, nearest, NEAREST)
-            cosines = gl.where(other, cosines, 0.0)
-        if MODE % 2 == 1:
+            cosines = gl.where(other, cosines, 0.0)  # the elevation of 0 is 0
+        if WITH_LOGITS:
             logits = gl.where(other, logits, FLOOR)
-    elif MODE < 2:
+    elif MODE == ANGLES or MODE == HEAD:
         nearest = _add_nearest(cosines, begin, places, nearest, NEAREST)
     if MODE == ANGULAR:
-        angles += _lane_sum(_by_lane(gl.exp2(elevation(cosines) * scale)))
+        angles += _lane_sum(_by_lane(gl.exp2(elevation(cosines) * args.scale)))
     elif MODE != LINEAR:
         angles += _lane_sum(_by_lane(elevation(cosines)))
-    if MODE % 2 == 1:  # HEAD or LINEAR
+    if WITH_LOGITS:
         sums = _add_logits(_by_lane(logits), begin, places, sums, MODE == HEAD)
     return angles, nearest, sums
 
 
 @gluon.jit
 def _over_lanes(values, classes):
-    """The largest of a row's four values ``[N, 4]``, and its class; the first of equal ones."""
+    """The largest of a row's four values ``[N, 4]``, and its class; the first class on a tie."""
     top = gl.max(values, axis=1)
     return top, gl.min(gl.where(values == top.expand_dims(1), classes, LAST), axis=1)
 
 
 @gluon.jit
 def _collect_item(
-    rings, bars, work, given, item, done,
+    rings, bars, work, args, item, done,
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
     PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Sum over one piece of work for this group's rows; ``done`` tiles came before it."""
     x_ring, w_ring = rings
-    x_inverse, _, _, labels, flags, partial, index, rows, classes, _ = given
+    rows = args.rows
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
     PART: gl.constexpr = BLOCK_C // PARTS
     layout: gl.constexpr = _product_layout(BLOCK_C)
     part_layout: gl.constexpr = _product_layout(PART)
     of_rows: gl.constexpr = gl.SliceLayout(1, part_layout)
-    _, shares, _, _, _ = work
     row_start, share, first_tile, last_tile = _item(item, work, ALTERNATE)
     begin = row_start if ALTERNATE else row_start + 64 * group
     row = begin + gl.arange(0, BLOCK_N, of_rows)
-    label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
-    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
-    x_scale = gl.load(x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
+    label = gl.load(args.labels + row, mask=row < rows, other=-1).to(gl.int32)
+    flags = args.flags + (row_start // 128).to(gl.int64) * gl.cdiv(args.classes, BLOCK_C)
+    x_scale = gl.load(args.x_inverse + row, mask=(row < rows) & (MODE != LINEAR), other=0.0)
     # zeros by way of a sum: in the layout that sums have
     zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
     which = zeros.to(gl.int32)
@@ -330,25 +385,27 @@ def _collect_item(
         begin_at = tile * BLOCK_C
         if PARTS == 1:
             state = _add_part(
-                state, acc, begin_at, given, x_scale, label, special, MODE, HAS_BIAS, NEAREST
+                state, acc, begin_at, args, x_scale, label, special, MODE, HAS_BIAS, NEAREST
             )
         else:
             first, second, third, fourth = _quarters(acc)
-            # a loop, though registers move: four copies of its body outgrow the instruction cache
+            # a loop, though registers move: four copies of its body outgrow the instruction cache.
+            # The grid has one dimension: times num_programs(1), which is 1, nothing unrolls it.
             for _ in range(gl.num_programs(1) * PARTS):
                 state = _add_part(
-                    state, first, begin_at, given, x_scale, label, special, MODE, HAS_BIAS, NEAREST
+                    state, first, begin_at, args, x_scale, label, special, MODE, HAS_BIAS, NEAREST
                 )
                 first, second, third = second, third, fourth
                 begin_at += PART
+    # groups that alternate hold sums of the same rows: each writes its own
     slot = 2 * share + group if ALTERNATE else share
-    slots = 2 * shares if ALTERNATE else shares
-    at = partial + slot * rows + row
+    slots = 2 * work.shares if ALTERNATE else work.shares
+    at = args.partial + slot * rows + row
     step = slots * rows
     inside = row < rows
-    index += slot * rows + row
+    index = args.index + (slot * rows + row)
     angles, nearest, sums = state
-    if MODE == ANGULAR:
+    if MODE == ANGULAR:  # powers relative to 0: no running maximum
         gl.store(at, gl.zeros([BLOCK_N], gl.float32, of_rows), mask=inside)
         gl.store(at + step, gl.convert_layout(gl.sum(angles, axis=1), of_rows), mask=inside)
     elif MODE != LINEAR:
@@ -359,7 +416,7 @@ def _collect_item(
             gl.store(index, gl.convert_layout(which, of_rows), mask=inside)
             index += step
         at += 2 * step
-    if MODE % 2 == 1:
+    if MODE == HEAD or MODE == LINEAR:
         largest, which, total, squares, moment = sums
         top, which = _over_lanes(largest, which)
         reference = gl.where(top > 0.5 * FLOOR, top, 0.0)
@@ -380,24 +437,22 @@ def _collect_item(
 
 @gluon.jit
 def _collect(
-    rings, bars, work, given,
+    rings, bars, work, args,
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr, NEAREST: gl.constexpr,
     PARTS: gl.constexpr, STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Every piece of work of this program, for one group."""
-    x_full, _, _, _ = bars
-    row_blocks, shares, _, _, _ = work
-    if ALTERNATE:
-        mbarrier.wait(x_full, 0)
+    if ALTERNATE:  # rows that stay make one piece of work
+        mbarrier.wait(bars.rows_full, 0)
         _collect_item(
-            rings, bars, work, given, gl.program_id(0), 0,
+            rings, bars, work, args, gl.program_id(0), 0,
             group, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE,
         )  # fmt: skip
     else:
         done = 0
-        for item in range(gl.program_id(0), row_blocks * shares, gl.num_programs(0)):
+        for item in range(gl.program_id(0), work.row_blocks * work.shares, gl.num_programs(0)):
             done = _collect_item(
-                rings, bars, work, given, item, done,
+                rings, bars, work, args, item, done,
                 group, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE,
             )  # fmt: skip
 
@@ -411,26 +466,28 @@ def over_classes(
 ):  # fmt: skip
     """One pass of blocks of rows over shares of the classes; see the portable twin.
 
-    ``scale`` comes times log2(e). ``flags[row blocks, tiles]`` marks tiles that hold a label of
-    these rows or run over the last class: only those are masked. With ``NEAREST`` the class of
-    the largest cosine is kept too.
+    ``scale`` is already multiplied by log2(e). ``flags[row blocks, tiles]`` marks tiles that hold a
+    label of these rows or run over the last class: only those are masked. With ``NEAREST`` the
+    class of the largest cosine is kept too.
     """
     rings, bars = _open(x_desc, w_desc, STEPS, STAGES, ALTERNATE)
     last_tile = gl.cdiv(classes, w_desc.block_type.shape[0])
-    work = (row_blocks, shares, tiles_per_share, 0, last_tile)
-    given = (x_inverse, w_inverse, bias, labels, flags, partial, index, rows, classes, scale)
+    work = Work(row_blocks, shares, tiles_per_share, 0, last_tile)
+    args = CollectArguments(
+        x_inverse, w_inverse, bias, labels, flags, partial, index, rows, classes, scale
+    )
     gl.warp_specialize(
         [
             (_collect, (
-                rings, bars, work, given, 0, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
+                rings, bars, work, args, 0, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
             )),
             (_collect, (
-                rings, bars, work, given, 1, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
+                rings, bars, work, args, 1, MODE, HAS_BIAS, NEAREST, PARTS, STEPS, ALTERNATE
             )),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
-        [4, 1],
-        [240, 24],
+        [4, 1],  # warps: the second group's, and one that copies
+        [240, 24],  # registers a thread; copying needs few
     )  # fmt: skip
 
 
@@ -449,69 +506,67 @@ def _stored_layout(rows, columns):
 
 @gluon.jit
 def _emit_part(
-    products, begin, given, of_rows, out_rows, inside, special,
+    products, begin, args, of_rows, out_rows, inside, special,
     MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
     """Write the slopes of a run of classes; ``out_rows`` is where its first column goes."""
-    _, w_inverse, bias, _, _, _, _, out = given[:8]
-    _, _, classes, scale = given[8:]
     label, factor, level, x_scale = of_rows
     ROWS: gl.constexpr = products.shape[0]
     PART: gl.constexpr = products.shape[1]
     local = gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
     if MODE == ANGULAR:
-        w_scale = gl.load(w_inverse + begin + local)
+        w_scale = gl.load(args.w_inverse + begin + local)
         cosines = products * x_scale[:, None] * w_scale[None, :]
-        if special:
+        if special:  # an elevation so low that the slope at the own class is 0
             cosines = gl.where(local[None, :] == (label - begin)[:, None], -MASKED, cosines)
         rise, slope = arc_slope(cosines, True)
-        power = gl.exp2(rise * scale - level[:, None])
+        power = gl.exp2(rise * args.scale - level[:, None])
         result = power * slope * w_scale[None, :] * factor[:, None]
     else:
         if HAS_BIAS:
-            offset = gl.load(bias + begin + local, mask=begin + local < classes, other=0.0)
+            inside_head = begin + local < args.classes
+            offset = gl.load(args.bias + begin + local, mask=inside_head, other=0.0)
             products += offset.to(gl.float32)[None, :]
         result = gl.exp2(products * LOG2E - level[:, None]) * factor[:, None]
         if special:
             own = local[None, :] == (label - begin)[:, None]
             result = gl.where(own, -factor[:, None], result)
     stored: gl.constexpr = _stored_layout(ROWS, PART)
-    result = gl.convert_layout(result.to(out.dtype.element_ty), stored)
+    result = gl.convert_layout(result.to(args.out.dtype.element_ty), stored)
     column = gl.arange(0, PART, gl.SliceLayout(0, stored))
     gl.store(out_rows[:, None] + column[None, :], result, mask=inside[:, None])
 
 
 @gluon.jit
 def _emit_item(
-    rings, bars, work, given, item, done,
+    rings, bars, work, args, item, done,
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Write the slopes of one piece of work for this group's rows."""
     x_ring, w_ring = rings
-    x_inverse, _, _, labels, flags, factors, reference, out = given[:8]
-    out_row, rows, classes, scale = given[8:]
+    rows = args.rows
     BLOCK_N: gl.constexpr = x_ring.shape[1]
     BLOCK_C: gl.constexpr = w_ring.shape[1]
     PART: gl.constexpr = BLOCK_C // 4
     layout: gl.constexpr = _product_layout(BLOCK_C)
     part_layout: gl.constexpr = _product_layout(PART)
     stored: gl.constexpr = _stored_layout(BLOCK_N, PART)
-    _, _, _, chunk_start, _ = work
     row_start, _, first_tile, last_tile = _item(item, work, ALTERNATE)
     first_row = row_start if ALTERNATE else row_start + 64 * group
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
-    label = gl.load(labels + row, mask=row < rows, other=-1).to(gl.int32)
-    factor = -gl.load(factors + row, mask=row < rows, other=0.0)
-    level = gl.load(reference + row, mask=row < rows, other=0.0) * LOG2E
-    x_scale = factor
+    label = gl.load(args.labels + row, mask=row < rows, other=-1).to(gl.int32)
+    factor = -gl.load(args.factors + row, mask=row < rows, other=0.0)
+    level = gl.load(args.reference + row, mask=row < rows, other=0.0) * LOG2E
+    x_scale = factor  # unread unless ANGULAR, but the tuple needs a value
     if MODE == ANGULAR:
-        x_scale = gl.load(x_inverse + row, mask=row < rows, other=0.0)
-        factor *= x_scale * (scale / LOG2E)
+        x_scale = gl.load(args.x_inverse + row, mask=row < rows, other=0.0)
+        factor *= x_scale * (args.scale / LOG2E)
     of_rows = (label, factor, level, x_scale)
-    flags += (row_start // 128).to(gl.int64) * gl.cdiv(classes, BLOCK_C)
+    flags = args.flags + (row_start // 128).to(gl.int64) * gl.cdiv(args.classes, BLOCK_C)
+    # the same rows once more, in the layout that results are stored in
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
-    out_rows = out + row.to(gl.int64) * out_row
+    out_rows = args.out + row.to(gl.int64) * args.out_row
     skip: gl.constexpr = group if ALTERNATE else 0
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
@@ -519,9 +574,9 @@ def _emit_item(
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
         first, second, third, fourth = _quarters(acc)
         begin = tile * BLOCK_C
-        at = out_rows + (tile - chunk_start) * BLOCK_C
-        for _ in range(gl.num_programs(1) * 4):  # as above
-            _emit_part(first, begin, given, of_rows, at, row < rows, special, MODE, HAS_BIAS)
+        at = out_rows + (tile - work.first_tile) * BLOCK_C
+        for _ in range(gl.num_programs(1) * 4):  # a loop for the same reason as above
+            _emit_part(first, begin, args, of_rows, at, row < rows, special, MODE, HAS_BIAS)
             first, second, third = second, third, fourth
             begin += PART
             at += PART
@@ -530,24 +585,22 @@ def _emit_item(
 
 @gluon.jit
 def _emit(
-    rings, bars, work, given,
+    rings, bars, work, args,
     group: gl.constexpr, MODE: gl.constexpr, HAS_BIAS: gl.constexpr,
     STEPS: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Every piece of work of this program, for one group."""
-    x_full, _, _, _ = bars
-    row_blocks, shares, _, _, _ = work
     if ALTERNATE:
-        mbarrier.wait(x_full, 0)
+        mbarrier.wait(bars.rows_full, 0)
         _emit_item(
-            rings, bars, work, given, gl.program_id(0), 0,
+            rings, bars, work, args, gl.program_id(0), 0,
             group, MODE, HAS_BIAS, STEPS, ALTERNATE,
         )  # fmt: skip
     else:
         done = 0
-        for item in range(gl.program_id(0), row_blocks * shares, gl.num_programs(0)):
+        for item in range(gl.program_id(0), work.row_blocks * work.shares, gl.num_programs(0)):
             done = _emit_item(
-                rings, bars, work, given, item, done,
+                rings, bars, work, args, item, done,
                 group, MODE, HAS_BIAS, STEPS, ALTERNATE,
             )  # fmt: skip
 
@@ -564,17 +617,17 @@ def slopes(
     ``out`` has room for whole tiles of classes, and all of it is written.
     """
     rings, bars = _open(x_desc, w_desc, STEPS, STAGES, ALTERNATE)
-    work = (row_blocks, shares, tiles_per_share, first_tile, last_tile)
-    given = (
+    work = Work(row_blocks, shares, tiles_per_share, first_tile, last_tile)
+    args = SlopeArguments(
         x_inverse, w_inverse, bias, labels, flags, factors, reference, out, out_row,
         rows, classes, scale,
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (_emit, (rings, bars, work, given, 0, MODE, HAS_BIAS, STEPS, ALTERNATE)),
-            (_emit, (rings, bars, work, given, 1, MODE, HAS_BIAS, STEPS, ALTERNATE)),
+            (_emit, (rings, bars, work, args, 0, MODE, HAS_BIAS, STEPS, ALTERNATE)),
+            (_emit, (rings, bars, work, args, 1, MODE, HAS_BIAS, STEPS, ALTERNATE)),
             (_produce, (x_desc, w_desc, rings, bars, work, STEPS, ALTERNATE)),
         ],
-        [4, 1],
-        [240, 24],
+        [4, 1],  # warps: the second group's, and one that copies
+        [240, 24],  # registers a thread; copying needs few
     )

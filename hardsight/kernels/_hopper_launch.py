@@ -23,12 +23,12 @@ _seen: dict[Hashable, dict[str, Any]] = {}  # a descriptor's fields without its 
 
 
 class Ring(NamedTuple):
-    """Tile of classes, places in the ring, how two warp groups share the work, parts of a tile."""
+    """How a kernel uses shared memory, and its two warp groups."""
 
-    classes: int
-    stages: int
-    alternate: bool
-    parts: int  # pieces, 1 or 4, a tile's arithmetic is done in
+    classes: int  # in a tile
+    stages: int  # places in the ring
+    alternate: bool  # whether the groups take tiles in turn, or 64 rows each
+    parts: int  # 1 or 4: pieces in which a tile's arithmetic is done
 
 
 # (mode, whether rows are resident): measured to be faster with a tile's arithmetic in one piece
@@ -36,7 +36,7 @@ _WHOLE = {("angles", True), ("angular", True), ("linear", False)}
 
 
 def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
-    """As deep as shared memory allows; groups alternate where a row block fits beside the ring."""
+    """As deep as shared memory allows; groups alternate if a block of rows fits beside the ring."""
     resident = width <= RESIDENT
     parts = 1 if (mode, resident) in _WHOLE and not nearest else 4
     tile = tile_classes(width)
@@ -44,7 +44,7 @@ def over_classes_ring(mode: str, width: int, *, nearest: bool = False) -> Ring:
 
 
 def slopes_ring(width: int) -> Ring:
-    """As above, less what the exchange of registers before storing needs."""
+    """As above, less the shared memory through which registers are exchanged before storing."""
     tile = tile_classes(width)
     return Ring(tile, 5, True, 4) if width <= RESIDENT else Ring(tile, 4, False, 4)
 
@@ -116,6 +116,7 @@ def slopes(
     classes = class_weights.shape[0]
     ring = slopes_ring(width)
     matrices = _rows(embeddings, ring), _described(class_weights, (ring.classes, DEPTH))
+    # a kernel takes no None: any pointer will do for what its mode does not read
     x_inverse = factors if x_inverse is None else x_inverse
     w_inverse = factors if w_inverse is None else w_inverse
     count = processors(embeddings.device)
@@ -130,7 +131,8 @@ def slopes(
             (out.stride(0), rows, classes, plan.blocks, plan.shares, plan.per_share,
              first_tile, last_tile, (scale or 0.0) * math.log2(math.e)),
             matrices,
-            MODE=3 if scale is None else 2, HAS_BIAS=bias is not None,
+            MODE=_hopper.LINEAR.value if scale is None else _hopper.ANGULAR.value,
+            HAS_BIAS=bias is not None,
             STEPS=cdiv(width, DEPTH), STAGES=ring.stages, ALTERNATE=ring.alternate, num_warps=4,
         )  # fmt: skip
 
@@ -150,8 +152,8 @@ class Plan(NamedTuple):
 def _plan(rows: int, tiles: int, ring: Ring, processors: int) -> Plan:
     """Split of the classes that keeps every multiprocessor busy to the end.
 
-    Programs run in waves. One that keeps its rows costs about a tile for starting; the others are
-    as many as there are multiprocessors, and take one piece of work after the other.
+    Programs run in waves. A program that keeps its rows costs about a tile to start. There are
+    only as many of the others as multiprocessors, and they take one piece of work after another.
     """
     blocks = cdiv(rows, ROWS)
     start = 1.0 if ring.alternate else 0.1
@@ -173,22 +175,22 @@ def _rows(embeddings: Tensor, ring: Ring) -> TensorDescriptor:
 
 
 def _described(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """What the bulk copy engine reads ``matrix`` by, in blocks.
+    """A descriptor, by which the bulk copy engine reads ``matrix`` in blocks.
 
-    Making one checks its arguments, for longer than a launch takes; so one for a matrix like
-    another before it is a copy, which holds none of that one's memory.
+    Building a descriptor checks its arguments, which takes longer than a launch. So the descriptor
+    of a matrix with a shape seen before is a copy, which holds none of the earlier one's memory.
     """
     key = (matrix.shape, matrix.stride(), matrix.dtype, block)
     fields = _seen.get(key)
     if fields is None:
         layout = _layout(block, matrix.dtype)
-        made = TensorDescriptor(
+        descriptor = TensorDescriptor(
             matrix, list(matrix.shape), list(matrix.stride()), list(block), layout
         )
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
-        _seen[key] = {**vars(made), "base": None}
-        return made
+        _seen[key] = {**vars(descriptor), "base": None}
+        return descriptor
     copy = object.__new__(TensorDescriptor)
     vars(copy).update(fields, base=matrix)
     return copy

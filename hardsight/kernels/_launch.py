@@ -28,23 +28,23 @@ from hardsight.kernels._support import (
 
 
 class _Mode(NamedTuple):
-    """Number of a mode in the kernels, and the sums a pass collects for every row and share."""
+    """A mode's number in the kernels, and the sums a pass collects for every row and share."""
 
     number: int
     sums: int
 
 
 _MODES = {
-    "angles": _Mode(0, sums=2),
-    "head": _Mode(1, sums=6),
-    "angular": _Mode(2, sums=2),
-    "linear": _Mode(3, sums=2),
+    "angles": _Mode(_portable.ANGLES.value, sums=2),
+    "head": _Mode(_portable.HEAD.value, sums=6),
+    "angular": _Mode(_portable.ANGULAR.value, sums=2),
+    "linear": _Mode(_portable.LINEAR.value, sums=2),
 }
 # Beyond this scale exp(scale * elevation) could leave float32 without a running maximum.
 _WIDEST_FIXED_SCALE = 45.0
-_RUN = 64  # examples of one class that a program sums, where classes have many
-_MOST_RANKED = 8_192  # labels put in order by comparing every pair; more are sorted
-_ONE_PROGRAM = {"BLOCK": 2048, "num_warps": 8}  # that reduces a whole batch
+_RUN = 64  # examples of one class that a program sums, if classes have many
+_MOST_RANKED = 8_192  # labels that are sorted by comparing every pair; torch sorts more
+_ONE_PROGRAM = {"BLOCK": 2048, "num_warps": 8}  # reduces a whole batch
 
 
 class Prepared(NamedTuple):
@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
     target_angle: Tensor  # exact
     target_value: Tensor  # the logit; in mode "angular" the sine of the angle
     w_inverse: Tensor  # with zeros to the end of the last tile
-    flags: Tensor  # which tiles hold a label, where the device has Hopper kernels
+    flags: Tensor  # which tiles hold a label, if the device has Hopper kernels
 
 
 def prepare(
@@ -67,13 +67,13 @@ def prepare(
 ) -> Prepared:
     """Norms, and angle and logit of every example with its own class, in one launch.
 
-    NaN where a label is no class.
+    NaN for a label that is not a class.
     """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
     linear = mode == "linear"
     device = embeddings.device
-    # tensors, not rows of one: an operator's outputs may not share memory
+    # three tensors, not rows of one tensor: an operator's outputs may not share memory
     inverse, angle, value = (_row_values(embeddings) for _ in range(3))
     w_inverse = value  # unread: logits need no norms
     if not linear:
@@ -147,12 +147,12 @@ def merge_angles(partial: Tensor, index: Tensor, classes: int, *, nearest: bool)
     The class is empty unless ``nearest``.
     """
     _, shares, rows = partial.shape
-    made = [partial.new_empty(rows), partial.new_empty(rows), _classes(partial, rows * nearest)]
+    outputs = [partial.new_empty(rows), partial.new_empty(rows), _classes(partial, rows * nearest)]
     run(
         _portable.merge_angles, (cdiv(rows, 128),),
-        (partial, index, *made), (rows, classes, shares), NEAREST=nearest, BLOCK_R=128,
+        (partial, index, *outputs), (rows, classes, shares), NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
-    return made
+    return outputs
 
 
 def merge_log_odds(
@@ -164,6 +164,7 @@ def merge_log_odds(
     """
     _, shares, rows = partial.shape
     log_odds, others = (partial.new_empty(rows) for _ in range(2))
+    # the target is a logit, or an angle whose elevation is pi / 2 - angle
     slope = 1.0 if angular_scale is None else -angular_scale
     start = 0.0 if angular_scale is None else angular_scale * (math.pi / 2)
     run(
@@ -176,17 +177,19 @@ def merge_log_odds(
 def merge_head(
     partial: Tensor, index: Tensor, target: Tensor, labels: Tensor, classes: int, *, nearest: bool
 ) -> list[Tensor]:
-    """The fields of the statistics after the first, ``[N]`` each; see above."""
+    """The fields of :class:`HeadStatistics` after the target angle, ``[N]`` each."""
     _, shares, rows = partial.shape
-    made = [partial.new_empty(rows) for _ in range(11)]
-    made[2], made[5] = _classes(partial, rows * nearest), _classes(partial, rows)
+    angles, nearest_angle = partial.new_empty(rows), partial.new_empty(rows)
+    nearest_class, prediction = _classes(partial, rows * nearest), _classes(partial, rows)
+    logsumexp, largest = partial.new_empty(rows), partial.new_empty(rows)
+    moments = [partial.new_empty(rows) for _ in range(5)]  # largest other logit to the last field
     run(
         _portable.merge_head, (cdiv(rows, 128),),
-        (partial, index, target, labels, *made), (rows, classes, shares),
-        NEAREST=nearest, BLOCK_R=128,
+        (partial, index, target, labels, angles, nearest_angle, nearest_class,
+         logsumexp, largest, prediction, *moments),
+        (rows, classes, shares), NEAREST=nearest, BLOCK_R=128,
     )  # fmt: skip
-    made.insert(4, target)
-    return made
+    return [angles, nearest_angle, nearest_class, logsumexp, target, largest, prediction, *moments]
 
 
 def slopes(
@@ -234,14 +237,14 @@ def slopes(
 
 
 def _hopper_for(embeddings: Tensor, class_weights: Tensor) -> ModuleType | None:
-    """The Hopper kernels, where the device has what they need and they can read the tensors."""
+    """The Hopper kernels, if the device has what they need and they can read the tensors."""
     module = _hopper_module(embeddings.device)
     return module if module is not None and module.fits(embeddings, class_weights) else None
 
 
 @functools.cache
 def _hopper_module(device: torch.device) -> ModuleType | None:
-    # Gluon still changes between releases: outside those tried, the portable kernels run
+    # Gluon still changes between releases: with one that was not tried, the portable kernels run
     if device.type != "cuda" or not NATIVE:
         return None
     if torch.cuda.get_device_capability(device) != (9, 0):
@@ -269,9 +272,9 @@ def finish(
 ) -> Tensor | None:
     """Gradients of an angular loss from the sums over other classes.
 
-    ``d_w [C, D]`` becomes the class weights' in its place: what other classes' examples give is
-    made tangent, then each class's own are added, without atomics. Returned is the embeddings', in
-    their dtype, from ``gathered [N, D]`` float32.
+    ``d_w [C, D]`` becomes the gradient of the class weights in place: the part from other classes'
+    examples is made tangent, then that of each class's own is added, without atomics. The gradient
+    of the embeddings, from ``gathered [N, D]`` float32, is returned in their dtype.
     """
     rows, width = embeddings.shape
     classes = class_weights.shape[0]
@@ -290,7 +293,7 @@ def finish(
             rank_programs = cdiv(rows, 4)
             ordered = torch.empty_like(labels)
             order = torch.empty(rows, dtype=torch.int32, device=labels.device)
-    unread = embeddings  # in the place of what has no programs
+    unread = embeddings  # any pointer will do if no program reads it
     run(
         _portable.finish, (weight_programs + row_programs + rank_programs,),
         (unread if d_w is None else d_w, class_weights, w_inverse,
@@ -301,7 +304,7 @@ def finish(
     if d_w is None:
         return d_x
     del blocks["BLOCK_R"]
-    # few classes have many examples each: several programs sum one
+    # few classes with many examples each: several programs share the sum of one class
     split = rows > _RUN and rows > 8 * classes
     runs = cdiv(rows, _RUN) if split else 0
     partial = torch.empty(2 * runs, width, dtype=torch.float32, device=d_w.device)
@@ -321,7 +324,7 @@ def finish(
 
 
 def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> None:
-    """Take from every row of ``gathered [C, D]`` what it has along its class weight."""
+    """Remove from every row of ``gathered [C, D]`` its component along its class weight."""
     classes, width = class_weights.shape
     blocks = row_blocks(width)
     run(
@@ -333,18 +336,19 @@ def make_tangent(gathered: Tensor, class_weights: Tensor, w_inverse: Tensor) -> 
 def reduce_curve(
     log_odds: Tensor,
     labels: Tensor,
-    ignore_index: float,
+    ignore_index: int,
     shift: float,
     log_end: float,
-    mean: float,
+    *,
+    mean: bool,
 ) -> tuple[Tensor, Tensor]:
     """Loss over log-odds, and what the sum was divided by, ``[]`` each."""
     loss, divisor = (log_odds.new_empty(()) for _ in range(2))
     run(
         _portable.reduce_curve, (1,),
         (log_odds, labels, loss, divisor),
-        (log_odds.shape[0], int(ignore_index), *_curve(shift, log_end)),
-        BONUS=log_end >= 0, MEAN=bool(mean), **_ONE_PROGRAM,
+        (log_odds.shape[0], ignore_index, *_curve(shift, log_end)),
+        BONUS=log_end >= 0, MEAN=mean, **_ONE_PROGRAM,
     )  # fmt: skip
     return loss, divisor
 
@@ -354,22 +358,23 @@ def curve_slopes(
     log_odds: Tensor,
     labels: Tensor,
     divisor: Tensor,
-    ignore_index: float,
+    ignore_index: int,
     shift: float,
     log_end: float,
 ) -> Tensor:
-    """Gradient of the above for the log-odds, ``[N]``."""
+    """Gradient of :func:`reduce_curve` for the log-odds, ``[N]``."""
     out = torch.empty_like(log_odds)
     rows = log_odds.shape[0]
     run(
         _portable.curve_slopes, (cdiv(rows, 256),),
         (grad, log_odds, labels, divisor, out),
-        (rows, int(ignore_index), *_curve(shift, log_end)[:2]), BONUS=log_end >= 0, BLOCK=256,
+        (rows, ignore_index, *_curve(shift, log_end)[:2]), BONUS=log_end >= 0, BLOCK=256,
     )  # fmt: skip
     return out
 
 
 def _curve(shift: float, log_end: float) -> tuple[float, float, float]:
+    """Shift, ``1 - p`` at which the bonus turns into its tangent, and the tangent's constant."""
     rest = 1.0 - log_end
     return float(shift), rest, math.log(rest) - 1.0 if 0 < rest <= 1 else 0.0
 

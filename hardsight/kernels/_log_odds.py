@@ -30,7 +30,7 @@ from hardsight.kernels._support import (
     whole_tiles,
 )
 
-_STEEPEST = 2896.4  # 1 / sine where the kernels hold it, at 1 - |cosine| of float32's eps
+_STEEPEST = 2896.4  # 1 / sine at which the kernels hold it: 1 - |cosine| is float32's eps
 _ROOM = 32_768.0  # half of what float16 can hold
 _MOST_CLASSES = 64 * 65_535 // 512 * 512  # at once: CUDA's blocks in a second dimension
 
@@ -56,8 +56,8 @@ def linear_log_odds(
 
     Returns:
         ``[N]`` float32; larger is easier, ``inf`` with a single class. Gradients for
-        ``embeddings``, ``class_weights`` and ``bias``, each only where it is required. On a GPU,
-        where labels are not looked at, one that is no class gives NaN.
+        ``embeddings``, ``class_weights`` and ``bias``, each only if it is required. On a GPU,
+        where labels are not checked, a label that is not a class gives NaN.
 
     Raises:
         ShapeError: the tensors do not fit each other.
@@ -110,12 +110,28 @@ def angular_log_odds(
 
 
 class Reduction(NamedTuple):
-    """How the log-odds of a batch become one loss; operators take it as a list, empty for none."""
+    """How the log-odds of a batch become one loss."""
 
     ignore_index: int  # label of examples that take no part
     shift: float  # added to all log-odds
-    log_end: float  # where the encouraging loss's bonus turns into its tangent; under 0: no bonus
+    log_end: float  # where the encouraging loss's bonus turns into its tangent, or NO_BONUS
     mean: bool  # whether the sum is divided by the number of examples that take part
+
+
+NO_BONUS = -1.0
+
+
+def pack(reduction: Reduction) -> list[float]:
+    """As an operator takes it: ``torch.library`` accepts plain types only."""
+    return [float(value) for value in reduction]
+
+
+def _unpack(values: list[float]) -> Reduction | None:
+    """The opposite of :func:`pack`; None, for log-odds that are not reduced, is an empty list."""
+    if not values:
+        return None
+    ignore_index, shift, log_end, mean = values
+    return Reduction(int(ignore_index), shift, log_end, bool(mean))
 
 
 def _linear(
@@ -298,7 +314,7 @@ def _angular_backward(
         d_w, gathered, embeddings, labels, class_weights,
         x_inverse=x_inverse, w_inverse=w_inverse, sines=sines, factors=grad, scale=scale,
     )  # fmt: skip
-    return [grad.new_empty(0) if one is None else one for one in (d_x, d_w)]
+    return [grad.new_empty(0) if gradient is None else gradient for gradient in (d_x, d_w)]
 
 
 def _angular_backward_fake(
@@ -341,11 +357,14 @@ def _reduced(
     log_odds: Tensor, labels: Tensor, reduction: list[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The result, and what its gradient needs: log-odds and divisor, both empty without a loss."""
-    if not reduction:
+    how = _unpack(reduction)
+    if how is None:
         return log_odds, log_odds.new_empty(0), log_odds.new_empty(0)
     from hardsight.kernels import _launch
 
-    loss, divisor = _launch.reduce_curve(log_odds, labels, *reduction)
+    loss, divisor = _launch.reduce_curve(
+        log_odds, labels, how.ignore_index, how.shift, how.log_end, mean=how.mean
+    )
     return loss, log_odds, divisor
 
 
@@ -360,11 +379,14 @@ def _factors(
     grad: Tensor, labels: Tensor, log_odds: Tensor, divisor: Tensor, reduction: list[float]
 ) -> Tensor:
     """Gradient for the log-odds, ``[N]``, from that of the result."""
-    if not reduction:
+    how = _unpack(reduction)
+    if how is None:
         return grad.float().contiguous()
     from hardsight.kernels import _launch
 
-    return _launch.curve_slopes(grad, log_odds, labels, divisor, *reduction[:3])
+    return _launch.curve_slopes(
+        grad, log_odds, labels, divisor, how.ignore_index, how.shift, how.log_end
+    )
 
 
 def _row_fake(embeddings: Tensor) -> Tensor:
@@ -384,8 +406,8 @@ def dense(bias: Tensor | None) -> Tensor | None:
 def _unit_of(factors: Tensor, w_inverse: Tensor | None = None) -> Tensor:
     """Size of the largest factor: slopes relative to it stay in the range of float16.
 
-    The slope of an angle is up to ``_STEEPEST`` over the norm of a class weight, ``w_inverse``;
-    where that could leave the range, the unit is so much larger.
+    The slope of an angle is up to ``_STEEPEST`` times ``w_inverse``, 1 over the norm of a class
+    weight. If that could leave the range, the unit grows by as much.
     """
     unit = factors.abs().amax()
     if w_inverse is not None:
@@ -411,8 +433,8 @@ def _products(
     """Slopes times class weights, float32 ``[N, D]``, and times embeddings, ``[C, D]``.
 
     A chunk of classes at a time. ``d_b`` takes the sums over the examples. With a ``unit``, the
-    second product is made ``tangent`` and gets it before it is rounded: what lies along a class
-    weight can be beyond float16 though the gradient is not.
+    second product is made ``tangent`` and multiplied by it before it is rounded: its component
+    along a class weight can be beyond float16 although the gradient is not.
     """
     rows = embeddings.shape[0]
     classes = class_weights.shape[0]
@@ -447,7 +469,7 @@ def _products(
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """It would round the products; looking whether it is on is cheaper than switching it off."""
+    """Autocast would round the products; checking that it is off is cheaper than turning it off."""
     device = tensor.device.type
     if not torch.is_autocast_enabled(device):
         return nullcontext()
@@ -455,9 +477,9 @@ def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
-    """Classes whose slopes, and float32 products where asked for, fit ``CHUNK_BYTES``.
+    """Classes whose slopes, and if ``wide`` float32 products, fit ``CHUNK_BYTES``.
 
-    Whole pieces of 512, so that four programs share the tiles of a block of rows evenly, or of 256.
+    A multiple of 512, so that four programs share the tiles of a block of rows evenly, or of 256.
     """
     rows, width = embeddings.shape
     most = CHUNK_BYTES // (rows * embeddings.element_size() + (width * 4 if wide else 0))
@@ -466,10 +488,10 @@ def _chunk_classes(embeddings: Tensor, classes: int, *, wide: bool) -> int:
 
 
 def _wide_product(first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product in float32; of bfloat16 rounded once, where this torch cannot keep it."""
+    """Matrix product in float32; a product of bfloat16 is rounded once if torch cannot keep it."""
     if _keeps_float32(first):
         return torch.mm(first, second, out_dtype=torch.float32)
-    if first.dtype == torch.float16:  # whose range a sum over many rows may leave
+    if first.dtype == torch.float16:  # a sum over many rows may leave its range
         return torch.mm(first.float(), second.float())
     return torch.mm(first, second).float()
 

@@ -1,7 +1,7 @@
 """Losses from embeddings and class weights as one number, fused to the last sum.
 
 The loss of an example is a curve over its log-odds, and summing N of them is little work; but as a
-dozen operators of torch, and as many in the backward pass, it takes longer than the products of a
+dozen torch operators, and as many in the backward pass, it takes longer than the products of a
 small head. Here it is one launch each way.
 """
 
@@ -12,10 +12,15 @@ from torch import Tensor
 
 from hardsight._checks import check_indices, check_labels
 from hardsight.errors import OptionError
-from hardsight.kernels._log_odds import Reduction, angular_operator, dense, linear_operator
+from hardsight.kernels._log_odds import (
+    NO_BONUS,
+    Reduction,
+    angular_operator,
+    dense,
+    linear_operator,
+    pack,
+)
 from hardsight.kernels._support import check_inputs, check_reverse_mode
-
-_NO_BONUS = -1.0
 
 
 def angular_loss(
@@ -45,7 +50,7 @@ def angular_loss(
     Raises:
         ShapeError: the tensors do not fit each other.
         LabelError: a label is neither a class nor ``ignore_index``; on a GPU, where labels are not
-            looked at, the loss is NaN instead.
+            checked, the loss is NaN instead.
         OptionError: ``scale`` is not positive, or the dtypes or the device are not the kernels'.
         GradientError: under forward-mode differentiation, or ``torch.func.grad``.
         MissingExtraError: Triton is not installed.
@@ -53,9 +58,10 @@ def angular_loss(
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
     labels = _checked_labels(embeddings, labels, class_weights, None, ignore_index)
-    reduction = Reduction(ignore_index, -scale * margin_rad, _NO_BONUS, mean)
+    # a margin on the angle of the own class lowers its log-odds, the same for every example
+    reduction = Reduction(ignore_index, -scale * margin_rad, NO_BONUS, mean)
     loss: Tensor = angular_operator(
-        embeddings, labels, class_weights, float(scale), list(map(float, reduction))
+        embeddings, labels, class_weights, float(scale), pack(reduction)
     )[0]
     return loss
 
@@ -95,10 +101,10 @@ def linear_loss(
     if log_end is not None and not 0 <= log_end <= 1:
         raise OptionError(f"expected log_end in [0, 1], got {log_end}")
     labels = _checked_labels(embeddings, labels, class_weights, bias, ignore_index)
-    reduction = Reduction(ignore_index, 0.0, _NO_BONUS if log_end is None else log_end, mean)
-    loss: Tensor = linear_operator(
-        embeddings, labels, class_weights, dense(bias), list(map(float, reduction))
-    )[0]
+    reduction = Reduction(ignore_index, 0.0, NO_BONUS if log_end is None else log_end, mean)
+    loss: Tensor = linear_operator(embeddings, labels, class_weights, dense(bias), pack(reduction))[
+        0
+    ]
     return loss
 
 
@@ -113,6 +119,6 @@ def _checked_labels(
     check_reverse_mode(embeddings, class_weights, bias)
     check_indices(labels)
     labels = labels.to(torch.int64).contiguous()
-    if labels.device.type == "cpu":  # interpreted
+    if labels.device.type == "cpu":  # interpreted; on a GPU, looking would wait for the device
         check_labels(torch.where(labels == ignore_index, 0, labels), class_weights.shape[0])
     return labels

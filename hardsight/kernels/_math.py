@@ -5,7 +5,8 @@ import triton.language as tl
 
 PI = tl.constexpr(3.141592653589793)
 LOG2E = tl.constexpr(1.4426950408889634)
-# Under this 1 - |cosine| the sine of an angle is rounding, and its gradient is held: float32 eps.
+# Below this 1 - |cosine|, float32's eps, the sine of an angle is mostly rounding, and the
+# gradient stops growing.
 FLAT = tl.constexpr(1.1920929e-07)
 MASKED = tl.constexpr(1e4)  # a "cosine" whose elevation is about -1e10 or less, and finite
 
@@ -54,19 +55,19 @@ def elevation(cosines):
 
 @triton.jit
 def with_sign(size, sign):
-    """``size``, at least 0 up to rounding, with the sign of ``sign``; one instruction."""
+    """``size``, at least 0 up to rounding, with the sign of ``sign``; a single instruction."""
     bits = sign.to(tl.int32, bitcast=True) & -2147483648
     return (size.to(tl.int32, bitcast=True) ^ bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def arc_slope(cosines, coarse: tl.constexpr):
-    """The elevation, and its derivative ``1 / sin(angle)``, held where the sine is rounding.
+    """The elevation, and its derivative ``1 / sin(angle)``, held constant below ``FLAT``.
 
     At ``-MASKED`` the elevation is so low that its power is 0.
     """
     size = tl.abs(cosines)
-    if coarse:
+    if coarse:  # one reciprocal root serves both; the result is rounded to half precision anyway
         square = tl.maximum(1.0 - cosines * cosines, 2 * FLAT)
         slope = tl.rsqrt(square)
         rise = 1.5707963267948966 - arc_from_sine_coarse(size, square * slope)

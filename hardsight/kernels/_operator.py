@@ -1,8 +1,8 @@
-"""Functions of tensors as operators of torch, called directly where nobody looks at operators.
+"""Functions of tensors as torch operators, called directly if nothing follows the operators.
 
-``torch.compile``, and whatever else follows the operators of a program, needs one with a fake and
-an autograd implementation. Going through it costs more than a launch; so a call on plain tensors
-with nobody looking runs the function itself, under an autograd node of its own.
+``torch.compile``, and everything else that follows the operators of a program, needs an operator
+with a fake and an autograd implementation. Going through it costs more than a launch; so a call on
+plain tensors, with nothing following it, runs the function itself under its own autograd node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Operator:
             output has a gradient.
         fake: the shapes of its outputs.
         setup: ``(context, inputs, outputs)``, keeps what ``gradients`` needs.
-        gradients: ``(context, grad of the first output, *unused)`` to one gradient an input.
+        gradients: ``(context, grad of the first output, *unused)`` to one gradient per input.
     """
 
     def __init__(
@@ -39,13 +39,16 @@ class Operator:
         setup: Callable[[Context, tuple[Any, ...], Any], None] | None = None,
         gradients: Callable[..., Any] | None = None,
     ) -> None:
-        made = torch.library.custom_op(f"hardsight::{name}", _typed(function), mutates_args=())
-        made.register_fake(fake)
+        registered = torch.library.custom_op(
+            f"hardsight::{name}", _typed(function), mutates_args=()
+        )
+        registered.register_fake(fake)
         self.function = function
         self._node: Any = None
         if setup is not None and gradients is not None:
-            made.register_autograd(gradients, setup_context=setup)
+            registered.register_autograd(gradients, setup_context=setup)
             self._node = _node(name, function, setup, gradients)
+        # the overload itself: a call of it skips torch's choice between overloads
         self._operator = getattr(torch.ops.hardsight, name).default
 
     def __call__(self, *args: Any) -> Any:
@@ -66,7 +69,7 @@ class Operator:
 
 
 def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a signature that torch 2.6 can read, which does not know ``list[...]``."""
+    """The function with a signature that torch 2.6, which does not know ``list[...]``, can read."""
     older: Any = List  # noqa: UP006
     function.__annotations__ = {
         name: older[get_args(hint)] if get_origin(hint) is list else hint
@@ -84,7 +87,7 @@ def _node(
     def forward(ctx: Context, *args: Any) -> Any:
         outputs = function(*args)
         setup(ctx, args, outputs)
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # no zeros for outputs that have no gradient
         ctx.mark_non_differentiable(*outputs[1:])
         return outputs
 

@@ -16,6 +16,9 @@ ANGULAR = tl.constexpr(2)  # log-sum-exp of -scale * angle
 LINEAR = tl.constexpr(3)  # log-sum-exp of the logits
 
 NONE = tl.constexpr(float("-inf"))
+LAST = tl.constexpr(2147483647)  # after every class
+# The least sine that a direction is divided by, 2 float32 eps: a smaller one is rounding.
+LEAST_SINE = tl.constexpr(2.4e-7)
 
 
 @triton.jit
@@ -64,7 +67,8 @@ def _inverse_norms(
 
 @triton.jit
 def _unit(values):
-    """Rows at norm 1, and the factor that takes them there; squares never overflow."""
+    """Rows scaled to norm 1, and the factor that does it."""
+    # by the largest entry first: the squares of what is left neither overflow nor vanish
     largest = tl.max(tl.abs(values), axis=1)
     rescale = tl.where(largest > 0, 1.0 / tl.where(largest > 0, largest, 1.0), 0.0)
     scaled = values * rescale[:, None]
@@ -81,7 +85,7 @@ def _target_pairs(
 ):  # fmt: skip
     """Every row against the weight of its own class: 1 / norm, exact angle, and one more value.
 
-    That is the logit in HEAD and LINEAR, the sine of the angle in ANGULAR. A label that is no
+    That is the logit in HEAD and LINEAR, the sine of the angle in ANGULAR. A label that is not a
     class gives NaN, since nothing checks labels on a device.
     """
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -122,14 +126,17 @@ def _pair_rows(
 
 @triton.jit
 def _chord_angle(first, second):
-    """``2 atan2(|u - v|, |u + v|)`` of unit rows, without an arc tangent of its own; its sine.
+    """The angle ``2 atan2(|u - v|, |u + v|)`` of unit rows, and its sine.
 
-    The shorter chord over 2 is the sine of at most pi / 4, where arcsine is a short polynomial.
+    Triton's language has no arc tangent. Half the shorter chord is the sine of at most pi / 4, and
+    up to there a short polynomial gives the arcsine.
     """
     apart = tl.sum((first - second) * (first - second), axis=1)  # 4 sin^2(angle / 2)
     together = tl.sum((first + second) * (first + second), axis=1)  # 4 cos^2(angle / 2)
+    # 4 up to rounding, which dividing by it takes out; 0 for a pair of zero rows
     both = apart + together + tl.where(apart + together > 0, 0.0, 1.0)
     square = tl.minimum(apart, together) / both
+    # minimax polynomial of (asin(s) / s - 1) / s^2 in s^2
     poly = 0.1120595633983612 * square - 0.09391636401414871
     poly = poly * square + 0.07785825431346893
     poly = poly * square + 0.016091343015432358
@@ -139,7 +146,7 @@ def _chord_angle(first, second):
     half = tl.sqrt_rn(square) * (1.0 + square * poly)
     angle = tl.where(apart <= together, 2.0 * half, PI - 2.0 * half)
     sine = 2.0 * tl.sqrt_rn(square * (tl.maximum(apart, together) / both))
-    return tl.where(apart == together, PI / 2, angle), sine
+    return tl.where(apart == together, PI / 2, angle), sine  # so a zero row is at pi / 2 too
 
 
 @triton.jit
@@ -151,9 +158,10 @@ def over_classes(
 ):  # fmt: skip
     """One pass of a block of rows over a share of the classes; see the modes above.
 
-    ``partial`` is ``[k, shares, rows]``: ANGLES 2, HEAD 6, ANGULAR and LINEAR 2 (largest, sum);
-    ``partial_index`` likewise: with NEAREST the class of the largest cosine, -1 for none; then, in
-    HEAD, that of the largest logit.
+    ``partial`` is ``[k, shares, rows]`` with k = 2 in ANGLES (sum of elevations, largest cosine),
+    2 in ANGULAR and LINEAR (largest, sum of powers) and 6 in HEAD (all four, squares, moment).
+    ``partial_index`` has the same layout: with NEAREST the class of the largest cosine, or -1;
+    then, in HEAD, that of the largest logit. Without ONLINE, powers are relative to 0.
     """
     share = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -164,11 +172,11 @@ def over_classes(
     angle_sum = tl.zeros([BLOCK_N], tl.float32)
     nearest = tl.full([BLOCK_N], NONE, tl.float32)
     nearest_class = tl.full([BLOCK_N], -1, tl.int32)
-    largest = tl.full([BLOCK_N], NONE, tl.float32)
+    largest = tl.full([BLOCK_N], NONE, tl.float32)  # logit, and the class it is of
     which = tl.zeros([BLOCK_N], tl.int32)
-    total = tl.zeros([BLOCK_N], tl.float32)
-    squares = tl.zeros([BLOCK_N], tl.float32)
-    moment = tl.zeros([BLOCK_N], tl.float32)
+    total = tl.zeros([BLOCK_N], tl.float32)  # of powers, exp(logit - largest)
+    squares = tl.zeros([BLOCK_N], tl.float32)  # of powers
+    moment = tl.zeros([BLOCK_N], tl.float32)  # sum of powers times (logit - largest)
     first_tile = share * tiles_per_share
     last_tile = tl.minimum(first_tile + tiles_per_share, tl.cdiv(classes, BLOCK_C))
     for tile in range(first_tile, last_tile):
@@ -205,8 +213,9 @@ def over_classes(
             tile_largest = tl.max(logits, axis=1)
         if MODE != ANGLES:
             if ONLINE:
+                # sums so far are relative to the old maximum: they fade as it rises
                 new = tl.maximum(largest, tile_largest)
-                reference = tl.where(new == NONE, 0.0, new)
+                reference = tl.where(new == NONE, 0.0, new)  # -inf less -inf would be NaN
                 fade = tl.exp2(tl.where(largest == NONE, 0.0, largest - reference) * LOG2E)
                 powers = tl.exp2((logits - reference[:, None]) * LOG2E)
                 if MODE == HEAD:
@@ -261,7 +270,7 @@ def _tile(
             mask=inside[:, None] & (column < classes)[None, :],
             other=0.0,
         )
-        if PRECISION == "exact":  # the interpreter, whose products of bfloat16 are not
+        if PRECISION == "exact":  # the interpreter, which would round products of bfloat16
             products = tl.dot(x.to(tl.float32), w.to(tl.float32), products, input_precision="ieee")
         else:
             products = tl.dot(x, w, products, input_precision=PRECISION)
@@ -317,7 +326,7 @@ def _mark_tiles(
 ):
     """1 for every tile of classes that holds a label of this group of rows, else 0.
 
-    The last tile is marked too where it runs over the last class.
+    The last tile is marked too if it runs over the last class.
     """
     flags += block.to(tl.int64) * tiles
     place = tl.arange(0, 1024)
@@ -327,8 +336,8 @@ def _mark_tiles(
     tl.debug_barrier()  # other threads zeroed what this one may mark
     row = block * GROUP + tl.arange(0, GROUP)
     label = tl.load(labels + row, mask=row < rows, other=-1)
-    one = tl.full([GROUP], 1, tl.uint8)
-    tl.store(flags + label // TILE, one, mask=(label >= 0) & (label < classes))
+    mark = tl.full([GROUP], 1, tl.uint8)
+    tl.store(flags + label // TILE, mark, mask=(label >= 0) & (label < classes))
 
 
 @triton.jit
@@ -339,8 +348,8 @@ def finish(
 ):  # fmt: skip
     """What comes after the products of an angular loss, three kinds of programs in one launch.
 
-    The labels in order, for the launch that adds each class's own examples; class weights' sums
-    over other classes' examples, made tangent; gradients of the embeddings.
+    They sort the labels, for the launch that adds each class's own examples; make the class
+    weights' sums over other classes' examples tangent; and finish the embeddings' gradients.
     """
     program = tl.program_id(0)
     if program < rank_programs:
@@ -362,7 +371,7 @@ def make_tangent(
     sums, class_weights, w_inverse, rows, width, w_row, w_col,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """See below."""
+    """:func:`_make_tangent` as a launch of its own."""
     _make_tangent(
         tl.program_id(0), sums, class_weights, w_inverse, rows, width, w_row, w_col,
         BLOCK_R, BLOCK_D,
@@ -374,7 +383,7 @@ def _make_tangent(
     program, sums, class_weights, w_inverse, rows, width, w_row, w_col,
     BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Take from every row of ``sums`` what it has along its class weight."""
+    """Remove from every row of ``sums`` its component along its class weight."""
     row = program * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.arange(0, BLOCK_D)
     inside = (row < rows)[:, None] & (column < width)[None, :]
@@ -417,10 +426,10 @@ def _finish_embeddings(
 
 @triton.jit
 def _tangent(first, second):
-    """Unit direction from ``first`` towards ``second`` on the sphere; 0 where there is none."""
+    """Unit direction from ``first`` towards ``second`` on the sphere; 0 if there is none."""
     apart = second - first
     apart -= tl.sum(apart * first, axis=1)[:, None] * first
-    # a second time: the rounding of the first is what is left of a nearly aligned pair
+    # a second time: of a nearly aligned pair, the first leaves little but its own rounding
     apart -= tl.sum(apart * first, axis=1)[:, None] * first
     length = tl.sqrt_rn(tl.sum(apart * apart, axis=1))
     exists = (length > 0) & (tl.sum(second * second, axis=1) > 0)
@@ -429,9 +438,10 @@ def _tangent(first, second):
 
 @triton.jit
 def _rank_labels(program, labels, ordered, order, rows, classes):
-    """A stable sort of few labels, four by a program: a label's place is how many come before it.
+    """A stable sort of few labels, four to a program: a label's place is how many come before it.
 
-    What is no class comes first, as -1. The four stand by hand: as one block they took longer.
+    A label that is not a class comes first, as -1. The four are written out because a block of four
+    was slower.
     """
     row = program * 4
     step = tl.arange(0, 512)
@@ -446,8 +456,9 @@ def _rank_labels(program, labels, ordered, order, rows, classes):
     for start in range(0, rows, 512):
         other = start + step
         theirs = _class_of(labels, other, rows, classes)
-        theirs = tl.where(other < rows, theirs, 2147483647)
-        # of equal ones the earlier row comes first: less than one more than mine
+        theirs = tl.where(other < rows, theirs, LAST)
+        # the sort is stable: an equal label comes before mine if its row is earlier, and then it
+        # is less than mine plus 1
         before_first += (theirs < first + (other < row)).to(tl.int32)
         before_second += (theirs < second + (other < row + 1)).to(tl.int32)
         before_third += (theirs < third + (other < row + 2)).to(tl.int32)
@@ -479,11 +490,11 @@ def add_targets(
 ):  # fmt: skip
     """Add to every class weight's gradient what its own examples give, in a fixed order.
 
-    ``ordered`` are the labels sorted and ``order`` their examples. The program at the first
+    ``ordered`` are the sorted labels and ``order`` their examples. The program at the first
     example of a class sums that class, ``EXAMPLES`` at a time; the others end at once. With
-    ``RUNS`` it ends at the next multiple of ``run``, where another one goes on; what is not a
-    whole class then goes to ``partial [2 * runs, D]``, float32: the sums from a multiple on, and
-    behind them those to one.
+    ``RUNS`` a program stops at the next multiple of ``run``, where another one goes on. A sum that
+    is not of a whole class then goes to ``partial [2 * runs, D]``, float32: into the first half if
+    it begins at a multiple of ``run``, else into the second.
     """
     begin = tl.program_id(0)
     label = tl.load(ordered + begin)
@@ -497,7 +508,7 @@ def add_targets(
     if begins & (label >= 0) & (label < classes):
         column = tl.arange(0, BLOCK_D)
         inside = column < width
-        # asked for here, needed after the examples
+        # loaded here, though needed only after the examples: it arrives in the meantime
         w_at = class_weights + label.to(tl.int64) * w_row + column.to(tl.int64) * w_col
         w = tl.load(w_at, mask=inside, other=0.0)
         inverse_norm = tl.load(w_inverse + label)
@@ -515,13 +526,13 @@ def add_targets(
             sine = tl.load(sines + example, mask=mine, other=0.0)
             factor = tl.load(factors + example, mask=mine, other=0.0)
             exists = (sine > 0) & (inverse > 0)
-            # where the sine is rounding alone, so is the direction: it counts for less
-            pull = tl.where(exists, factor / tl.maximum(sine, 2.4e-7), 0.0)
+            # if the sine is nothing but rounding, so is the direction: it counts for less
+            pull = tl.where(exists, factor / tl.maximum(sine, LEAST_SINE), 0.0)
             sums += tl.sum((pull * inverse)[:, None] * x, axis=0)
             pulled += tl.sum(pull)
             counted = tl.sum(mine.to(tl.int32))
             place += counted
-        # along the chords, less what they have along the class weight
+        # the sum of the chords, without its component along the class weight
         w_unit = w.to(tl.float32) * inverse_norm
         sums -= pulled * w_unit
         sums -= tl.sum(sums * w_unit) * w_unit
@@ -542,7 +553,10 @@ def add_targets(
 
 @triton.jit
 def join_runs(ordered, partial, out, classes, width, run, runs, BLOCK_D: tl.constexpr):
-    """Add the classes that :func:`add_targets` left in several runs, each by one program."""
+    """Add up the classes that :func:`add_targets` left in several runs, one program for each.
+
+    It is the program at the second run of a class; the first run may begin anywhere.
+    """
     place = tl.program_id(0)
     label = tl.load(ordered + place * run)
     second = _continues(ordered, place, label, run, runs)
@@ -592,9 +606,9 @@ def merge_angles(
 
 @triton.jit
 def _largest_of(values, classes, row, rows, shares, CLASS: tl.constexpr, BLOCK_R: tl.constexpr):
-    """The largest of the shares' values for every row, and with ``CLASS`` the first it is of."""
+    """The largest of the shares' values for every row, and with ``CLASS`` the first class of it."""
     largest = tl.full([BLOCK_R], NONE, tl.float32)
-    which = tl.full([BLOCK_R], 2147483647, tl.int32)
+    which = tl.full([BLOCK_R], LAST, tl.int32)
     for share in range(shares):
         at = share * rows + row
         part = tl.load(values + at, mask=row < rows, other=NONE)
@@ -610,7 +624,7 @@ def _largest_of(values, classes, row, rows, shares, CLASS: tl.constexpr, BLOCK_R
 def merge_log_odds(
     partial, target, log_odds_out, others_out, rows, shares, slope, start, BLOCK_R: tl.constexpr
 ):
-    """Log-sum-exp of partial (largest, sum) pairs, and ``start + slope * target`` less it."""
+    """Log-sum-exp of partial (largest, sum) pairs, and ``start + slope * target`` minus it."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     largest = tl.full([BLOCK_R], NONE, tl.float32)
@@ -670,17 +684,17 @@ def curve_slopes(
 
 @triton.jit
 def _curve(log_odds, rest_end, at_end, BONUS: tl.constexpr):
-    """Loss of an example and its slope: ``-log p``, with ``BONUS`` the encouraging loss.
+    """Loss of an example and its slope: ``-log p``, or with ``BONUS`` the encouraging loss.
 
-    That is ``log(1 - p) - log p``, exactly ``-log_odds``, while ``1 - p`` is at least
-    ``rest_end``; after it the tangent of the bonus, which is ``at_end + (1 - p) / rest_end``.
+    While ``1 - p`` is at least ``rest_end`` that is ``log(1 - p) - log p``, exactly ``-log_odds``;
+    beyond it the bonus is its own tangent, ``at_end + (1 - p) / rest_end``.
     """
     power = tl.exp(-tl.abs(log_odds))
     rest = tl.where(log_odds > 0, power, 1.0) / (1.0 + power)  # 1 - p
     value = tl.maximum(-log_odds, 0.0) + _log_of_one_and(power)
     slope = -rest
     if BONUS:
-        logs = rest >= rest_end  # not for NaN, which goes on
+        logs = rest >= rest_end  # False for NaN, which then stays in the value
         end = tl.where(logs, 1.0, rest_end)
         value = tl.where(logs, -log_odds, value + at_end + rest / end)
         slope = tl.where(logs, -1.0, -rest - rest * (1.0 - rest) / end)
@@ -694,9 +708,9 @@ def merge_head(
     largest_other_out, expected_out, entropy_out, other_out, squares_out,
     rows, classes, shares, NEAREST: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Angles and moments of the softmax from the six partial sums of a head, and its own class.
+    """Angles and moments of the softmax, from the six partial results of a head and its own class.
 
-    Sums are relative to each share's largest logit. Of equal logits the first class is predicted.
+    Sums are relative to each share's largest logit. If logits tie, the first class is predicted.
     """
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
@@ -721,16 +735,16 @@ def merge_head(
         squares += fade * fade * tl.load(at + 4 * step, mask=inside, other=0.0)
         moment += fade * (tl.load(at + 5 * step, mask=inside, other=0.0) + drop * part)
     own_logit = tl.load(target + row, mask=inside, other=0.0)
-    alone = total == 0
+    alone = total == 0  # a head of a single class
     others = reference + tl.log(tl.where(alone, 1.0, total))
     gap = tl.where(alone, NONE, others - own_logit)
     beyond = _log_of_one_and(tl.exp(-tl.abs(gap)))
     everything = tl.where(alone, own_logit, tl.maximum(own_logit, others) + beyond)
-    surprise = tl.maximum(gap, 0.0) + beyond  # -log p of the own class, also where p rounds to 1
+    surprise = tl.maximum(gap, 0.0) + beyond  # -log p of the own class, even if p rounds to 1
     own = tl.exp(-surprise)
     other = tl.where(alone, 0.0, tl.exp(tl.minimum(gap, 0.0) - beyond))
     weight = tl.where(alone, 0.0, tl.exp(reference - everything))
-    # terms p (logsumexp - z), all positive
+    # terms p (logsumexp - z), all positive: nothing cancels
     entropy = own * surprise + other * (everything - reference) - weight * moment
     label = tl.load(labels + row, mask=inside, other=0)
     own_wins = (own_logit > largest) | ((own_logit == largest) & (label < which))
@@ -739,6 +753,7 @@ def merge_head(
     if NEAREST:
         tl.store(nearest_class_out + row, nearest_class.to(tl.int64), mask=inside)
     tl.store(logsumexp_out + row, everything, mask=inside)
+    # a NaN own logit would lose every comparison and be hidden
     top = tl.where(own_logit > largest, own_logit, largest)
     tl.store(largest_out + row, tl.where(own_logit == own_logit, top, own_logit), mask=inside)
     tl.store(prediction_out + row, tl.where(own_wins, label, which.to(tl.int64)), mask=inside)
@@ -751,7 +766,8 @@ def merge_head(
 
 @triton.jit
 def _log_of_one_and(value):
-    """``log(1 + value)`` for values in [0, 1], accurate also where 1 + value rounds."""
+    """``log(1 + value)`` for values in [0, 1], accurate even if 1 + value rounds."""
+    # log(above) is of the rounded sum; value / gained corrects for what rounding took
     above = 1.0 + value
     gained = above - 1.0
     return tl.where(
@@ -761,6 +777,6 @@ def _log_of_one_and(value):
 
 @triton.jit
 def _nearest_angle(cosine):
-    """The angle of the largest cosine; infinite where there was none."""
+    """The angle of the largest cosine; infinite if there was none."""
     angle = PI / 2 - elevation(tl.minimum(tl.maximum(cosine, -1.0), 1.0))
     return tl.where(cosine == NONE, float("inf"), angle)

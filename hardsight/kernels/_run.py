@@ -1,9 +1,9 @@
 """Launching a kernel a second time without asking Triton which one it is.
 
-Triton's own look-up costs tens of microseconds, more than a small launch takes. What a compiled
-kernel depends on is little: the types of its arguments, its sizes, whether pointers are aligned to
-16 bytes, and its constants. That is so, and a compiled kernel is called in the same way, in the
-releases tried; elsewhere every launch goes through Triton.
+Triton's own look-up costs tens of microseconds, more than a small launch takes. A compiled kernel
+depends on little: the types of its arguments, its sizes, whether pointers are aligned to 16 bytes,
+and its constants. This, and the way to call a compiled kernel, holds for the releases we tried;
+with any other, every launch goes through Triton.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardsight.kernels._support import is_interpreted
 
 
 def is_native() -> bool:
-    """Whether internals of Triton can be relied on: releases tried, on a GPU of NVIDIA."""
+    """Whether Triton's internals can be relied on: a release that was tried, on an NVIDIA GPU."""
     release = tuple(int(part) for part in triton.__version__.split(".")[:2])
     return (3, 6) <= release <= (3, 9) and torch.version.hip is None and not is_interpreted()
 
@@ -42,8 +42,8 @@ def run(
 ) -> None:
     """Launch ``kernel`` on the current stream of the device of the first of ``tensors``.
 
-    Its arguments are descriptors of matrices, tensors, numbers; constants and compiler options
-    come by name.
+    Its arguments are descriptors of matrices, then tensors, then numbers; constants and compiler
+    options are passed by name.
     """
     first = tensors[0]
     assert first is not None
@@ -61,23 +61,24 @@ def run(
         return
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     unaligned = functools.reduce(operator.or_, pointers) % 16 and [p % 16 for p in pointers]
-    sizes = [number for number in numbers if type(number) is int]  # others are not looked at
+    # Triton compiles for divisibility of integers, and 1, but never looks at the value of a float
+    sizes = [number for number in numbers if type(number) is int]
     types = [None if tensor is None else tensor.dtype for tensor in tensors]
-    blocks = [(one.base.dtype, *one.block_shape) for one in descriptors]
+    blocks = [(matrix.base.dtype, *matrix.block_shape) for matrix in descriptors]
     key = (
         id(kernel), current, tuple(sizes), tuple(types), tuple(blocks), str(unaligned),
         *constants.values(),
     )  # fmt: skip
-    found = _compiled.get(key)
-    if found is None:
+    remembered = _compiled.get(key)
+    if remembered is None:
         compiled = kernel[grid](*descriptors, *tensors, *numbers, **constants)
         names = kernel.arg_names[len(descriptors) + len(tensors) + len(numbers) :]
         if len(_compiled) >= _MOST:
             _compiled.clear()
         _compiled[key] = compiled, [constants[name] for name in names]
         return
-    compiled, rest = found
-    compiled.run(
+    compiled, rest = remembered
+    compiled.run(  # the three None: no launch metadata and no hooks, since nothing is watching
         *grid, *(1, 1)[len(grid) - 1 :], torch._C._cuda_getCurrentRawStream(current),
         compiled.function, compiled.packed_metadata, None, None, None,
         *descriptors, *pointers, *numbers, *rest,
@@ -85,6 +86,6 @@ def run(
 
 
 def _is_watched() -> bool:
-    """Whether a profiler of Triton's asks to see every launch."""
+    """Whether a Triton profiler asks to see every launch."""
     hooks = triton.knobs.runtime
     return bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)

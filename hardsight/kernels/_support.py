@@ -18,12 +18,12 @@ from hardsight.errors import GradientError, OptionError, ShapeError
 from hardsight.geometry import common_dtype, widen_together
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
-# Triton builds a launcher for its first kernel, with the compiler it looks for in the same way
+# Triton builds a launcher for its first kernel, with a compiler that it looks for in the same way
 _COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CHUNK_BYTES = 48 << 20  # of slopes at once in a backward pass
 GROUP = 128  # rows whose labels are marked together
-RESIDENT = 512  # widest rows of which the Hopper kernels keep a block in shared memory
+RESIDENT = 512  # width up to which the Hopper kernels keep a block of rows in shared memory
 
 
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
@@ -44,7 +44,7 @@ def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
 
 
 def is_fusible(embeddings: Tensor, class_weights: Tensor) -> bool:
-    """Whether the kernels can take these tensors once :func:`fused_inputs` made them one dtype.
+    """Whether the kernels can take these tensors after :func:`fused_inputs` made them one dtype.
 
     Args:
         embeddings: ``[N, D]``.
@@ -113,7 +113,7 @@ def check_inputs(
 
 
 def check_reverse_mode(*tensors: Tensor | None) -> None:
-    """Raise where the kernels' gradient would be lost: they have one for ``backward`` only."""
+    """Raise if the kernels' gradient would be lost: they have one for ``backward`` only."""
     if torch.compiler.is_compiling():  # the question cannot be traced
         return
     if any(tensor is not None and _is_transformed_gradient(tensor) for tensor in tensors):
@@ -125,7 +125,7 @@ def check_reverse_mode(*tensors: Tensor | None) -> None:
 
 def _is_transformed_gradient(tensor: Tensor) -> bool:
     functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):  # such as by vmap, which may stay
+    while functorch.is_functorch_wrapped_tensor(tensor):  # vmap wraps too, and is allowed
         if functorch.is_gradtrackingtensor(tensor):
             return True
         tensor = functorch.get_unwrapped(tensor)
@@ -179,7 +179,7 @@ def marked_shape(rows: int, classes: int, width: int) -> tuple[int, int]:
 
 
 def whole_tiles(classes: int) -> int:
-    """Classes rounded up to what every kernel's tiles end at: room for one value of each."""
+    """Classes rounded up to a multiple of every kernel's tile: room for a value of each."""
     return cdiv(classes, 256) * 256
 
 
@@ -189,7 +189,7 @@ def cdiv(value: int, step: int) -> int:
 
 
 def row_blocks(width: int) -> dict[str, int]:
-    """Launch options of the kernels that hold whole rows: about 1,024 values in every warp."""
+    """Launch options of the kernels that hold whole rows: about 1,024 values per warp."""
     padded = max(16, 1 << (width - 1).bit_length())
     return {
         "BLOCK_R": max(1, 1024 // padded),
@@ -202,6 +202,7 @@ def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[i
     """Split of the classes so that few rows still fill the device: (tiles per share, shares)."""
     blocks = -(-rows // tiles.rows)
     tiles_in_all = -(-classes // tiles.classes)
+    # four blocks for every multiprocessor hide each other's waiting for memory
     wanted = max(1, min(tiles_in_all, -(-4 * processors(tensor.device) // blocks)))
     per_share = -(-tiles_in_all // wanted)
     return per_share, -(-tiles_in_all // per_share)
@@ -209,7 +210,7 @@ def shares_for(rows: int, classes: int, tiles: Tiles, tensor: Tensor) -> tuple[i
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """Multiprocessors of the device; a few for the interpreter."""
+    """Multiprocessors of the device; 1 for the interpreter."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

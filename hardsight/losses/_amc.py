@@ -41,7 +41,7 @@ def amc_loss(
         pairs: ``"halves"``, the paper's: row ``i`` of the first half against row ``i`` of the
             second, so shuffle the batch; the last row of an odd batch is left out. ``"all"``:
             every pair once, ``N (N - 1) / 2`` of them.
-        similarity: a pair is similar where the ``"labels"`` agree, or, the paper's Eq. (3), the
+        similarity: a pair is similar if the ``"labels"`` agree, or, the paper's Eq. (3), the
             ``"predictions"``; labels then play no part.
         average: ``"pairs"``, the paper's: all pairs together. ``"signs"``: the mean over similar
             pairs plus the mean over dissimilar pairs, since only about 1 in C is similar.

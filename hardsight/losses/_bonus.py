@@ -164,7 +164,7 @@ def _conservative_curve(log_end: float) -> Curve:
     rest_end = 1 - log_end
 
     def curve(log_odds: Tensor) -> Tensor:
-        # in terms of 1 - p, whose gradient does not round to 0 where p rounds to 1
+        # in terms of 1 - p, whose gradient does not round to 0 when p rounds to 1
         rest = torch.sigmoid(-log_odds)
         tangent = math.log(rest_end) - 1 + rest / rest_end
         return torch.where(rest >= rest_end, F.logsigmoid(-log_odds), tangent)

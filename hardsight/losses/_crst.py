@@ -27,7 +27,7 @@ def mrkld(logits: Tensor, *, reduction: str = "mean", check_finite: bool = False
         check_finite: raise on a non-finite value, naming the examples.
 
     Returns:
-        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[0, inf)``; 0 where every class is
+        A scalar, or ``[N]`` (``[N, ...]``) for ``"none"``, in ``[0, inf)``; 0 if every class is
         as likely. Float32 or wider.
 
     Raises:

@@ -140,7 +140,7 @@ def encouraging_curve(
         bonus=bonus, log_end=log_end, bonus_start=bonus_start, power=power, clamp=clamp
     )
     if bonus == "log" and log_end == 1 and bonus_start is None and not clamp:
-        return _minus  # log(1 - p) - log p: exact, where the two logs would cancel
+        return _minus  # log(1 - p) - log p: exact, although the two logs would cancel
 
     def curve(log_odds: Tensor) -> Tensor:
         return cross_entropy_curve(log_odds) + reward(log_odds)

@@ -21,7 +21,7 @@ def gather_rows(rows: Tensor) -> Tensor:
         rows: ``[n, ...]``; all but the first dimension agree between ranks.
 
     Returns:
-        ``[sum of n, ...]``; ``rows`` itself where there is only one process.
+        ``[sum of n, ...]``; ``rows`` itself if there is only one process.
     """
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return rows
@@ -55,4 +55,4 @@ def _row_counts(rows: Tensor) -> list[int]:
     count = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, count)
-    return [int(each) for each in counts]
+    return [int(number) for number in counts]

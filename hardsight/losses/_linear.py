@@ -31,7 +31,7 @@ def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
         class_weights: ``[C, D]``.
 
     Raises:
-        OptionError: ``impl`` is none of them.
+        OptionError: ``impl`` is not one of them.
     """
     check_choice("impl", impl, ("auto", "torch", "triton"))
     if impl != "auto":
@@ -60,7 +60,7 @@ def other_logsumexp(
 
     Returns:
         ``[N]``. Forward and backward hold ``ROWS_AT_ONCE x CLASSES_AT_ONCE`` logits at a time, of
-        more rows where classes are few, and save nothing but the inputs and the result.
+        more rows if classes are few, and save nothing but the inputs and the result.
         Differentiable once.
     """
     result: Tensor = _OtherLogSumExp.apply(  # type: ignore[no-untyped-call]

@@ -172,7 +172,7 @@ def check_linear(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> N
 
 
 def is_plain_reduction(reduction: str, weight: Tensor | None, check_finite: bool) -> bool:
-    """Whether the kernels reduce the loss themselves: one number, nobody asks for more."""
+    """Whether the kernels reduce the loss themselves: a plain mean or sum, and nothing more."""
     return reduction in ("mean", "sum") and weight is None and not check_finite
 
 
@@ -215,7 +215,7 @@ def _log_odds_torch(
     own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
     if bias is not None:
         own = own + bias[labels]
-    own = own.masked_fill(labels < 0, math.nan)  # on a GPU nobody looked; -1 was the last class
+    own = own.masked_fill(labels < 0, math.nan)  # unchecked on a GPU: -1 picked the last class
     return own - other_logsumexp(_chunk_logits, embeddings, labels, class_weights, bias)
 
 

@@ -32,10 +32,10 @@ class LossModule(nn.Module):
 
 
 class HeadLossModule(LossModule):
-    """A loss that owns the class weights, or shares those of a given layer.
+    """A loss that owns the class weights, or shares those of a layer.
 
     Attributes:
-        class_weights: the parameter, ``[C, D]``, in whatever dtype it was given or moved to.
+        class_weights: the parameter, ``[C, D]``, in the dtype it was created in or moved to.
     """
 
     def __init__(

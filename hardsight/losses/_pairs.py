@@ -56,7 +56,7 @@ def contrastive_loss(
         values, divisor = _per_sign(values, similar, kept), torch.ones_like(kept.sum())
     else:
         divisor = kept.sum().clamp_min(1)
-    # a batch of one has no pair and costs 0; a batch of none is NaN, as in cross_entropy
+    # a batch of one has no pair and costs 0; an empty batch is NaN, as in cross_entropy
     return reduce_loss(
         values,
         reduction,

@@ -27,7 +27,7 @@ class AMCPreset:
         betas: of Adam, before the ramp-down.
         final_beta1: where beta1 ramps down to.
         batch_size: examples per step.
-        first_epoch_weight: the weight in epoch 0, where it is not the ramp's.
+        first_epoch_weight: the weight in epoch 0, if it is not the ramp's.
     """
 
     weight: float

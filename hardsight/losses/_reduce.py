@@ -23,8 +23,8 @@ def reduce_loss(
         values: one loss per example, any shape; an example that takes no part holds 0.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         divisor: what the sum is divided by for ``"mean"``; the number of values unless given.
-            Where it is 0 the mean is NaN, as in ``torch.nn.functional.cross_entropy``.
-        check_finite: raise where a value, or the mean, is NaN or infinite.
+            If it is 0 the mean is NaN, as in ``torch.nn.functional.cross_entropy``.
+        check_finite: raise if a value, or the mean, is NaN or infinite.
         positions: the example (or row of examples) behind every value, for the error's message;
             the value's own index unless given.
 
@@ -32,7 +32,7 @@ def reduce_loss(
         A scalar, or ``values`` for ``"none"``.
 
     Raises:
-        OptionError: ``reduction`` is none of the three.
+        OptionError: ``reduction`` is not one of the three.
         NonFiniteError: ``check_finite`` found a value; the message names the examples.
 
     Example:

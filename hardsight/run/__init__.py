@@ -1,1 +1,1 @@
-"""Loops over data, a room per verb: the only home of Lightning and Ray. Import rooms singly."""
+"""Loops over data, a room per verb: the only home of Lightning. Import rooms singly."""

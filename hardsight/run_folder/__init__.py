@@ -1,7 +1,9 @@
 """The folder of a run: one writer at a time, one manifest, files that are complete or not there."""
 
 from hardsight.run_folder._files import AGAIN as AGAIN
+from hardsight.run_folder._files import open_parquet as open_parquet
 from hardsight.run_folder._files import put_in_place as put_in_place
+from hardsight.run_folder._files import read_parquet as read_parquet
 from hardsight.run_folder._files import remove as remove
 from hardsight.run_folder._files import replacing as replacing
 from hardsight.run_folder._files import row_groups as row_groups

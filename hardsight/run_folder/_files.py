@@ -88,6 +88,20 @@ def write_parquet(
         fill_parquet(partial, parts, schema, **encoding)
 
 
+def open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
+    """A parquet file to read from; options are those of ``pyarrow.parquet.ParquetFile``.
+
+    By its whole path: pyarrow takes ``run:1/table.parquet`` for an address of another file system.
+    """
+    return pq.ParquetFile(file.absolute(), **options)
+
+
+def read_parquet(file: Path, columns: list[str] | None = None) -> pa.Table:
+    """All rows of a parquet file."""
+    with open_parquet(file) as opened:
+        return opened.read(columns)
+
+
 def fill_parquet(file: Path, parts: Iterable[pa.Table], schema: pa.Schema, **encoding: Any) -> None:
     """The same for a file that has no name of its own yet.
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
 from hardsight.run_folder._files import (
@@ -32,6 +31,7 @@ from hardsight.run_folder._files import (
     fill_parquet,
     partial_for,
     put_in_place,
+    read_parquet,
     remove,
     sweep,
     write_parquet,
@@ -120,7 +120,7 @@ class RunFolder:
     def errors(self) -> pd.DataFrame:
         """Examples that could not be read, with the reason."""
         file = self.folder / ERRORS
-        rows = pq.read_table(file) if file.exists() else ERROR_SCHEMA.empty_table()
+        rows = read_parquet(file) if file.exists() else ERROR_SCHEMA.empty_table()
         frame: pd.DataFrame = rows.to_pandas()
         return frame
 
@@ -129,7 +129,7 @@ class RunFolder:
         file = self.folder / THUMBNAILS
         if not file.exists():
             return {}
-        rows = pq.read_table(file)
+        rows = read_parquet(file)
         return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
 
     # ------------------------------------------------------------------------------ claiming
@@ -369,7 +369,7 @@ class RunFolder:
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
         """The written shards in source order, one in memory at a time."""
         for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
-            yield pq.read_table(file)
+            yield read_parquet(file)
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
         """Write one whole parquet file beside the table."""

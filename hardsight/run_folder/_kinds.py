@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from hardsight.run_folder._files import open_parquet
 
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
@@ -121,6 +122,7 @@ def _has_keys(file: Path, keys: tuple[str, ...]) -> bool:
 
 def _is_ours(file: Path) -> bool:
     try:
-        return TABLE_METADATA in (pq.read_schema(file).metadata or {})
+        with open_parquet(file) as opened:
+            return TABLE_METADATA in (opened.schema_arrow.metadata or {})
     except (pa.ArrowInvalid, OSError):
         return False

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from hardsight.errors import RunLockedError
+from hardsight.errors import HardsightWarning, RunLockedError
 
 if sys.platform == "win32":
     import msvcrt
@@ -35,7 +35,7 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a file, which is made for it and removed afterwards.
 
     Args:
-        file: in a folder that exists.
+        file: in a folder that is made if it is not there.
         wait: until another owner has let go, instead of raising.
 
     Raises:
@@ -56,7 +56,12 @@ def held(file: Path, *, wait: bool = False) -> Iterator[None]:
 
 def _acquired(file: Path, *, wait: bool) -> int:
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        # an owner that leaves nothing behind removes the folder that it made, perhaps just now
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue
         try:
             if not _locked(descriptor, wait=wait):
                 raise RunLockedError(_said_who(file))
@@ -82,7 +87,7 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
             warnings.warn(
                 "this file system has no locks, so nothing keeps a second process from writing to "
                 "the same folder; start one at a time",
-                RuntimeWarning,
+                HardsightWarning,
                 stacklevel=2,
             )
             return True

@@ -80,7 +80,7 @@ def _margin(angles: AngleSummary) -> Tensor:
 def angular_margin(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
 ) -> Tensor:
-    r"""Angle to the nearest other class, less the angle to the own class.
+    r"""Angle to the nearest other class minus the angle to the own class.
 
     .. math:: \min_{c \neq y} \angle(x, w_c) - \angle(x, w_y)
 

@@ -71,7 +71,7 @@ def _margin(targets: TargetSummary) -> Tensor:
     on_card=2,
 )
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Logit of the labelled class, less the largest other logit.
+    r"""Logit of the labelled class minus the largest other logit.
 
     .. math:: \gamma = z_y - \max_{j \neq y} z_j
 
@@ -124,7 +124,7 @@ def el2n(logits: Tensor, labels: Tensor) -> Tensor:
         labels: class indices in ``[0, C)``, ``[N]``.
 
     Returns:
-        ``[N]`` in ``[0, sqrt(2)]``; larger is harder. Exact also where ``p_y`` rounds to 1.
+        ``[N]`` in ``[0, sqrt(2)]``; larger is harder. Exact even if ``p_y`` rounds to 1.
 
     Raises:
         ShapeError: ``logits`` and ``labels`` differ in length.
@@ -167,7 +167,7 @@ def entropy(logits: Tensor) -> Tensor:
         ``[N]`` in ``[0, log C]``; larger is harder.
 
     Raises:
-        ShapeError: ``logits`` is no floating-point matrix.
+        ShapeError: ``logits`` is not a floating-point matrix.
 
     Example:
         >>> import torch

@@ -75,7 +75,7 @@ def min_energy(logits: Tensor) -> Tensor:
         ``[N]``; larger is harder.
 
     Raises:
-        ShapeError: ``logits`` is no floating-point matrix.
+        ShapeError: ``logits`` is not a floating-point matrix.
 
     Example:
         >>> import torch
@@ -114,7 +114,7 @@ def free_energy(logits: Tensor) -> Tensor:
         ``[N]``; larger is harder.
 
     Raises:
-        ShapeError: ``logits`` is no floating-point matrix.
+        ShapeError: ``logits`` is not a floating-point matrix.
 
     Example:
         >>> import torch

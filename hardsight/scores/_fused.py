@@ -28,14 +28,17 @@ def fused_summaries(
     """What :class:`TiledHead` computes, by one kernel over all classes."""
     wants_logits = not {"predictions", "logits", "targets"}.isdisjoint(parts)
     x, w = fused_inputs(embeddings, class_weights)
-    found = head_statistics(x, labels, w, bias, logits=wants_logits)
+    statistics = head_statistics(x, labels, w, bias, logits=wants_logits)
     logits = targets = None
     if wants_logits:
-        logits, targets = _logit_parts(found)
+        logits, targets = _logit_parts(statistics)
     return Summaries(
         norms=row_norms(embeddings) if "norms" in parts else None,
         angles=AngleSummary(
-            found.target_angle, found.other_angle_total, found.nearest_other, len(class_weights)
+            statistics.target_angle,
+            statistics.other_angle_total,
+            statistics.nearest_other,
+            len(class_weights),
         ),
         predictions=logits,
         logits=logits,
@@ -43,29 +46,31 @@ def fused_summaries(
     )
 
 
-def _logit_parts(found: HeadStatistics) -> tuple[LogitSummary, TargetSummary]:
-    assert found.logsumexp is not None
-    assert found.largest_logit is not None
-    assert found.prediction is not None
-    assert found.entropy is not None
-    assert found.target_logit is not None
-    assert found.largest_other_logit is not None
-    assert found.other_probability is not None
-    assert found.other_probability_squares is not None
-    log_total = found.logsumexp - found.largest_logit
-    # the log of the own probability, exact also where that rounds to 1
+def _logit_parts(statistics: HeadStatistics) -> tuple[LogitSummary, TargetSummary]:
+    assert statistics.logsumexp is not None
+    assert statistics.largest_logit is not None
+    assert statistics.prediction is not None
+    assert statistics.entropy is not None
+    assert statistics.target_logit is not None
+    assert statistics.largest_other_logit is not None
+    assert statistics.other_probability is not None
+    assert statistics.other_probability_squares is not None
+    log_total = statistics.logsumexp - statistics.largest_logit
+    # the log of the own probability, exact even if that rounds to 1
     log_prob = torch.where(
-        found.other_probability < 0.5,
-        torch.log1p(-found.other_probability),
-        found.target_logit - found.logsumexp,
+        statistics.other_probability < 0.5,
+        torch.log1p(-statistics.other_probability),
+        statistics.target_logit - statistics.logsumexp,
     )
     return (
-        LogitSummary(found.largest_logit, found.prediction, log_total, found.entropy),
+        LogitSummary(
+            statistics.largest_logit, statistics.prediction, log_total, statistics.entropy
+        ),
         TargetSummary(
-            found.target_logit,
+            statistics.target_logit,
             log_prob,
-            found.largest_other_logit,
-            found.other_probability,
-            found.other_probability_squares,
+            statistics.largest_other_logit,
+            statistics.other_probability,
+            statistics.other_probability_squares,
         ),
     )

@@ -36,7 +36,7 @@ def feature_norm(embeddings: Tensor) -> Tensor:
         ``[N]`` in ``[0, inf)``; smaller is harder.
 
     Raises:
-        ShapeError: ``embeddings`` is no floating-point matrix.
+        ShapeError: ``embeddings`` is not a floating-point matrix.
 
     Example:
         >>> import torch

@@ -68,8 +68,8 @@ def angle_summary(
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
-    nobody = torch.full((len(logits),), -1, device=logits.device)
-    columns = own_columns(nobody, 0, logits.shape[1])
+    no_labels = torch.full((len(logits),), -1, device=logits.device)
+    columns = own_columns(no_labels, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
 
 
@@ -170,7 +170,7 @@ class TiledHead:
         return merged
 
     def _is_fused(self, embeddings: Tensor) -> bool:
-        """Whether the fused kernels compute this: when asked, or by themselves on a GPU."""
+        """Whether the fused kernels compute this: on request, or automatically on a GPU."""
         if self.impl != "auto":
             return self.impl == "triton"
         tensors = (embeddings, self.class_weights, self.bias)
@@ -185,14 +185,14 @@ class TiledHead:
             merged = _merge(merged, self._tile(unit, norms, labels, here))
         angles = merged.angles
         if angles is not None and is_traced(unit):
-            # pairs near 0 and pi cannot be picked out there; this one is known
+            # a trace cannot pick out the pairs near 0 and pi; which pair is the own one is known
             exact = unit_target_angles(unit, labels, self._normalized[0])
             angles = with_exact_target(angles, exact)
         norms_asked = norms if "norms" in self.parts else None
         return dataclasses.replace(merged, norms=norms_asked, angles=angles)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
-        # nobody differentiates through the tile: work in memory that is used again
+        # if nothing differentiates through the tile, work in memory that is used again
         all_weights, weight_norms = self._normalized
         scratch = None if _is_differentiated(unit, all_weights, self._bias) else self._scratch
         unit, weights = widen_together(unit, all_weights[here])
@@ -245,7 +245,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
     if first.logits is None or second.logits is None:
         return Summaries(None, angles, predictions, second.logits, second.targets)
     assert predictions is not None
-    # log of the odds between the two sets; the largest logits apart, where they are far from 0
+    # log of the odds between the two sets; the largest logits apart, since they may be far from 0
     gap = (floored(first.logits.largest) - floored(second.logits.largest)) + (
         first.logits.log_total - second.logits.log_total
     )
@@ -265,7 +265,7 @@ def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> P
 
 def _merge_angles(first: AngleSummary, second: AngleSummary) -> AngleSummary:
     return AngleSummary(
-        # NaN where the class is in the other part, or in none
+        # NaN if the class is in the other part, or in neither
         target=torch.where(first.target.isnan(), second.target, first.target),
         others=first.others + second.others,
         nearest_other=torch.minimum(first.nearest_other, second.nearest_other),
@@ -280,7 +280,7 @@ def _merge_logits(
     log_total = torch.logaddexp(
         first.largest - largest + first.log_total, second.largest - largest + second.log_total
     )
-    # of a mixture over disjoint sets: the parts' own, and that of the choice between them
+    # entropy of a mixture over disjoint sets: that of the parts, and of the choice between them
     entropy = _share(gap, first.entropy - logsigmoid(gap)) + _share(
         -gap, second.entropy - logsigmoid(-gap)
     )
@@ -291,7 +291,7 @@ def _merge_logits(
 
 def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
-        logit=torch.maximum(first.logit, second.logit),  # -inf where the class is in the other part
+        logit=torch.maximum(first.logit, second.logit),  # -inf if the class is in the other part
         log_prob=torch.maximum(
             first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)
         ),
@@ -303,7 +303,7 @@ def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> 
 
 
 def _share(gap: Tensor, value: Tensor) -> Tensor:
-    """``value`` times the probability of its set of classes; 0 where all its logits are -inf."""
+    """``value`` times the probability of its set of classes; 0 if all its logits are -inf."""
     share = gap.sigmoid()
     return share * torch.where(share == 0, 0.0, value)
 

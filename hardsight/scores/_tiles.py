@@ -61,7 +61,7 @@ class LogitSummary(PredictionSummary):
     Attributes:
         largest: largest logit.
         prediction: its class.
-        log_total: log of the summed exponentials of all logits less the largest. Kept apart from
+        log_total: log of the summed exponentials of all logits minus the largest. Kept apart from
             it, because beside a logit of 10,000 a float32 rounds it to a thousandth.
         entropy: of the softmax, in nats.
     """
@@ -83,7 +83,7 @@ class TargetSummary:
         logit: logit of the own class.
         log_prob: log of its softmax probability.
         largest_other: largest logit of another class.
-        others_prob: probability of all other classes together, exact also near 0.
+        others_prob: probability of all other classes together, exact even near 0.
         others_square: sum of the squared probabilities of all other classes.
     """
 
@@ -96,7 +96,7 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class Summaries:
-    """Everything the formulas of the registry read; a part nobody asked for is ``None``."""
+    """Everything the formulas of the registry read; a part that was not asked for is ``None``."""
 
     norms: Tensor | None = None
     angles: AngleSummary | None = None
@@ -107,11 +107,11 @@ class Summaries:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """Where the own class of each example lies in a tile of classes.
+    """Where the own class of each example is in a tile of classes.
 
     Attributes:
         index: column, ``[N, 1]``, clamped into the tile unless that holds all classes.
-        inside: whether the own class is in this tile at all, ``[N, 1]``; ``None`` where it must be.
+        inside: whether the own class is in this tile at all, ``[N, 1]``; ``None`` if it must be.
     """
 
     index: Tensor
@@ -126,7 +126,7 @@ class OwnColumns:
         return tile.scatter_(1, self.index, self._entries(tile, value))
 
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
-        """Entries of the own classes ``[N]``; ``missing`` where the class is in another tile."""
+        """Entries of the own classes ``[N]``; ``missing`` if the class is in another tile."""
         entries = tile.gather(1, self.index)
         if self.inside is not None:
             entries = torch.where(self.inside, entries, missing)
@@ -146,9 +146,9 @@ def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
 
 
 def all_columns(labels: Tensor) -> OwnColumns:
-    """Columns of ``labels`` in a tile of all classes; one that is no class raises when it is read.
+    """Columns of ``labels`` in a tile of all classes; reading one that is not a class raises.
 
-    On a GPU the error ends the process, as that of ``cross_entropy`` does.
+    On a GPU the error ends the process, as in ``cross_entropy``.
     """
     return OwnColumns(labels.long()[:, None], None)
 
@@ -166,9 +166,9 @@ def angle_tile(
 
 
 def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
-    """``angles`` from cosines, with the own angle exact also near 0 and pi.
+    """``angles`` from cosines, with the own angle exact even near 0 and pi.
 
-    Where all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
+    If all angles are 0 or pi as far as a cosine can tell, the others take the value of the own
     one, so that every class has the same share.
     """
     count = angles.num_classes - 1
@@ -189,8 +189,8 @@ def logit_tile(
     odds = below.exp()  # against the largest
     rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
     probs = odds / (1 + rest)[:, None]
-    # all terms have one sign, so a confident example keeps its small entropy; each is finite, so
-    # that a class of probability 0 adds 0 and not NaN
+    # all terms have the same sign, so a confident example keeps its small entropy; each is finite,
+    # so that a class of probability 0 adds 0 and not NaN
     terms = probs * floored(below)
     log_total = rest.log1p()
     entropy = log_total - terms.sum(dim=1)
@@ -276,7 +276,7 @@ def scratch_logit_tile(
     # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
     entropy = log_total - logits.sub_(largest[:, None]).mul_(probs).nansum(dim=1)
     rest_square = probs.square_().sum(dim=1)
-    # where the own class does not lead, its probability is at most 1/2: nothing cancels
+    # if the own class does not lead, its probability is at most 1/2: nothing cancels
     others_prob = torch.where(own_leads, rest, 1 - own)
     others_square = rest_square + (top.square() - own.square()).masked_fill_(own_leads, 0.0)
     log_total = or_zero_(log_total, largest)
@@ -293,15 +293,15 @@ def floored(logits: Tensor) -> Tensor:
 
 
 def or_zero_(log_total: Tensor, largest: Tensor) -> Tensor:
-    """0 in place where the largest logit is infinite, so that log-sum-exp is that and not NaN."""
+    """0 in place if the largest logit is infinite: log-sum-exp is then infinite too, not NaN."""
     return log_total.masked_fill_(largest.isinf(), 0.0)
 
 
 def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Tensor:
-    """Position of the largest logit of each row, ``[N]``; the first one where several tie.
+    """Position of the largest logit of each row, ``[N]``; the first one if several tie.
 
-    An arg-max costs ten times a maximum on a CPU. So only rows that need it are asked, and these
-    first for the block of columns that holds it.
+    On a CPU an arg-max costs ten times as much as a maximum. So only the rows that need it get one,
+    and it looks first for the block of columns that holds the largest logit.
     """
     if own_leads.float().mean() < 0.5:
         return _blockwise_argmax(logits)

@@ -1,7 +1,7 @@
 """What one look at every row finds, so that few rows have to be read again.
 
 Thresholds are known only after every row was seen. Beside its largest entry, each row therefore
-leaves bounds on all the others: where the bounds settle a row, it is not read a second time.
+leaves bounds on all the others: if the bounds settle a row, it is not read a second time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardsight.selftrain._rows import (
 )
 
 _CLEAR = 0.8  # from this confidence on the other entries of a row are known to be small
-_MOST = 1.02  # no row sums to more, whatever its precision
+_MOST = 1.02  # no row sums to more, in any precision
 _LISTED = 4  # of the angles of a row: listing them is cheap, computing them again is not
 _SAMPLES, _SAMPLED_ROWS = 16, 64
 
@@ -31,7 +31,7 @@ class Peaks:
     """The largest entries of each row, and bounds on the rest.
 
     Attributes:
-        columns: of the listed entries, in descending order of their values, ``[N, K]``. Where
+        columns: of the listed entries, in descending order of their values, ``[N, K]``. If
             several tie, the first comes first.
         values: of the listed entries, ``[N, K]``.
         others: at least every entry that is not listed, ``[N]``.
@@ -57,7 +57,7 @@ class Peaks:
     def largest_ratios(self, thresholds: Floats) -> tuple[Integers, Floats, Floats]:
         """Class of the largest listed ratio to a threshold, the ratio, and a bound on the others.
 
-        Where ratios tie the bound is the ratio itself.
+        If ratios tie, the bound is the ratio itself.
         """
         ratios = self.values / thresholds[self.columns]
         best = ratios.argmax(axis=1) if ratios.shape[1] > 1 else np.zeros(len(ratios), np.intp)
@@ -85,8 +85,8 @@ class Peaks:
 def peaks_of_probabilities(rows: Probabilities, portion: float, alpha: float | None) -> Peaks:
     """Largest entry of each row, checked, and bounds.
 
-    The bounds are tight where the thresholds are likely to ask for it: that is cheap now, with the
-    row in the cache.
+    The bounds are tight for rows that are likely to be near a threshold: that is cheap now, with
+    the row in the cache.
     """
     likely = _likely_threshold(rows, portion)
     low = 0.9 * likely  # powers magnify how far a threshold is off
@@ -157,7 +157,7 @@ def sums_of_squares(tile: Floats) -> Floats:
 
 
 def _other_squares(tile: Floats, largest: Floats) -> Floats:
-    """At least the sum of the squares of all entries but the largest, whatever is rounded."""
+    """At least the sum of the squares of all entries but the largest, rounding included."""
     limits, classes = np.finfo(tile.dtype), tile.shape[1]
     sums = sums_of_squares(tile).astype(np.float64) + classes * float(limits.tiny)
     rest: Floats = sums * (1 + (classes + 8) * float(limits.eps)) - largest.astype(np.float64) ** 2
@@ -173,8 +173,8 @@ def _second(tile: Floats, at: Integers, best: Integers) -> Floats:
 
 
 def _likely_threshold(rows: Probabilities, portion: float) -> float:
-    """About the lowest threshold to expect, from some rows; it decides on speed alone."""
+    """About the lowest threshold to expect, from some rows; it affects nothing but speed."""
     starts = np.linspace(0, max(0, rows.num_rows - _SAMPLED_ROWS), _SAMPLES).astype(np.int64)
     largest = [rows.tile(at, at + _SAMPLED_ROWS).max(axis=1) for at in starts.tolist()]
-    with np.errstate(invalid="ignore"):  # infinity is refused, with its row, by those who check
+    with np.errstate(invalid="ignore"):  # the checks refuse infinity later, and name its row
         return 0.9 * float(np.quantile(np.concatenate(largest), 1 - portion))

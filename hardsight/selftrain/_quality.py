@@ -1,4 +1,4 @@
-"""How good a selection is, where the truth is known."""
+"""How good a selection is, if the truth is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SelectionQuality:
         selected: number of selected examples.
         true_positive_rate: share of selected examples whose pseudo-label is right, with its
             Wilson interval; ``None`` without true labels or without a selected example.
-        mean_confidence: mean probability of the pseudo-label; ``None`` where not given.
+        mean_confidence: mean probability of the pseudo-label; ``None`` without probabilities.
         mean_avh: mean angular visual hardness with respect to the pseudo-label.
         mean_avc: mean angular visual confidence of the pseudo-label.
         mean_norm: mean norm of the embeddings.
@@ -72,17 +72,17 @@ def selection_quality(
         class_weights: rows of the classifier head, ``[C, D]``.
 
     Returns:
-        Means over the selected examples, ``None`` where their input is missing or nothing is
+        Means over the selected examples, ``None`` if their input is missing or nothing is
         selected. Only selected rows are read.
 
     Raises:
-        ShapeError: a matrix or vector has another number of rows than ``labels``, or is none.
-        LabelError: a pseudo-label is outside ``[-1, C)``, or labels are no integers.
+        ShapeError: a matrix or vector differs from ``labels`` in its number of rows, or is not one.
+        LabelError: a pseudo-label is outside ``[-1, C)``, or labels are not integers.
 
     Example:
-        >>> found = selection_quality(
+        >>> result = selection_quality(
         ...     torch.tensor([0, -1, 1, 1]), num_classes=2, true_labels=torch.tensor([0, 0, 1, 0]))
-        >>> found.selected, round(found.true_positive_rate.value, 4), found.counts
+        >>> result.selected, round(result.true_positive_rate.value, 4), result.counts
         (3, 0.6667, tensor([1, 2]))
 
     Reference:
@@ -120,16 +120,16 @@ def selection_quality(
 
 
 def _check_fit(labels: Tensor, truth: Tensor | None, **matrices: Matrix | None) -> None:
-    for name, given in {"true_labels": truth, **matrices}.items():
-        if given is None:
+    for name, array in {"true_labels": truth, **matrices}.items():
+        if array is None:
             continue
-        check_numbers(name, given)
-        if name in matrices and len(given.shape) != 2:
-            raise ShapeError(f"expected {name} to be a matrix, got {list(given.shape)}")
-        if given.shape[0] != len(labels):
+        check_numbers(name, array)
+        if name in matrices and len(array.shape) != 2:
+            raise ShapeError(f"expected {name} to be a matrix, got {list(array.shape)}")
+        if array.shape[0] != len(labels):
             raise ShapeError(
                 f"expected one row per example, got labels {list(labels.shape)}, {name} "
-                f"{list(given.shape)}"
+                f"{list(array.shape)}"
             )
 
 

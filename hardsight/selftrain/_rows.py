@@ -1,7 +1,7 @@
 """Rows of a large matrix, a tile at a time.
 
 How rows are cut into tiles depends on the number of classes alone: not on the machine, the
-number of threads or where the matrix lies. Every pass over the same rows therefore sees the same
+number of threads or the place of the matrix. Every pass over the same rows therefore sees the same
 numbers, and a matrix on disk gives the labels of the same matrix in memory.
 """
 
@@ -55,7 +55,7 @@ class Probabilities:
         """Column of the largest entry of each row of a tile, the first of several; and its value.
 
         Raises:
-            ProbabilityError: a row is no distribution.
+            ProbabilityError: a row is not a distribution.
             NonFiniteError: a row holds NaN.
         """
         # read as whole numbers, floats from +0 on keep their order, and -0, negative ones and NaN
@@ -63,7 +63,7 @@ class Probabilities:
         best = tile.view(f"u{tile.itemsize}").argmax(axis=1)
         largest = entries(tile, best)
         sums = np.einsum("ij->i", tile)  # twice as fast as tile.sum(axis=1)
-        sums_fit = np.abs(sums - 1).max() <= self.tolerance  # not where it is NaN
+        sums_fit = np.abs(sums - 1).max() <= self.tolerance  # False if it is NaN
         if sums_fit and largest.min() > 0:
             return best, largest
         if not (sums_fit and tile.min() >= 0):
@@ -127,16 +127,16 @@ def as_labels(name: str, labels: Matrix | Sequence[Any]) -> Tensor:
         ShapeError: not a vector.
         LabelError: not integers.
     """
-    found = as_tensor(name, labels)
-    if found.ndim != 1:
-        raise ShapeError(f"expected {name} [N], got {list(found.shape)}")
-    if len(found) and (found.is_floating_point() or found.is_complex()):
-        raise LabelError(f"expected {name} to be integers, got {found.dtype}")
-    return found.detach().cpu().long()
+    indices = as_tensor(name, labels)
+    if indices.ndim != 1:
+        raise ShapeError(f"expected {name} [N], got {list(indices.shape)}")
+    if len(indices) and (indices.is_floating_point() or indices.is_complex()):
+        raise LabelError(f"expected {name} to be integers, got {indices.dtype}")
+    return indices.detach().cpu().long()
 
 
 def check_numbers(name: str, values: Matrix) -> None:
-    """Raise where an array holds something that torch has no numbers for, such as float128.
+    """Raise if an array holds something that torch has no numbers for, such as float128.
 
     Raises:
         ShapeError: with what to convert it to.
@@ -197,7 +197,7 @@ def angular_confidences(
 def over_picked(
     rows: Rows, asked: NDArray[np.bool_], work: Callable[[Integers, Floats], None]
 ) -> None:
-    """Call ``work(at, part)`` for all asked rows ``[N]``: where they lie, and a copy of them."""
+    """Call ``work(at, part)`` for the asked rows ``[N]``: their positions, and a copy of them."""
     at = np.flatnonzero(asked)
     if isinstance(rows, Probabilities):  # a row is the same alone
         _in_parts(rows, len(at), lambda i, j: work(at[i:j], rows.picked(at[i:j])))
@@ -236,8 +236,8 @@ def _in_parts(rows: Rows, count: int, work: Callable[[int, int], None]) -> None:
 
 def entries(tile: NDArray[Any], columns: Integers) -> NDArray[Any]:
     """One entry of each row."""
-    found: NDArray[Any] = tile[np.arange(len(tile)), columns]
-    return found
+    picked: NDArray[Any] = tile[np.arange(len(tile)), columns]
+    return picked
 
 
 def to_numpy(part: Matrix) -> Floats:

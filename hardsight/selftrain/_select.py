@@ -45,14 +45,14 @@ class Selection:
     """What a rule selected, and the numbers it went by.
 
     Attributes:
-        labels: pseudo-labels, ``[N]``, int64; -1 where an example is not selected.
+        labels: pseudo-labels, ``[N]``, int64; -1 if an example is not selected.
         predictions: most confident class of each example, before any threshold, ``[N]``.
         confidence: what the thresholds rank: probability, or angular visual confidence, of the
             predicted class, ``[N]``.
         thresholds: ``[C]``, in terms of ``confidence``; 1 for a class without a rank.
         label_thresholds: ``[C]``, what probabilities are divided by to choose a label: the same,
             but for ``"cbst+avh"``, whose labels come from probabilities.
-        ranks: how many examples of each class the portion stands for, ``[C]``.
+        ranks: how many examples of each class the portion amounts to, ``[C]``.
         rule: the rule.
         portion: share of each class to keep.
     """
@@ -91,7 +91,7 @@ def pseudo_labels(
     """Labels of the examples a rule selects; the ``.labels`` of :func:`select`.
 
     Returns:
-        ``[N]``, int64; -1 where an example is not selected. It takes no part in the loss.
+        ``[N]``, int64; -1 if an example is not selected. It takes no part in the loss.
 
     Example:
         >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
@@ -137,7 +137,7 @@ def select(
       (:func:`soft_pseudo_labels`) costs less than leaving the example out.
 
     The matrices are read twice, a tile of rows at a time, so a memory-mapped array may be larger
-    than memory; beside it this needs some 30 bytes per example. Where tensors lie on an
+    than memory; beside it this needs some 30 bytes per example. If tensors are on an
     accelerator, angles are computed there and the rest on the CPU.
 
     Args:
@@ -147,28 +147,28 @@ def select(
         rule: see above.
         embeddings: penultimate features, ``[N, D]``, for ``"cbst+avh"`` and ``"avc"``.
         class_weights: rows of the classifier head, ``[C, D]``, for the same.
-        empty: ``"never"``: a class of whose predictions the portion is less than one example is
-            not given to any example. ``"one"``: its most confident example sets the threshold.
-            A class that is never predicted is not given either way.
+        empty: what to do if the portion of a class is less than one example. ``"never"``: no
+            example gets that label. ``"one"``: its most confident example sets the threshold. A
+            class that is never predicted is never a label, either way.
         comparison: at the threshold: ``">="`` keeps the example at the rank, and all that tie with
             it, so that the portion is kept; ``">"`` leaves them out.
         alpha: temperature of ``"crst-lrent"``.
 
     Returns:
-        Labels, thresholds and what they were made from. Where classes tie, the one with the lowest
-        index is predicted, and given. If nothing is selected all labels are -1.
+        Labels, thresholds and what they were made from. If classes tie, the one with the lowest
+        index is predicted, and is the label. If nothing is selected all labels are -1.
 
     Raises:
         UnknownNameError: no such rule.
         OptionError: ``portion`` is outside (0, 1], or another option has an unknown value.
         ShapeError: shapes do not fit, there is no example, or the rule needs embeddings.
-        ProbabilityError: a row of ``probs`` is no distribution.
+        ProbabilityError: a row of ``probs`` is not a distribution.
         NonFiniteError: NaN in a row.
 
     Example:
         >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
-        >>> found = select(probs, portion=0.5)
-        >>> found.labels, found.thresholds, found.counts
+        >>> result = select(probs, portion=0.5)
+        >>> result.labels, result.thresholds, result.counts
         (tensor([ 0, -1,  1, -1]), tensor([0.9000, 0.8000]), tensor([1, 1]))
 
     Reference:
@@ -185,33 +185,35 @@ def select(
     strict = comparison == ">"
     if rule == "cbst+avh":
         angular = angular_confidences(embeddings, class_weights, probs, rule)
-        found = _select_by_both(rows, angular, portion, empty, strict)
+        arrays = _select_by_both(rows, angular, portion, empty, strict)
     elif rule == "avc":
         angular = angular_confidences(embeddings, class_weights, probs, rule)
-        found = _select_by_one(angular, portion, empty, strict, None)
+        arrays = _select_by_one(angular, portion, empty, strict, None)
     else:
         soft = alpha if rule == "crst-lrent" else None
-        found = _select_by_one(rows, portion, empty, strict, soft)
+        arrays = _select_by_one(rows, portion, empty, strict, soft)
     device = probs.device if isinstance(probs, Tensor) else torch.device("cpu")
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in found]
+    labels, predictions, confidence, thresholds, label_thresholds, ranks = (
+        torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays
+    )
     return Selection(
-        labels=tensors[0].long(),
-        predictions=tensors[1].long(),
-        confidence=tensors[2],
-        thresholds=tensors[3],
-        label_thresholds=tensors[4],
-        ranks=tensors[5],
+        labels=labels.long(),
+        predictions=predictions.long(),
+        confidence=confidence,
+        thresholds=thresholds,
+        label_thresholds=label_thresholds,
+        ranks=ranks,
         rule=rule,
         portion=float(portion),
     )
 
 
-_Found = tuple[Integers, Integers, Floats, Floats, Floats, Integers]  # the tensors of a Selection
+_Arrays = tuple[Integers, Integers, Floats, Floats, Floats, Integers]  # of a Selection, in order
 
 
 def _select_by_one(
     rows: Rows, portion: float, empty: str, strict: bool, alpha: float | None
-) -> _Found:
+) -> _Arrays:
     """Label and selection from the same matrix."""
     if isinstance(rows, AngularConfidences):
         peaks = peaks_of_angles(rows)
@@ -237,7 +239,7 @@ def _select_by_one(
 def _may_pass(
     peaks: Peaks, thresholds: Floats, ranks: Integers, alpha: float | None
 ) -> NDArray[np.bool_]:
-    """Where an example may be selected, as far as the bounds tell, ``[N]``."""
+    """Whether an example may be selected, as far as the bounds tell, ``[N]``."""
     if not (ranks > 0).any():
         return np.zeros(len(peaks.confidence), dtype=np.bool_)
     if alpha is None:  # no entry of a row exceeds its confidence
@@ -252,12 +254,12 @@ def _may_pass(
 def _labels_of(
     tile: Floats, thresholds: Floats, ranks: Integers, strict: bool, alpha: float | None
 ) -> Integers:
-    """Labels of some rows, -1 where a row is not selected; uses their memory."""
+    """Labels of some rows, -1 if a row is not selected; overwrites ``tile``."""
     ratios = np.divide(tile, thresholds, out=tile)
     best = ratios.argmax(axis=1)
     largest = entries(ratios, best)
     if alpha is None:
-        # p / lambda >= 1 exactly where p >= lambda: the quotient is correctly rounded
+        # p / lambda >= 1 exactly if p >= lambda: the quotient is correctly rounded
         keep = _passes(largest, 1.0, strict)
     else:
         keep = _passes_softly(ratios, largest, alpha, strict)
@@ -285,7 +287,7 @@ def _passes_softly(
 
 def _select_by_both(
     rows: Probabilities, angular: AngularConfidences, portion: float, empty: str, strict: bool
-) -> _Found:
+) -> _Arrays:
     """Eq. 4: label by probability, selection by angular visual confidence.
 
     Labels come first, so that angles, which take longest, are computed once.

@@ -33,7 +33,7 @@ def soft_pseudo_labels(probs: Matrix, thresholds: Matrix, *, alpha: float = LREN
         :func:`pseudo_labels` gives.
 
     Raises:
-        ShapeError: ``probs`` is no matrix or ``thresholds`` does not fit its classes.
+        ShapeError: ``probs`` is not a matrix or ``thresholds`` does not fit its classes.
         OptionError: ``alpha`` or a threshold is not positive.
 
     Example:

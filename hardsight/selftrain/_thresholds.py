@@ -31,14 +31,14 @@ def class_thresholds(
         predictions: predicted classes in ``[0, C)``, ``[N]``.
         num_classes: C.
         portion: share of each class to keep, in (0, 1].
-        empty: what to do where the rank is 0, because few examples or none are predicted as the
+        empty: what to do if the rank is 0, because few examples or none are predicted as the
             class: ``"never"`` sets the threshold 1, as the published code does, and the class
-            starves; ``"one"`` takes rank 1 where there is at least one example.
+            starves; ``"one"`` takes rank 1 if there is at least one example.
 
     Returns:
         ``[C]``, in the dtype of the confidence, float32 or wider; 1 for a class without a rank.
         Keeping everything at or above its threshold keeps the portion of each class, and more
-        where confidences tie at the threshold.
+        if confidences tie at the threshold.
 
     Raises:
         ShapeError: the vectors differ in length or are empty.
@@ -69,7 +69,7 @@ def class_thresholds(
 
 
 def ranks_of(predictions: Integers, num_classes: int, portion: float, empty: str) -> Integers:
-    """How many examples of each predicted class to keep, ``[C]``; 0 where the class has no rank.
+    """How many examples of each predicted class to keep, ``[C]``; 0 if the class has no rank.
 
     Raises:
         OptionError: ``portion`` is outside (0, 1], or ``empty`` is unknown.
@@ -86,7 +86,7 @@ def ranks_of(predictions: Integers, num_classes: int, portion: float, empty: str
 
 
 def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) -> Floats:
-    """Confidence at the rank of each class, ``[C]``; 1 where the rank is 0."""
+    """Confidence at the rank of each class, ``[C]``; 1 if the rank is 0."""
     num_classes = len(ranks)
     thresholds = np.ones(num_classes, dtype=confidence.dtype)
     # 16-bit keys are sorted in linear time
@@ -103,7 +103,7 @@ def thresholds_of(confidence: Floats, predictions: Integers, ranks: Integers) ->
 def check_portion(portion: float) -> None:
     """Raise unless ``portion`` is in (0, 1]."""
     is_number = isinstance(portion, int | float | np.floating)
-    if not (is_number and 0 < portion <= 1):  # not where it is NaN
+    if not (is_number and 0 < portion <= 1):  # written so that NaN fails too
         raise OptionError(
             f"expected portion in (0, 1], the share of each class to keep, got {portion!r}"
         )

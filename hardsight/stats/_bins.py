@@ -24,8 +24,8 @@ class BinCorrelation:
         low: lower edge, which belongs to the bin.
         high: upper edge, which belongs to the last bin only.
         n: number of examples in the bin.
-        correlation: ``None`` where it is undefined.
-        reason: why it is undefined; empty where it is not.
+        correlation: ``None`` if it is undefined.
+        reason: why it is undefined; empty if it is defined.
     """
 
     low: float
@@ -61,14 +61,14 @@ def bin_index(values: ArrayLike, edges: ArrayLike, *, outside: str = "raise") ->
     """
     check_choice("outside", outside, ("raise", "drop"))
     bounds = _checked_edges(edges)
-    given = columns(values=values)["values"]
-    index = np.searchsorted(bounds, given, side="right") - 1
-    index[given == bounds[-1]] = len(bounds) - 2
+    vector = columns(values=values)["values"]
+    index = np.searchsorted(bounds, vector, side="right") - 1
+    index[vector == bounds[-1]] = len(bounds) - 2
     beyond = (index < 0) | (index > len(bounds) - 2)
     if beyond.any() and outside == "raise":
         raise OptionError(
             f"{int(beyond.sum()):,} values are outside [{bounds[0]:g}, {bounds[-1]:g}], such as "
-            f'{given[beyond][0]:g}; widen the edges or pass outside="drop"'
+            f'{vector[beyond][0]:g}; widen the edges or pass outside="drop"'
         )
     return np.where(beyond, -1, index)
 
@@ -81,7 +81,7 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
         count: number of bins asked for.
 
     Returns:
-        Increasing edges from the smallest to the largest value. Where many values are equal,
+        Increasing edges from the smallest to the largest value. If many values are equal,
         neighbouring edges coincide and are merged, so there may be fewer bins than asked for.
 
     Raises:
@@ -97,11 +97,11 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
     """
     if count < 1:
         raise OptionError(f"expected at least 1 bin, got count={count}")
-    given = columns(values=values)["values"]
-    check_finite("a quantile lies between two values; leave them out", values=given)
-    edges: Floats = np.unique(np.quantile(given, np.linspace(0, 1, count + 1)))
+    vector = columns(values=values)["values"]
+    check_finite("a quantile is between two values; leave them out", values=vector)
+    edges: Floats = np.unique(np.quantile(vector, np.linspace(0, 1, count + 1)))
     if len(edges) < 2:
-        raise StatisticError(f"all {len(given):,} values are {given[0]:g}: there is one bin only")
+        raise StatisticError(f"all {len(vector):,} values are {vector[0]:g}: there is only one bin")
     return edges
 
 
@@ -126,7 +126,7 @@ def binned_correlations(
         level: confidence level of the intervals.
 
     Returns:
-        One entry per bin, also for bins with too few or constant values, which say so.
+        One entry per bin; bins with too few or constant values say so in ``.reason``.
 
     Example:
         >>> x, y = [1, 2, 3, 4, 5, 6], [0.1, 0.3, 0.2, 0.4, 0.45, 0.9]
@@ -134,20 +134,21 @@ def binned_correlations(
         ...  binned_correlations(x, y, y, edges=[0, 0.5, 1])]
         [(5, 0.9), (1, None)]
     """
-    given = columns(x=x, y=y, by=by)
+    vectors = columns(x=x, y=y, by=by)
     bounds = _checked_edges(edges)
-    index = bin_index(given["by"], bounds)
-    found = []
+    index = bin_index(vectors["by"], bounds)
+    per_bin = []
     for b, (low, high) in enumerate(itertools.pairwise(bounds)):
         inside = index == b
         inner: Correlation | None = None
         reason = ""
         try:
-            inner = correlation(given["x"][inside], given["y"][inside], method=method, level=level)
+            x_in, y_in = vectors["x"][inside], vectors["y"][inside]
+            inner = correlation(x_in, y_in, method=method, level=level)
         except StatisticError as err:
             reason = str(err)
-        found.append(BinCorrelation(float(low), float(high), int(inside.sum()), inner, reason))
-    return found
+        per_bin.append(BinCorrelation(float(low), float(high), int(inside.sum()), inner, reason))
+    return per_bin
 
 
 def _checked_edges(edges: ArrayLike) -> Floats:

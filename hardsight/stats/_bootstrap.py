@@ -2,8 +2,8 @@ r"""The bootstrap, from how often each example was drawn.
 
 A resample is a vector of counts ``[N]`` that sum to N. A statistic here is a function of a block
 of such vectors, ``[B, N]`` to ``[B]``, so that a thousand resamples are a few array operations,
-and leaving one example out is a vector of counts as well. Blocks are bounded in size; their size
-does not change the result, and neither does anything but the seed.
+and leaving one example out is a vector of counts as well. Blocks are bounded in size, which does
+not change the result: only the seed does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Fl
     """The statistic of every resample in which it is defined.
 
     Args:
-        statistic: counts ``[B, N]`` to values ``[B]``, NaN where undefined.
+        statistic: counts ``[B, N]`` to values ``[B]``, NaN if undefined.
         n: number of examples.
         resamples: number of resamples.
         seed: same seed, same resamples.
@@ -61,7 +61,7 @@ def bootstrap_interval(
 
     with the bias :math:`z_0` from the share of replicates under the estimate (half of those equal
     to it) and the acceleration :math:`a` from the jackknife, which leaves out one example at a
-    time, or blocks of a seeded shuffle where there are more than 2,000 examples.
+    time, or blocks of a seeded shuffle if there are more than 2,000 examples.
 
     Reference:
         Efron, Better bootstrap confidence intervals, JASA 1987.

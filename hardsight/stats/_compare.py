@@ -30,13 +30,13 @@ class CorrelationComparison:
 
     Attributes:
         difference: the first coefficient minus the second.
-        z: the test statistic, standard normal where there is no difference.
+        z: the test statistic, standard normal if there is no difference.
         p: its p-value.
         low: lower end of the interval of the difference.
         high: upper end of it.
         first: coefficient of the first column.
         second: coefficient of the second column.
-        between: coefficient of the two columns with each other; ``None`` where unknown.
+        between: coefficient of the two columns with each other; ``None`` if unknown.
         n: number of examples.
         level: confidence level of the interval.
         method: kind of coefficient.
@@ -82,7 +82,7 @@ def compare_correlations(
       correlation of the two z under the hypothesis, from the mean of both coefficients.
     - ``"meng"``: :math:`(z_1 - z_2)\sqrt{(n-3)/(2(1-r_{12})h)}`.
     - ``"fisher"``: :math:`(z_1 - z_2)/\sqrt{2/(n-3)}`, as if they were independent: the test of
-      the AVH paper, kept for comparison with it. Where both scores agree it misses differences.
+      the AVH paper, kept for comparison with it. If both scores agree it misses differences.
     - ``"bootstrap"``: the difference of the coefficients over its standard deviation among
       resamples of the examples. Slow, and right for ties and for any distribution.
 
@@ -93,12 +93,12 @@ def compare_correlations(
     Args:
         x1: values of the first score, ``[N]``, N at least 4.
         x2: values of the second score, ``[N]``.
-        y: what both are held against, ``[N]``.
+        y: what both are compared with, ``[N]``.
         method: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         test: see above.
         magnitudes: compare strengths: a score that correlates negatively is negated first, so
             that a hardness (negative) and a confidence (positive) can be compared.
-        alternative: ``"two-sided"``, or ``"greater"`` where only a stronger ``x1`` counts (the
+        alternative: ``"two-sided"``, or ``"greater"`` if only a stronger ``x1`` counts (the
             paper's p-values), or ``"less"``.
         level: confidence level of the interval of the difference.
         nan: ``"raise"``, or ``"omit"`` to leave out rows in which any column holds NaN.
@@ -117,8 +117,8 @@ def compare_correlations(
 
     Example:
         >>> y = [1, 2, 3, 4, 5, 6, 7, 8]
-        >>> found = compare_correlations([1, 2, 4, 3, 5, 6, 8, 7], [3, 1, 2, 8, 4, 5, 7, 6], y)
-        >>> round(found.difference, 4), round(found.z, 4), round(found.p, 4)
+        >>> result = compare_correlations([1, 2, 4, 3, 5, 6, 8, 7], [3, 1, 2, 8, 4, 5, 7, 6], y)
+        >>> round(result.difference, 4), round(result.z, 4), round(result.p, 4)
         (0.2857, 1.9233, 0.0544)
 
     Reference:
@@ -130,9 +130,9 @@ def compare_correlations(
     """
     check_choice("test", test, TESTS)
     check_choice("method", method, METHODS)
-    given = columns(x1=x1, x2=x2, y=y, nan=nan, least=5 if method == "kendall" else 4)
-    check_usable(method, **given)
-    a, b, target = given["x1"], given["x2"], given["y"]
+    vectors = columns(x1=x1, x2=x2, y=y, nan=nan, least=5 if method == "kendall" else 4)
+    check_usable(method, **vectors)
+    a, b, target = vectors["x1"], vectors["x2"], vectors["y"]
     first, second = coefficient(a, target, method)[0], coefficient(b, target, method)[0]
     between = coefficient(a, b, method)[0]
     if magnitudes:
@@ -315,9 +315,9 @@ def _bootstrapped(
     seed: int,
 ) -> tuple[float, float, float]:
     check_level(level)
-    one, two = coefficients(x1, y, method), coefficients(x2, y, method)
+    first, second = coefficients(x1, y, method), coefficients(x2, y, method)
     values = replicates(
-        lambda counts: one(counts) - two(counts), len(y), resamples=resamples, seed=seed
+        lambda counts: first(counts) - second(counts), len(y), resamples=resamples, seed=seed
     )
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     spread = float(values.std(ddof=1))

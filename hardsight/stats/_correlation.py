@@ -66,8 +66,8 @@ def correlation(
 
     Returns:
         ``.value`` in [-1, 1], ``.low``, ``.high``, ``.p``, ``.n``, ``.method`` and how the
-        interval was made. The p-value is two-sided: from the t distribution (Spearman, Pearson),
-        for Kendall exact where there are few values without ties, else from the normal.
+        interval was made. The p-value is two-sided: from the t distribution (Spearman, Pearson);
+        for Kendall exact if there are few values without ties, else from the normal.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -76,8 +76,8 @@ def correlation(
             column.
 
     Example:
-        >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 5, 4, 6])
-        >>> round(found.value, 4), round(found.low, 4), round(found.high, 4), round(found.p, 4)
+        >>> result = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 5, 4, 6])
+        >>> round(result.value, 4), round(result.low, 4), round(result.high, 4), round(result.p, 4)
         (0.8857, 0.0664, 0.9916, 0.0188)
     """
     check_choice("method", method, METHODS)
@@ -99,12 +99,12 @@ def correlation(
 
 
 def fisher_z(r: float) -> float:
-    r"""Fisher's z of a coefficient, nearly normal where the coefficient is not.
+    r"""Fisher's z of a coefficient, nearly normal even if the coefficient is not.
 
     .. math:: z = \tfrac12 \ln\frac{1 + r}{1 - r}
 
     Returns:
-        A number of the same sign, infinite where ``r`` is -1 or 1; ``math.tanh`` leads back.
+        A number of the same sign, infinite if ``r`` is -1 or 1; ``math.tanh`` inverts it.
 
     Raises:
         OptionError: ``r`` is outside [-1, 1].
@@ -171,18 +171,18 @@ def z_variance(r: float, n: int, method: str) -> float:
 
 def coefficient(x: Floats, y: Floats, method: str) -> tuple[float, float]:
     """Coefficient and two-sided p-value of checked columns."""
-    from scipy import stats  # half a second: loaded when a statistic is asked for
+    from scipy import stats  # takes half a second: loaded when a statistic is asked for
 
     function = {
         "spearman": stats.spearmanr,
         "pearson": stats.pearsonr,
         "kendall": stats.kendalltau,
     }[method]
-    found = function(x, y)
-    value = float(found.statistic)
+    result = function(x, y)
+    value = float(result.statistic)
     if abs(value) > 1 - 2e-15:  # a perfect correlation, up to rounding
         value = math.copysign(1, value)
-    return value, float(found.pvalue)
+    return value, float(result.pvalue)
 
 
 def _usable(x: ArrayLike, y: ArrayLike, *, method: str, nan: str) -> tuple[Floats, Floats]:
@@ -192,7 +192,7 @@ def _usable(x: ArrayLike, y: ArrayLike, *, method: str, nan: str) -> tuple[Float
 
 
 def check_usable(method: str, **vectors: Floats) -> None:
-    """Raise where a column is constant or, for Pearson, infinite."""
+    """Raise if a column is constant or, for Pearson, infinite."""
     if method == "pearson":
         check_finite('use method="spearman", which ranks them', **vectors)
     check_varies(**vectors)

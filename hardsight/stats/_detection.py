@@ -31,7 +31,7 @@ class AurocComparison:
 
     Attributes:
         difference: the first area minus the second.
-        z: the test statistic, standard normal where there is no difference.
+        z: the test statistic, standard normal if there is no difference.
         p: its two-sided p-value.
         low: lower end of the interval of the difference.
         high: upper end of it.
@@ -131,17 +131,17 @@ def compare_auroc(
 
     Example:
         >>> labels = [0, 0, 0, 1, 1, 1]
-        >>> found = compare_auroc([1, 2, 4, 3, 5, 6], [1, 5, 3, 2, 4, 6], labels)
-        >>> round(found.difference, 4), round(found.z, 4), round(found.p, 4)
+        >>> result = compare_auroc([1, 2, 4, 3, 5, 6], [1, 5, 3, 2, 4, 6], labels)
+        >>> round(result.difference, 4), round(result.z, 4), round(result.p, 4)
         (0.2222, 0.8944, 0.3711)
 
     Reference:
         DeLong et al., Biometrics 1988.
     """
-    one, is_positive = _scored(first, positive)
-    two, _ = _scored(second, positive)
-    value1, positives1, negatives1 = _placements(one, is_positive)
-    value2, positives2, negatives2 = _placements(two, is_positive)
+    a, is_positive = _scored(first, positive)
+    b, _ = _scored(second, positive)
+    value1, positives1, negatives1 = _placements(a, is_positive)
+    value2, positives2, negatives2 = _placements(b, is_positive)
     difference = value1 - value2
     spread = math.sqrt(_delong(positives1 - positives2, negatives1 - negatives2))
     if spread == 0:
@@ -150,7 +150,7 @@ def compare_auroc(
         z = difference / spread
     reach = two_sided_z(level) * spread
     low, high = difference - reach, difference + reach
-    return AurocComparison(difference, z, tail(z), low, high, value1, value2, len(one), level)
+    return AurocComparison(difference, z, tail(z), low, high, value1, value2, len(a), level)
 
 
 def average_precision(
@@ -192,10 +192,10 @@ def average_precision(
     ties = TieGroups(-values)
 
     def precision(counts: Floats) -> Floats:
-        found = ties.sums(counts * is_positive)
+        hits = ties.sums(counts * is_positive)
         seen = ties.sums(counts).cumsum(axis=1)
-        steps = found * found.cumsum(axis=1) / np.where(seen == 0, 1, seen)
-        return _ratio(steps.sum(axis=1), found.sum(axis=1))
+        steps = hits * hits.cumsum(axis=1) / np.where(seen == 0, 1, seen)
+        return _ratio(steps.sum(axis=1), hits.sum(axis=1))
 
     low, high = bootstrap_interval(
         precision, len(values), kind=interval, level=level, resamples=resamples, seed=seed
@@ -209,7 +209,7 @@ def precision_at_k(
 ) -> Estimate:
     """Share of positives among the ``k`` largest scores.
 
-    Where scores tie at the border, the value is the mean over all ways to break the tie.
+    If scores tie at the border, the value is the mean over all ways to break the tie.
 
     Args:
         scores: ``[N]``; larger means more likely positive.
@@ -234,9 +234,9 @@ def precision_at_k(
         raise OptionError(f"expected k in [1, {len(values)}], got k={k}")
     border = np.partition(values, len(values) - k)[len(values) - k]
     above, at = values > border, values == border
-    found = is_positive[above].sum() + (k - above.sum()) * is_positive[at].mean()
-    low, high = wilson_interval(float(found), k, level=level)
-    return Estimate(float(found / k), low, high, k, level, "wilson")
+    hits = is_positive[above].sum() + (k - above.sum()) * is_positive[at].mean()
+    low, high = wilson_interval(float(hits), k, level=level)
+    return Estimate(float(hits / k), low, high, k, level, "wilson")
 
 
 def _scored(scores: ArrayLike, positive: ArrayLike) -> tuple[Floats, Bools]:

@@ -11,7 +11,7 @@ class Estimate:
         value: the estimate.
         low: lower end of the interval.
         high: upper end of the interval.
-        n: number of values it stands on, after NaN were left out.
+        n: number of values it is based on, after NaN were left out.
         level: confidence level of the interval.
         interval: how the interval was made: ``"fisher-z"``, ``"delong"``, ``"wilson"``,
             ``"percentile"`` or ``"bca"``.

@@ -1,4 +1,4 @@
-"""What every statistic asks of its input: one length, enough values, no NaN in silence."""
+"""What every statistic asks of its input: equal lengths, enough values, no silent NaN."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def check_level(level: float) -> None:
         raise OptionError(f"expected a confidence level between 0 and 1, got level={level}")
 
 
-def columns(*, nan: str | None = None, least: int = 1, **given: ArrayLike) -> dict[str, Floats]:
-    """The given vectors in float64, of one length and without NaN.
+def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> dict[str, Floats]:
+    """Vectors in float64, of one length and without NaN.
 
     Args:
         nan: ``"raise"``, or ``"omit"`` to leave out every row in which any vector holds NaN;
-            ``None`` to raise where the caller's function offers no choice.
+            ``None`` to raise if the caller's function offers no choice.
         least: how many rows must be left.
-        **given: the vectors by name, ``[N]`` each.
+        **arrays: the vectors by name, ``[N]`` each.
 
     Raises:
         ShapeError: a vector is not one-dimensional, or lengths differ.
@@ -52,7 +52,7 @@ def columns(*, nan: str | None = None, least: int = 1, **given: ArrayLike) -> di
     if nan is not None:
         check_choice("nan", nan, ("raise", "omit"))
     step = "remove them" if nan is None else 'remove them or pass nan="omit"'
-    vectors = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+    vectors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
     check_vectors(**vectors)
     missing = {name: np.isnan(vector) for name, vector in vectors.items()}
     for name, holes in missing.items():
@@ -79,7 +79,7 @@ def check_vectors(**vectors: NDArray[np.generic]) -> None:
 
 
 def check_varies(**vectors: Floats) -> None:
-    """Raise where a vector holds one value only.
+    """Raise if a vector holds only one value.
 
     Raises:
         StatisticError: naming the vector and the value.
@@ -93,7 +93,7 @@ def check_varies(**vectors: Floats) -> None:
 
 
 def check_finite(reason: str, **vectors: Floats) -> None:
-    """Raise where a vector holds an infinity.
+    """Raise if a vector holds an infinity.
 
     Raises:
         NonFiniteError: naming the vector and what to do.
@@ -109,7 +109,7 @@ def truths(values: ArrayLike, name: str) -> Bools:
 
     Raises:
         ShapeError: not one-dimensional.
-        OptionError: another value than 0 and 1.
+        OptionError: a value other than 0 and 1.
     """
     array = np.asarray(values)
     if array.ndim != 1:
@@ -134,7 +134,7 @@ def two_sided_z(level: float) -> float:
 
 
 def tail(z: float, alternative: str = "two-sided") -> float:
-    """Probability of a standard normal beyond ``z``, accurate also far out.
+    """Probability of a standard normal beyond ``z``, accurate even far out.
 
     Example:
         >>> round(tail(1.959964), 6), round(tail(3.38, "greater"), 6)

@@ -10,12 +10,12 @@ from hardsight.stats._inputs import Floats, check_choice, columns
 
 
 def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
-    r"""P-values raised so that testing many hypotheses does not make one of them true.
+    r"""P-values raised so that none passes only because many hypotheses were tested.
 
     With :math:`p_{(1)} \le \dots \le p_{(m)}`:
 
     - ``"holm"``: :math:`\max_{j \le i} \min(1, (m - j + 1)\,p_{(j)})`; the chance of any false
-      discovery stays under the level, whatever the dependence.
+      discovery stays under the level, however the tests depend on each other.
     - ``"bh"`` (Benjamini-Hochberg): :math:`\min_{j \ge i} \min(1, m\,p_{(j)} / j)`; the expected
       share of false discoveries does, for independent or positively dependent tests.
 
@@ -24,7 +24,7 @@ def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
         method: ``"holm"`` or ``"bh"``.
 
     Returns:
-        ``[M]`` in the given order, none smaller than it was.
+        ``[M]`` in the order of ``p_values``, none smaller than it was.
 
     Raises:
         NonFiniteError: a p-value is NaN.
@@ -41,17 +41,17 @@ def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
         Statistics 1979. Benjamini and Hochberg, Controlling the false discovery rate, JRSS-B 1995.
     """
     check_choice("method", method, ("holm", "bh"))
-    given = columns(p_values=p_values, least=0)["p_values"]
-    if ((given < 0) | (given > 1)).any():
+    raw = columns(p_values=p_values, least=0)["p_values"]
+    if ((raw < 0) | (raw > 1)).any():
         raise OptionError(
-            f"expected p-values in [0, 1], got values from {given.min():g} to {given.max():g}"
+            f"expected p-values in [0, 1], got values from {raw.min():g} to {raw.max():g}"
         )
-    order = np.argsort(given, kind="stable")
-    m = len(given)
+    order = np.argsort(raw, kind="stable")
+    m = len(raw)
     if method == "holm":
-        raised = np.maximum.accumulate(given[order] * np.arange(m, 0, -1))
+        raised = np.maximum.accumulate(raw[order] * np.arange(m, 0, -1))
     else:
-        raised = np.minimum.accumulate((given[order] * m / np.arange(1, m + 1))[::-1])[::-1]
+        raised = np.minimum.accumulate((raw[order] * m / np.arange(1, m + 1))[::-1])[::-1]
     adjusted = np.empty(m)
     adjusted[order] = np.minimum(raised, 1)
     return adjusted

@@ -93,15 +93,15 @@ class TTest:
 def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -> McNemar:
     r"""McNemar's test of two classifiers on the same examples.
 
-    Only the examples on which one is right and the other wrong count. Without a difference they
-    fall either way like a coin; else, with the continuity correction,
+    Only the examples count on which one is right and the other wrong. Without a difference they
+    fall either way like a coin: the binomial test or, with the continuity correction,
 
     .. math:: \chi^2 = \frac{(|b - c| - 1)^2}{b + c}
 
     Args:
         first: whether the first classifier is right, ``[N]``.
         second: whether the second is, ``[N]``.
-        exact: use the binomial distribution; ``None`` for that below 25 disagreements.
+        exact: use the binomial distribution; ``None`` uses it below 25 disagreements.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -109,8 +109,8 @@ def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -
         StatisticError: there is no example.
 
     Example:
-        >>> found = mcnemar([1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0, 1])
-        >>> found.only_first, found.only_second, round(found.p, 4)
+        >>> result = mcnemar([1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0, 1])
+        >>> result.only_first, result.only_second, round(result.p, 4)
         (5, 1, 0.2188)
 
     Reference:
@@ -162,13 +162,13 @@ def paired_bootstrap(
         StatisticError: fewer than 2 examples.
 
     Example:
-        >>> found = paired_bootstrap([1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 1, 0])
-        >>> found.difference, found.low, round(found.high, 4)
+        >>> result = paired_bootstrap([1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 1, 0])
+        >>> result.difference, result.low, round(result.high, 4)
         (0.5, 0.16666666666666666, 0.8333)
     """
-    given = columns(first=first, second=second, least=2)
-    check_finite("a mean needs finite values", **given)
-    apart = given["first"] - given["second"]
+    pair = columns(first=first, second=second, least=2)
+    check_finite("a mean needs finite values", **pair)
+    apart = pair["first"] - pair["second"]
     n = len(apart)
 
     def mean(counts: Floats) -> Floats:
@@ -202,21 +202,21 @@ def t_test(
         StatisticError: fewer than 2 values, or nothing varies.
 
     Example:
-        >>> found = t_test([82.9, 83.1, 82.8], [82.5, 82.6, 82.4])
-        >>> round(found.difference, 2), round(found.t, 2), round(found.p, 3)
+        >>> result = t_test([82.9, 83.1, 82.8], [82.5, 82.6, 82.4])
+        >>> round(result.difference, 2), round(result.t, 2), round(result.p, 3)
         (0.43, 4.11, 0.02)
     """
     if paired:
-        given = columns(first=first, second=second, least=2)
-        check_finite("a mean needs finite values", **given)
-        apart = given["first"] - given["second"]
+        pair = columns(first=first, second=second, least=2)
+        check_finite("a mean needs finite values", **pair)
+        apart = pair["first"] - pair["second"]
         spread = float(apart.std(ddof=1)) / math.sqrt(len(apart))
         return _t_test(float(apart.mean()), spread, len(apart) - 1, level, "paired")
-    one, two = columns(first=first, least=2)["first"], columns(second=second, least=2)["second"]
-    check_finite("a mean needs finite values", first=one, second=two)
+    a, b = columns(first=first, least=2)["first"], columns(second=second, least=2)["second"]
+    check_finite("a mean needs finite values", first=a, second=b)
     return t_test_from_summary(
-        (float(one.mean()), float(one.std(ddof=1)), len(one)),
-        (float(two.mean()), float(two.std(ddof=1)), len(two)),
+        (float(a.mean()), float(a.std(ddof=1)), len(a)),
+        (float(b.mean()), float(b.std(ddof=1)), len(b)),
         level=level,
     )
 

@@ -27,10 +27,9 @@ def partial_correlation(
 ) -> Correlation:
     r"""How two columns rise and fall together among examples of the same class.
 
-    Each column is freed of what its class says: the class mean is subtracted, of the values
-    (Pearson) or of the ranks over all examples (Spearman), and the rests are correlated. That is
-    the partial correlation given one indicator per class. With K classes it costs K - 1 degrees
-    of freedom:
+    The class mean is subtracted from each column, from its values (Pearson) or from its ranks over
+    all examples (Spearman), and the remainders are correlated. That is the partial correlation
+    given one indicator per class. With K classes it costs K - 1 degrees of freedom:
 
     .. math:: t = r\sqrt{\frac{n - 2 - (K - 1)}{1 - r^2}}
 
@@ -43,7 +42,7 @@ def partial_correlation(
 
     Returns:
         The coefficient, its interval by Fisher z, its p-value and, in ``.controls``, K - 1. A
-        class with one example only adds nothing but its lost degree of freedom.
+        class with only one example adds nothing but its lost degree of freedom.
 
     Raises:
         ShapeError: the columns differ in length.
@@ -61,10 +60,10 @@ def partial_correlation(
     check_choice("method", method, METHODS)
     if method == "kendall":
         raise OptionError('a partial Kendall correlation is not offered; use method="spearman"')
-    given = columns(x=x, y=y, least=4)
-    check_usable(method, **given)
+    pair = columns(x=x, y=y, least=4)
+    check_usable(method, **pair)
     names = np.asarray(classes)
-    check_vectors(classes=names, **given)
+    check_vectors(classes=names, **pair)
     _, group = np.unique(names, return_inverse=True)
     controls = int(group.max())
     if len(names) < controls + 4:
@@ -72,7 +71,7 @@ def partial_correlation(
             f"expected at least {controls + 4} examples for {controls + 1} classes, got "
             f"{len(names)}"
         )
-    rests = [_rest(_ranked(given[name], method), group, name) for name in ("x", "y")]
+    rests = [_rest(_ranked(pair[name], method), group, name) for name in ("x", "y")]
     r = float(np.clip(rests[0] @ rests[1], -1, 1))
     low, high = correlation_interval(r, len(names), method=method, level=level, controls=controls)
     p = _p_value(r, len(names) - 2 - controls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,10 +117,15 @@ class Stash:
 
     Steps of one kind are copied side by side into memory taken once: the next step overwrites the
     weights, and maybe the rest, and a copy into place is the least a step can cost.
+
+    Args:
+        judge: tells which rows of steps side by side do not belong to their class weights.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Callable[[Step], Tensor] | None = None) -> None:
         self.rows: list[Rows] = []
+        self.differing: list[tuple[Tensor, Tensor]] = []  # index [n] and whether it differs [n]
+        self._judge = judge
         self._kind: list[tuple[object, ...]] | None = None
         self._room: Step | None = None  # [steps, ...] each; None where a step is too large to keep
         self._places: list[tuple[Tensor, ...]] = []  # one step's part of the room each
@@ -144,7 +150,8 @@ class Stash:
     def add(self, step: Step) -> None:
         """Take one step of the kind there is room for; a large one is measured, not copied."""
         if self._room is None:
-            self.rows += [measured(part) for part in _row_blocks(step)]
+            for block in _row_blocks(step):
+                self._measure(block)
             return
         for place, part in zip(self._places[self._waiting], step.parts, strict=True):
             place.copy_(part)
@@ -156,8 +163,13 @@ class Stash:
         """Measure the steps that wait."""
         if self._room is not None and self._waiting:
             filled = (room[: self._waiting] for room in self._room.parts)
-            self.rows.append(measured(Step(*filled)))
+            self._measure(Step(*filled))
         self._waiting = 0
+
+    def _measure(self, steps: Step) -> None:
+        self.rows.append(measured(steps))
+        if self._judge is not None:
+            self.differing.append((steps.index.flatten().clone(), self._judge(steps).flatten()))
 
 
 def _row_blocks(step: Step) -> list[Step]:

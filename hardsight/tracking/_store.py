@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight.errors import OutputError, RunMismatchError, TableError
-from hardsight.run_folder import replacing, write_bytes
+from hardsight.run_folder import open_parquet, replacing, write_bytes
 from hardsight.tracking._epoch import Columns
 from hardsight.tracking._measures import MEASURES
 
@@ -84,7 +84,7 @@ class EpochStore:
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
         try:
             with replacing(self._file(epoch)) as partial:
-                pq.write_table(rows, partial, row_group_size=_ROWS_AT_ONCE, **_ENCODING)
+                pq.write_table(rows, partial.absolute(), row_group_size=_ROWS_AT_ONCE, **_ENCODING)
         except OSError as err:
             raise self._failed(err) from err
 
@@ -130,7 +130,7 @@ class EpochStore:
 
     def _open(self, epoch: int) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self._file(epoch))
+            return open_parquet(self._file(epoch))
         except (pa.ArrowInvalid, OSError) as err:
             raise TableError(
                 f"{self._file(epoch)} is not a readable parquet file: {err}; remove it and the "

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hardsight._checks import check_matrix, check_rows, check_width
 from hardsight._optional import require
+from hardsight._options import checked_options
 from hardsight.errors import (
     DataError,
     HardsightError,
@@ -34,6 +35,7 @@ from hardsight.tracking._epoch import (
     check_label_range,
     epoch_columns,
 )
+from hardsight.tracking._fit import HeadFit
 from hardsight.tracking._measures import MEASURES, Rows, Stash, Step, joined, no_rows
 from hardsight.tracking._store import EpochStore
 from hardsight.tracking._table import joined_table, summary_table
@@ -67,8 +69,9 @@ class HardnessTracker:
         num_examples: how many examples the index numbers, from 0.
         head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
             read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]`` serves
-            where it shares the memory that training updates. Callbacks find the head themselves
-            where a model leaves no doubt.
+            where it shares the memory that training updates. Every step is held to these weights:
+            embeddings times weights, plus a bias, must be the logits. Callbacks find the head
+            themselves where a model leaves no doubt.
         folder: where epochs are written; ``None`` for a temporary folder, whose content then
             travels in :meth:`state_dict`.
         resume: go on after the last epoch in ``folder``, that of rank 0 in distributed training.
@@ -95,6 +98,7 @@ class HardnessTracker:
         (6, True)
     """
 
+    @checked_options
     def __init__(
         self,
         num_examples: int,
@@ -119,7 +123,8 @@ class HardnessTracker:
         self._goes_on = resume
         self._is_agreed = False  # whether all ranks go on from the same epoch
         self._epochs = self._store.count() if resume else 0
-        self._stash = Stash()
+        self._fit = HeadFit()
+        self._stash = Stash(self._fit.differing)
         self._pending = no_rows()  # of the unfinished epoch, on the CPU already
         self._rows = self._first_turn = 0
         self._largest_batch = 0
@@ -161,6 +166,9 @@ class HardnessTracker:
 
         Raises:
             ShapeError: the tensors do not fit each other.
+            HeadMismatchError: embeddings times class weights, plus a bias, are not the logits.
+                The first step tells at once, later ones when the epoch ends. A step of a single
+                row tells nothing if the tracker does not know the bias.
             DataError: an index is out of range, or there are more rows than examples. On a GPU
                 values are looked at when the epoch ends.
             LabelError: a label is out of range.
@@ -170,7 +178,7 @@ class HardnessTracker:
         """
         if self._rows == 0:
             self._check_folder()
-        weights = self._weights() if class_weights is None else class_weights.detach()
+        weights, bias = self._weights() if class_weights is None else (class_weights.detach(), None)
         step = Step(
             index=as_index(index, "index"),
             embeddings=embeddings.detach(),
@@ -182,8 +190,12 @@ class HardnessTracker:
             self._check_kind(step)
             self._stash.make_room(step)
         self._check_values(step)
+        self._fit.begin(step, bias)
         self._stash.add(step)
         size = step.labels.shape[0]
+        if size == 1 and bias is not None:
+            differs = self._fit.differs_alone(step, bias)
+            self._stash.differing.append((step.index.clone(), differs))
         self._rows += size
         self._largest_batch = max(self._largest_batch, size)
         if self._rows > self.num_examples and self.repeats == "error":
@@ -202,6 +214,7 @@ class HardnessTracker:
 
         Raises:
             DataError: an index is out of range or repeats, or nothing was recorded.
+            HeadMismatchError: embeddings times class weights, plus a bias, are not the logits.
             LabelError: a label is out of range, or changed since an earlier epoch.
             NonFiniteError: a recorded value is NaN or infinite.
             OutputError: the epoch could not be written, for example because the disk is full.
@@ -209,6 +222,7 @@ class HardnessTracker:
         """
         self._check_folder()
         try:
+            _ranks.on_every_rank(self._check_fit)
             rows = _ranks.gathered(self._recorded())
             _ranks.on_first_rank(lambda: self._write(rows))
         except OutputError:
@@ -221,7 +235,8 @@ class HardnessTracker:
 
     def discard_epoch(self) -> None:
         """Drop what was recorded since the last epoch ended."""
-        self._stash, self._pending, self._rows, self._first_turn = Stash(), no_rows(), 0, 0
+        self._stash, self._pending = Stash(self._fit.differing), no_rows()
+        self._rows = self._first_turn = 0
 
     def history(self, measure: str) -> NDArray[Any]:
         """One measure of every example in every epoch.
@@ -317,6 +332,9 @@ class HardnessTracker:
         """
         if gather:
             self._check_folder()
+            _ranks.on_every_rank(self._check_fit)
+        else:
+            self._check_fit()
         pending = self._recorded()
         if gather:
             pending = _ranks.gathered(pending)
@@ -392,16 +410,19 @@ class HardnessTracker:
             return self._head
         return head_layer(model, name)
 
-    def _weights(self) -> Tensor:
-        """Class weights ``[C, D]`` as they are now, detached."""
+    def _weights(self) -> tuple[Tensor, Tensor | None]:
+        """Class weights ``[C, D]`` as they are now, detached, and their bias if it is known."""
         if self._head is None:
             raise OptionError(
                 "angles need the class weights; pass head=model.fc to the tracker, or "
                 "class_weights to update()"
             )
-        if isinstance(self._head, nn.Module):
-            return live_weight(self._head)
-        return self._head.weight if isinstance(self._head, Head) else self._head.detach()
+        if isinstance(self._head, Head):
+            return self._head.weight, self._head.bias
+        if isinstance(self._head, Tensor):
+            return self._head.detach(), None
+        bias = getattr(self._head, "bias", None)
+        return live_weight(self._head), bias.detach() if isinstance(bias, Tensor) else None
 
     def _check_kind(self, step: Step) -> None:
         """Raise unless the tensors of a step fit each other."""
@@ -458,6 +479,16 @@ class HardnessTracker:
                 "no epoch has ended yet; call end_epoch() after the last step of every epoch"
             )
 
+    def _check_fit(self) -> None:
+        """Raise unless what was recorded since the last look belongs to its class weights."""
+        self._stash.measure()
+        parts = [(index.cpu(), differs.cpu()) for index, differs in self._stash.differing]
+        if not parts:
+            return
+        index, differs = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        if bool(differs.any()):
+            raise self._fit.refused(index[differs], len(index))
+
     def _check_held_out(self, other: HardnessTracker) -> None:
         """Raise unless another tracker can be of examples that this one never sees."""
         if other.stage != "evaluation":
@@ -479,7 +510,7 @@ class HardnessTracker:
     def _recorded(self) -> Rows:
         """Everything of the unfinished epoch on this rank."""
         self._stash.measure()
-        rows, self._stash = joined(self._stash.rows), Stash()
+        rows, self._stash = joined(self._stash.rows), Stash(self._fit.differing)
         turn = self._first_turn + torch.arange(len(rows))
         self._first_turn += len(rows)
         rows = dataclasses.replace(rows, order=turn * _ranks.world_size() + _ranks.rank())

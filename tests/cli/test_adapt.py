@@ -139,13 +139,13 @@ def test_an_existing_run_is_continued_only_when_asked(domains):
 def test_what_went_other_than_hoped_is_told():
     from types import SimpleNamespace
 
-    from hardsight.cli._adapt import _notes
+    from hardsight.run.adapt import rule_notes
 
     rounds = [
         {"round": 0},
         {"round": 1, "never_predicted": list("abcdefg"), "too_rarely_predicted": ["x"]},
     ]
-    notes = _notes(SimpleNamespace(rounds=rounds, stopped="stopped in round 2: why"))
+    notes = rule_notes(SimpleNamespace(rounds=rounds, stopped="stopped in round 2: why"))
     assert notes == [
         "round 1: never predicted, so given to no example: a, b, c, d, e and 2 more",
         "round 1: predicted too rarely for the portion, so given to no example: x",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -77,6 +80,34 @@ def test_score_then_report(run, embeddings, tmp_path):
     assert reported.exit_code == 0, reported.output
     page = (tmp_path / "run" / "report.html").read_text()
     assert "avh" in page.lower()
+
+
+def test_a_folder_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["score", *embeddings, "--out", "run:1"], ["report", "run:1"]):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+    assert len(hardsight.read_table("run:1")) == 40
+
+
+def test_a_parquet_file_with_a_colon_is_not_an_address(run, embeddings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"embedding": list(np.load("x.npy")), "label": np.load("y.npy")})
+    pq.write_table(rows, tmp_path / "mine:v2.parquet")
+    result = run("score", "--data", "mine:v2.parquet", "--class-weights", "w.npy", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert "40 rows" in result.output
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]run", "a b", "back\\slash\\"])
+def test_a_folder_is_printed_as_it_is_called(run, embeddings, tmp_path, name):
+    scored = run("score", *embeddings, "--out", tmp_path / name)
+    assert scored.exit_code == 0, scored.output
+    assert f" -> {tmp_path / name / 'table.parquet'}\n" in scored.output
+    step = next(line for line in scored.output.splitlines() if line.startswith("next: hardsight"))
+    reported = run(*shlex.split(step)[2:])
+    assert reported.exit_code == 0, reported.output
+    assert (tmp_path / name / "report.html").exists()
 
 
 def test_evaluate_writes_a_card_and_says_where(run, tmp_path):

@@ -152,3 +152,15 @@ def test_a_page_of_nothing_is_explained(tmp_path):
         (tmp_path / "study.json").write_text(text)
         with pytest.raises(DataError, match=message):
             hs.report.write_study(tmp_path)
+
+
+def test_a_note_that_a_command_does_not_print_itself_is_printed_at_its_end(tmp_path):
+    done = CliRunner().invoke(
+        main,
+        ["study", "degradation", "--model", "small_cnn:num_classes=15", "--data", "builtin:digits",
+         "--split", "test", "--limit", "20", "--noise", "0,0.5", "--contrast", "1,0.5",
+         "--out", str(tmp_path / "study")],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert done.output.count("the model has 15 classes, the data names 10") == 1
+    assert "HardsightWarning" not in done.output

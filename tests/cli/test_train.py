@@ -58,6 +58,24 @@ def test_what_plays_no_part_is_said_in_one_line_before_the_result(recipe):
     assert ".py" not in done.stderr
 
 
+def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):
+    folder = tmp_path / "[/b] [red]"
+    done = run(recipe, "--epochs", 1, "--set", "track=true", "--out", folder)
+    assert done.exit_code == 0, done.output
+    assert f" -> {folder / 'dynamics.parquet'}\n" in done.output
+    assert f"model -> {folder / 'model.safetensors'}\n" in done.output
+
+
+def test_a_folder_with_a_colon_is_not_an_address(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tracked = ["--set", "track=true", "--set", "track_test=true"]
+    done = run(recipe, "--epochs", 2, *tracked, "--out", "run:1")
+    assert done.exit_code == 0, done.output
+    for words in (["report", "run:1"], ["study", "dynamics", "run:1"]):
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+
+
 def test_flags_and_overrides_go_over_the_recipe(recipe, tmp_path):
     changes = ["--set", "optimizer.lr=0.01", "--epochs", 1, "--out", tmp_path / "other"]
     done = run(recipe, *changes, "--seed", 3)

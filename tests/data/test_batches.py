@@ -1,3 +1,4 @@
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -72,6 +73,15 @@ def test_a_batch_without_a_single_good_row_has_no_inputs(many):
     assert batch.index.shape == batch.labels.shape == (0,)
     assert batch.labels.dtype == torch.int64
     assert (batch.ids, len(batch.errors)) == ([], 1)
+
+
+def test_a_stream_of_nothing_says_so():
+    class Empty(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(DataError, match="no examples in Empty: the stream is empty"):
+        list(batches(open_source(Empty()), PLAIN))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -397,3 +407,20 @@ def test_importing_data_and_listing_a_source_loads_no_torch(class_folders):
         [sys.executable, "-c", "import torch;" + code], capture_output=True, text=True, check=True
     )
     assert probe.stdout.strip() == "['torch']"
+
+
+def test_a_reader_that_is_interrupted_leaves_no_traceback_of_its_workers(capfd, monkeypatch):
+    data = TensorDataset(torch.zeros(64, 3, 16, 16), torch.arange(64) % 2)
+    loaded = batches(open_source(data), Preprocessing(), batch_size=8, workers=1)
+    next(loaded)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    # the moment in which shared memory is handed over
+    monkeypatch.setattr(multiprocessing.connection, "answer_challenge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(loaded)
+    time.sleep(0.5)  # the worker finds its reader gone
+    loaded.close()
+    assert "Traceback" not in capfd.readouterr().err

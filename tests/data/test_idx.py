@@ -75,8 +75,8 @@ def test_a_file_with_both_names_is_taken_once(tmp_path):
     [
         (idx_bytes(IMAGES)[:-1], "is truncated"),
         (idx_bytes(IMAGES)[:10], "its header is incomplete"),
-        (b"PK\\3\\4 zip", "is no idx file"),
-        (b"", "is no idx file"),
+        (b"PK\\3\\4 zip", "is not an idx file"),
+        (b"", "is not an idx file"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, content, message, packed):

@@ -164,16 +164,16 @@ def test_logits_must_have_one_row_per_example(two_layers):
 
 
 def test_replicas_on_several_devices_are_joined_in_the_order_of_the_batch():
-    from hardsight.heads._capture import _Recorder
+    from hardsight.heads._capture import _Recorder, _Seen
     from hardsight.heads._head import Reading
 
-    recorder = _Recorder()
+    recorder = _Recorder(Reading(), width=3)
     first, second = torch.ones(2, 1, 3), torch.zeros(1, 1, 3)
-    recorder._inputs = {torch.device("meta"): [second], torch.device("cpu"): [first]}
-    order = [torch.device("cpu"), torch.device("meta")]
-    joined = recorder.embeddings(Reading(), order)
-    torch.testing.assert_close(joined, torch.cat([first[:, 0], second[:, 0]]))
-    assert recorder.embeddings(Reading(call=1), order) is None
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    recorder._calls = {meta: [_Seen(second, None, None)], cpu: [_Seen(first, None, None)]}
+    torch.testing.assert_close(recorder.seen([cpu, meta]).tokens, torch.cat([first, second]))
+    recorder._reading = Reading(call=1)
+    assert recorder.seen([cpu, meta]) is None
 
 
 def test_threads_with_models_of_their_own_do_not_meet(two_layers):

@@ -570,7 +570,7 @@ def test_a_model_on_the_meta_device_is_refused():
 
 def test_several_outputs_without_logits_are_refused_by_their_names(two_layers):
     model = two_layers(lambda logits: {"age": logits, "gender": logits + 1})
-    with pytest.raises(ModelError, match="dict with age, gender: several tensors"):
+    with pytest.raises(ModelError, match=r"several .*'age' \[4, 3\], 'gender' \[4, 3\]; pass"):
         find_head(model, torch.randn(4, 6))
 
 

@@ -1,11 +1,13 @@
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hardsight.errors import ModelError
-from hardsight.heads import logits_of
+from hardsight.errors import HeadMismatchError, HeadNotFoundError, ModelError
+from hardsight.heads import capture, find_head, logits_of
 
 LOGITS = torch.arange(6.0).reshape(2, 3)
 
@@ -32,13 +34,173 @@ def test_logits_are_taken_out_of_every_usual_output(output):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ({"a": LOGITS, "b": LOGITS}, "got dict with a, b: several tensors"),
-        ({}, r"got dict: no tensor"),
-        ((torch.tensor(0.5),), "got tuple with 0: no tensor"),
-        ("text", "got str: no tensor"),
-        (None, "got NoneType: no tensor"),
+        (
+            {"a": LOGITS, "b": LOGITS},
+            r"got dict with several tensors .*'a' \[2, 3\], 'b' \[2, 3\]; pass output='b'",
+        ),
+        ({}, r"got dict: no tensor .*wrap the model"),
+        ((torch.tensor(0.5),), "got tuple with 0: no tensor .*wrap the model"),
+        ("text", "got str: no tensor .*wrap the model"),
+        (None, "got NoneType: no tensor .*wrap the model"),
     ],
 )
 def test_an_output_without_clear_logits_says_what_it_holds(output, message):
-    with pytest.raises(ModelError, match=f"{message}.*wrap the model"):
+    with pytest.raises(ModelError, match=message):
         logits_of(output)
+
+
+@dataclass
+class Answer:
+    features: torch.Tensor
+    scores: torch.Tensor
+
+
+FEATURES = torch.ones(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("output", "which"),
+    [
+        ((FEATURES, LOGITS), 1),
+        ((FEATURES, LOGITS), -1),
+        ((FEATURES, LOGITS), "1"),
+        ({"features": FEATURES, "scores": LOGITS}, "scores"),
+        ({"features": FEATURES, "scores": LOGITS}, 1),
+        (Answer(FEATURES, LOGITS), "scores"),
+        (SimpleNamespace(features=FEATURES, scores=LOGITS), "scores"),
+        (ImageClassifierOutput(logits=FEATURES, hidden_states=LOGITS), "hidden_states"),
+    ],
+)
+def test_the_output_that_is_meant_can_be_named(output, which):
+    assert logits_of(output, which) is LOGITS
+
+
+@pytest.mark.parametrize(
+    ("output", "which", "message"),
+    [
+        (
+            (FEATURES, LOGITS),
+            2,
+            r"output=2 is not there .*, a tuple of 0 \[2, 8\], 1 \[2, 3\]",
+        ),
+        ({"a": LOGITS, "n": 3}, "n", r"output='n' is not a tensor .* 'a' \[2, 3\], 'n' int"),
+        (LOGITS, "logits", r"the model returns one tensor \[2, 3\]; leave output out"),
+    ],
+)
+def test_a_wrong_name_of_an_output_is_answered_with_what_there_is(output, which, message):
+    with pytest.raises(ModelError, match=message):
+        logits_of(output, which)
+
+
+class Pair(nn.Module):
+    """Returns its features and its logits, in an order."""
+
+    def __init__(self, order=lambda features, logits: (features, logits), width=8) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, width), nn.Linear(width, 3)
+        self.order = order
+
+    def forward(self, x):
+        features = self.body(x)
+        return self.order(features, self.fc(features))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda features, logits: (features, logits),
+        lambda features, logits: {"features": features, "out": logits},
+        lambda features, logits: Answer(features, logits),
+    ],
+    ids=["tuple", "dict", "dataclass"],
+)
+def test_of_several_outputs_the_one_with_the_datas_classes_holds_the_logits(order):
+    model, x = Pair(order), torch.randn(4, 6)
+    head = find_head(model, x, num_classes=3)
+    assert head.name == "fc"
+    with torch.no_grad(), capture(model, head) as forward:
+        embeddings, logits = forward(x)
+    torch.testing.assert_close(embeddings, model.body(x).detach())
+    torch.testing.assert_close(logits, model.fc(model.body(x)).detach())
+
+
+def test_several_outputs_that_could_be_the_logits_are_refused_with_their_shapes():
+    x = torch.randn(4, 6)
+    with pytest.raises(ModelError, match=r"several tensors .*: 0 \[4, 8\], 1 \[4, 3\]; pass out"):
+        find_head(Pair(), x)
+    with pytest.raises(ModelError, match=r": 0 \[4, 3\], 1 \[4, 3\]; pass output=1 \(--output 1"):
+        find_head(Pair(width=3), x, num_classes=3)
+    assert find_head(Pair(), x, output=1).name == "fc"
+    assert find_head(Pair(width=3), x, output=0, num_classes=3).name == "body"
+
+
+class Einsum(nn.Module):
+    def __init__(self, *, transposed=False, bias=False, identity=True, nested=False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+        self.classifier_weight = nn.Parameter(torch.randn((8, 3) if transposed else (3, 8)))
+        self.classifier_bias = nn.Parameter(torch.randn(3)) if bias else None
+        self.embeddings = nn.Identity() if identity else None
+        self.equation = "bd,dc->bc" if transposed else "bd,cd->bc"
+
+    def forward(self, x):
+        features = torch.tanh(self.body(x))
+        features = features if self.embeddings is None else self.embeddings(features)
+        logits = torch.einsum(self.equation, features, self.classifier_weight)
+        return logits if self.classifier_bias is None else logits + self.classifier_bias
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_bare_parameter_is_a_head_by_its_name(transposed, bias):
+    model, x = Einsum(transposed=transposed, bias=bias), torch.randn(4, 6)
+    head = find_head(model, x, name="classifier_weight")
+    assert (head.name, list(head.weight.shape)) == ("classifier_weight", [3, 8])
+    with torch.no_grad(), capture(model, head) as forward:
+        embeddings, logits = forward(x)
+    torch.testing.assert_close(embeddings, torch.tanh(model.body(x)).detach())
+    product = embeddings @ head.weight.T
+    torch.testing.assert_close(product if head.bias is None else product + head.bias, logits)
+    assert (head.bias is not None) == bias
+
+
+def test_features_that_enter_the_module_with_the_parameter_are_its_embeddings():
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prototypes = nn.Parameter(torch.randn(3, 8))
+
+        def forward(self, maps):
+            return torch.einsum("bdhw,cd->bchw", maps, self.prototypes).mean((2, 3))
+
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), Scores())
+    x = torch.randn(4, 1, 6, 6)
+    head = find_head(model, x, name="2.prototypes")
+    with torch.no_grad(), capture(model, head) as forward:
+        embeddings, _ = forward(x)
+    torch.testing.assert_close(embeddings, model[:2](x).mean((2, 3)).detach())
+
+
+def test_embeddings_that_pass_no_module_are_asked_for():
+    with pytest.raises(HeadMismatchError, match=r"enters or leaves a module .*nn\.Identity\(\)"):
+        find_head(Einsum(identity=False), torch.randn(4, 6), name="classifier_weight")
+
+
+def test_a_bare_parameter_of_another_size_is_refused_with_its_shape():
+    model = Einsum()
+    model.other = nn.Parameter(torch.randn(5, 7))
+    with pytest.raises(HeadNotFoundError, match=r"'other' of Einsum is \[5, 7\].* 3 columns"):
+        find_head(model, torch.randn(4, 6), name="other")
+
+
+def test_a_model_without_a_linear_head_is_told_of_its_bare_parameters():
+    with pytest.raises(HeadNotFoundError, match=r"head=\"classifier_weight\""):
+        find_head(Einsum(), torch.randn(4, 6))
+
+
+def test_a_bare_parameter_is_verified_on_the_first_batch_too():
+    model, x = Einsum(), torch.randn(4, 6)
+    with torch.no_grad(), capture(model, find_head(model, name="classifier_weight")) as forward:
+        embeddings, _ = forward(x)
+    torch.testing.assert_close(embeddings, torch.tanh(model.body(x)).detach())

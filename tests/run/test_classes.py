@@ -165,7 +165,7 @@ def test_names_may_be_given_with_the_model(photos, tmp_path):
 def test_names_that_are_none_are_refused(photos, tmp_path):
     with pytest.raises(MissingDataError, match=r"no file .*none\.txt with the names"):
         hs.score(ColourNet(), photos, model_classes=tmp_path / "none.txt")
-    with pytest.raises(OptionError, match="expected model_classes to be the names"):
+    with pytest.raises(OptionError, match="expected model_classes to be a list of names"):
         hs.score(ColourNet(), photos, model_classes=[0, 1, 2])
 
 

@@ -42,9 +42,9 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
     assert "The ten labels most probably wrong" in text
     assert text.count("yes") >= 9  # planted errors among the ten suspects
     assert "planted label errors: 54" in text
-    for judge in ("suspicion, the doubt averaged over training: ", "AVH after training: "):
-        found = int(text.split(judge)[1].split()[0])
-        assert found >= 38  # seven in ten of the 54, far above the 2 that chance gives
+    # what README.md says of any machine; chance gives 2
+    for judge, least in (("doubt averaged over training: ", 48), ("AVH after training: ", 30)):
+        assert int(text.split(judge)[1].split()[0]) >= least
     words = " ".join(text.split())
     command = words.split("in place of these: ")[1].split(" hardsight report")[0].split()
     out = folder.parent / "again"

@@ -134,6 +134,14 @@ def test_tensors_are_used_as_they_are_and_that_is_what_is_recorded():
     assert about["origin"] == "the inputs of TensorDataset, as they are"
 
 
+def test_what_is_not_finite_is_left_to_the_model_and_the_table():
+    inputs = torch.rand(24, 1, 8, 8)
+    inputs[3] = torch.nan
+    data = TensorDataset(inputs, LABELS)
+    table = hs.score(Flat(), data, mean=MEAN, std=STD, device="cpu")
+    assert np.flatnonzero(~table.column("finite")).tolist() == [3]
+
+
 def test_a_size_is_applied_to_tensors():
     model = Flat(width=3 * 16)
     data = TensorDataset(torch.rand(24, 1, 8, 8), LABELS)

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities import seed
 from torch import nn
 
 import hardsight as hs
+from hardsight.errors import OptionError
 from hardsight.experiments.avh._geometry_measures import GeometrySetting, sphere
 from hardsight.heads import find_head
 from hardsight.run.loop import loaded_model, random_states_kept, seeded
@@ -141,3 +142,16 @@ def test_the_state_comes_back_after_an_error():
     with pytest.raises(KeyError):
         fail()
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("seed", [10**20, -(2**63) - 1])
+def test_a_seed_that_no_generator_takes_is_refused(seed):
+    with pytest.raises(OptionError, match=rf"seed .*{seed}"):
+        hs.score("small_cnn", "builtin:digits", split="test", seed=seed)
+
+
+def test_the_largest_seed_is_taken():
+    with seeded(2**64 - 1):
+        first = torch.rand(3)
+    with seeded(2**64 - 1):
+        assert torch.equal(first, torch.rand(3))

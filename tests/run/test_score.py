@@ -147,6 +147,13 @@ def test_only_the_asked_for_scores_are_columns(embeddings_file):
     assert table.columns == ["index", "id", "label", "prediction", "finite", "entropy", "avh"]
 
 
+def test_the_progress_bar_shows_a_name_with_brackets_as_it_is(embeddings_file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # room for the whole path
+    odd = embeddings_file.rename(embeddings_file.with_name("[b] [x].npz"))
+    assert len(hs.score(None, odd, show_progress=True)) == 500
+    assert "[b] [x].npz" in capsys.readouterr().err
+
+
 def test_one_score_may_be_named_without_a_list(embeddings_file):
     assert hs.score(None, embeddings_file, scores="avh").scores == ["avh"]
 
@@ -169,7 +176,7 @@ def test_scores_that_need_no_head_work_without_one():
     table = hs.score(NoHead(), data, scores=["model_confidence"])
     assert table.scores == ["model_confidence"]
     with pytest.raises(HeadNotFoundError, match=r"Scores that need no head: .*model_confidence"):
-        hs.score(NoHead(), data)
+        hs.score(NoHead(), data, scores=["avh"])
 
 
 def test_probabilities_are_not_taken_for_logits():
@@ -192,7 +199,8 @@ def test_torchscript_is_scored_without_a_head_and_else_explained():
     data = TensorDataset(torch.randn(6, 4), torch.arange(6) % 3)
     assert len(hs.score(script, data, scores=["entropy"])) == 6
     with pytest.raises(HeadNotFoundError, match=r"TorchScript .*Scores that need no head: model_c"):
-        hs.score(script, data)
+        hs.score(script, data, scores=["avh"])
+    assert "TorchScript" in hs.score(script, data).metadata["missing"]["reason"]
 
 
 def test_a_model_in_train_mode_is_scored_in_eval_mode_and_left_in_train_mode():
@@ -362,6 +370,21 @@ def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
         ({"device": "gpu"}, OptionError, "device 'gpu' cannot be used here"),
         ({"sample": "maybe"}, OptionError, "expected sample to be one of unknown, in-sample"),
         ({"class_weights": np.zeros((4, 9))}, ShapeError, "of the same width D"),
+        ({"batch_size": "8"}, OptionError, "expected batch_size to be a whole number or None, got"),
+        ({"batch_size": 8.5}, OptionError, "expected batch_size to be a whole number or None, got"),
+        ({"batch_size": True}, OptionError, "expected batch_size to be a whole number"),
+        ({"mean": 0.5}, OptionError, "expected mean to be a list of numbers such as"),
+        ({"std": ("a",)}, OptionError, "expected std to be a list of numbers such as"),
+        ({"size": "8"}, OptionError, "expected size to be a whole number or a list of 2 whole num"),
+        ({"size": (8, 8, 8)}, OptionError, "a whole number or a list of 2 whole numbers such as"),
+        ({"strict": "no"}, OptionError, "expected strict to be True or False, got 'no'"),
+        (
+            {"scores": 3},
+            OptionError,
+            "expected scores to be text or a list of names or None, got 3",
+        ),
+        ({"out": 3}, OptionError, "expected out to be text or a path or None, got 3"),
+        ({"output": 1.5}, OptionError, "expected output to be a whole number or text or None"),
     ],
 )
 def test_wrong_options_are_named(embeddings_file, options, error, message):
@@ -473,6 +496,32 @@ def test_every_example_that_the_report_shows_has_one_of_the_pictures_asked_for(t
     assert text.count("data-picture=") + text.count("data-copy=") == cards
 
 
+@pytest.mark.timeout(60)
+def test_a_folder_with_a_pipe_and_odd_files_is_scored_and_what_was_left_out_is_said(
+    photos, net_file, tmp_path
+):
+    import os
+
+    from click.testing import CliRunner
+
+    from hardsight.cli import main
+
+    (photos / "blue" / "holiday.heic").write_bytes(b"x")
+    (photos / "blue" / "no ending").write_bytes(b"x")
+    (photos / "blue" / "up").symlink_to(photos)
+    os.mkfifo(photos / "blue" / "pipe.png")
+    words = ["score", "--model", f"{net_file}:make", "--data", str(photos), "--out",
+             str(tmp_path / "run"), "--device", "cpu"]  # fmt: skip
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.output.split())
+    assert "3 files were passed over: 1 .heic, 1 without an ending, 1 link to a folder" in said
+    assert "1 examples could not be read" in said
+    counts = hs.read_table(tmp_path / "run").metadata["counts"]
+    assert counts["passed_over"][".heic"] == 1
+    assert RunFolder(tmp_path / "run").errors()["id"].tolist() == ["blue/pipe.png"]
+
+
 def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
     class Broken(torch.utils.data.Dataset):
         def __len__(self):
@@ -502,6 +551,32 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
     assert len(table) == 30
     assert Stream.passes == 3  # head and fingerprint look at the first examples, then the run
     assert RunFolder(tmp_path / "run").thumbnails() == {}
+
+
+@pytest.mark.parametrize("count", [5, 30, 1500])
+def test_a_generator_is_scored_from_its_first_example_on(count):
+    images = torch.rand(count, 1, 8, 8)
+    samples = [(image, number % 3) for number, image in enumerate(images)]
+    model = SmallCNN(num_classes=3)
+    table = hs.score(model, (sample for sample in samples), batch_size=16)
+    expected = hs.score(model, samples, batch_size=16)
+    assert table.to_arrow().equals(expected.to_arrow())
+
+
+def test_a_generator_that_was_read_is_not_taken_for_an_empty_one():
+    samples = ((torch.rand(1, 8, 8), number % 3) for number in range(1500))
+    source = hs.data.open_source(samples)
+    assert len(hs.score(SmallCNN(num_classes=3), source)) == 1500
+    with pytest.raises(DataError, match=r"generator can be read only once.*pass a list, a Dataset"):
+        hs.score(SmallCNN(num_classes=3), source)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    options = {"batch_size": np.int64(100), "seed": np.int32(0), "mean": np.array([0.5]),
+               "std": torch.tensor([0.5])}  # fmt: skip
+    table = hs.score(SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run", **options)
+    assert table.metadata["preprocessing"]["mean"] == [0.5]
+    assert len(table.hardest(np.int64(3))) == 3
 
 
 def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hardsight.errors import RunLockedError
+from hardsight.errors import HardsightWarning, RunLockedError
 from hardsight.run_folder import held
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +188,6 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.warns(RuntimeWarning, match="has no locks"), held(tmp_path / ".lock"):
+    with pytest.warns(HardsightWarning, match="has no locks"), held(tmp_path / ".lock"):
         pass
     assert not (tmp_path / ".lock").exists()

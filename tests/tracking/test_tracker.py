@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hardsight
 from hardsight.errors import (
     DataError,
+    HeadMismatchError,
     LabelError,
     NonFiniteError,
     OptionError,
@@ -61,10 +62,11 @@ def one_epoch(tracker, index, **changed):
     """An epoch of a single step over the given examples."""
     size = len(index)
     make = torch.Generator().manual_seed(0)
+    embeddings = changed.get("embeddings", torch.randn(size, 4, generator=make))
     step = {
         "index": torch.tensor(index),
-        "embeddings": torch.randn(size, 4, generator=make),
-        "logits": torch.randn(size, 3, generator=make),
+        "embeddings": embeddings,
+        "logits": embeddings[:, :3],  # by the weights torch.eye(3, 4)
         "labels": torch.zeros(size, dtype=torch.int64),
     } | changed
     tracker.update(step["index"], step["embeddings"], step["logits"], step["labels"])
@@ -201,6 +203,74 @@ def test_an_example_that_does_not_come_is_nan_in_that_epoch_and_counted(tracker)
     assert table.column("finite").tolist() == [True, True, True, False, True, False]
 
 
+# tensors that do not belong together
+
+
+@pytest.mark.parametrize("kind", ["parameter", "head", "layer"])
+def test_a_head_that_is_not_the_models_is_refused_in_the_first_step(run, kind):
+    other = nn.Linear(6, 3)
+    heads = {"parameter": other.weight, "head": Head("2", other.weight.detach()), "layer": other}
+    tracker = HardnessTracker(N, head=heads[kind])
+    with pytest.raises(HeadMismatchError, match=r"are not the logits.*head=model\.fc"):
+        tracker.update(*run.forward(torch.arange(5)))
+
+
+def test_a_copy_of_the_weights_is_noticed_when_training_leaves_it_behind(run):
+    tracker = HardnessTracker(N, head=run.head.weight.detach().clone())
+    for step in run.steps():
+        tracker.update(*step)
+    with pytest.raises(HeadMismatchError, match=r"for \d+ of 22 rows \(examples "):
+        tracker.end_epoch()
+    assert tracker.rows_this_epoch == 0
+
+
+def test_single_rows_are_held_to_a_head_whose_bias_is_known(run):
+    tracker = HardnessTracker(N, head=run.head)
+    for index in range(3):
+        tracker.update(*run.forward(torch.tensor([index])))
+    index, embeddings, logits, labels = run.forward(torch.tensor([3]))
+    tracker.update(index, embeddings.flip(1), logits, labels)
+    with pytest.raises(HeadMismatchError, match=r"1 of \d+ rows \(examples 3\)"):
+        tracker.end_epoch()
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        normalize = nn.functional.normalize
+        return 16 * nn.functional.linear(normalize(x), normalize(self.weight))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda: Cosine(6, 3),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),
+    ],
+    ids=["cosine", "weight norm", "spectral norm"],
+)
+def test_heads_of_other_forms_are_tracked(run, head):
+    run.head = head()
+    run.optimizer = torch.optim.SGD(run.head.parameters(), lr=0.2)
+    tracker = tracked(run, HardnessTracker(N, head=run.head), epochs=2)
+    assert tracker.history("avh").shape == (2, N)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("upcast", [False, True])
+def test_rounding_under_autocast_is_not_a_wrong_head(dtype, upcast):
+    torch.manual_seed(0)
+    head = nn.Linear(512, 50)
+    tracker = HardnessTracker(640, head=head)
+    for index in torch.arange(640).split(64):
+        embeddings = torch.randn(64, 512)
+        with torch.autocast("cpu", dtype=dtype):
+            logits = head(embeddings)
+        logits = logits.float() if upcast else logits
+        tracker.update(index, embeddings, logits, index % 50)
+    tracker.end_epoch()
+
+
 # wrong use, in words
 
 
@@ -217,7 +287,8 @@ def test_an_index_that_repeats_in_an_epoch_is_named(tracker):
 
 
 def test_a_forgotten_end_of_epoch_is_noticed_at_once(tracker):
-    step = (torch.rand(4, 4), torch.rand(4, 3), torch.zeros(4, dtype=torch.int64))
+    embeddings = torch.rand(4, 4)
+    step = (embeddings, embeddings[:, :3], torch.zeros(4, dtype=torch.int64))
     tracker.update(range(4), *step)
     with pytest.raises(DataError, match=r"more rows in epoch 1 than the 6 examples .* end_epoch"):
         tracker.update(range(4), *step)
@@ -246,13 +317,13 @@ def test_a_label_out_of_range_is_named(tracker):
 
 @pytest.mark.parametrize("part", ["embeddings", "logits"])
 def test_values_that_are_not_finite_are_named(tracker, part):
-    width = {"embeddings": 4, "logits": 3}[part]
-    broken = torch.rand(3, width)
-    broken[1, 0] = math.nan
+    embeddings = torch.rand(3, 4)
+    step = {"embeddings": embeddings, "logits": embeddings[:, :3].clone()}
+    step[part][1, 0] = math.nan
     with pytest.raises(
         NonFiniteError, match=r"1 examples of epoch 1 .* not finite .*: 4; training"
     ):
-        one_epoch(tracker, [3, 4, 5], **{part: broken})
+        one_epoch(tracker, [3, 4, 5], **step)
     one_epoch(tracker, [3, 4, 5])  # the broken epoch is gone
     assert tracker.epochs == 1
 
@@ -269,15 +340,16 @@ def test_tensors_that_do_not_fit_are_named(tracker):
 
 
 def test_tensors_that_do_not_fit_are_named_also_after_steps_that_did(tracker):
-    labels = torch.zeros(2, dtype=torch.int64)
-    tracker.update([0, 1], torch.rand(2, 4), torch.rand(2, 3), labels)
+    labels, embeddings = torch.zeros(2, dtype=torch.int64), torch.rand(2, 4)
+    logits = embeddings[:, :3]
+    tracker.update([0, 1], embeddings, logits, labels)
     with pytest.raises(ShapeError, match="one row per example"):
-        tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels[:1])
+        tracker.update([2, 3], embeddings, logits, labels[:1])
     with pytest.raises(DataError, match=r"indices in \[0, 6\), got 6"):
-        tracker.update([5, 6], torch.rand(2, 4), torch.rand(2, 3), labels)
+        tracker.update([5, 6], embeddings, logits, labels)
     with pytest.raises(LabelError, match=r"labels in \[0, 3\), got 3 for the examples 2, 3"):
-        tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels + 3)
-    tracker.update([2, 3], torch.rand(2, 4), torch.rand(2, 3), labels)
+        tracker.update([2, 3], embeddings, logits, labels + 3)
+    tracker.update([2, 3], embeddings, logits, labels)
     tracker.end_epoch()
     assert np.isfinite(tracker.history("loss")).tolist() == [[True] * 4 + [False] * 2]
 
@@ -483,7 +555,7 @@ def test_resume_goes_on_after_the_last_epoch_in_the_folder(make_run, tmp_path):
 def test_the_first_of_two_times_is_known_also_over_a_resume():
     def update(tracker, index, length):
         embeddings = torch.full((2, 4), length)
-        tracker.update(index, embeddings, torch.rand(2, 3), torch.tensor([0, 0]))
+        tracker.update(index, embeddings, embeddings[:, :3], torch.tensor([0, 0]))
 
     options = {"num_examples": 2, "head": torch.eye(3, 4), "repeats": "first"}
     tracker, other = HardnessTracker(**options), HardnessTracker(**options)
@@ -515,7 +587,9 @@ def test_a_state_without_its_folder_is_refused(run, tmp_path):
 def test_a_copy_has_epochs_of_its_own(run, copied):
     tracker = tracked(run, HardnessTracker(N, head=run.head), epochs=1)
     twin, first = copied(tracker), tracker.history("norm")
-    tracked(run, twin, epochs=1)
+    for step in run.steps():
+        twin.update(*step, class_weights=run.head.weight)  # the twin's head is a copy too
+    twin.end_epoch()
     second = twin.history("norm")[1]
     tracked(run, tracker, epochs=1)  # other weights by now
     del tracker

@@ -44,8 +44,8 @@ class Setting:
         weights: λ, at the margin ``margin_rad``; the paper's 1 to 0.001, and the published code's
             10.
         margins_rad: at the weight ``weight``; the paper's 0.5 to 1.5.
-        weight: λ where the margin varies.
-        margin_rad: where the weight varies.
+        weight: λ while the margin varies.
+        margin_rad: the margin while the weight varies.
         similarity: what makes a pair similar; the paper's ``predictions``, or ``labels``.
         epochs: the paper's 300.
         batch_size: the paper's 128.

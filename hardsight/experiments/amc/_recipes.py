@@ -102,7 +102,7 @@ def network(name: str, width: float) -> str | dict[str, Any]:
 
 
 def network_title(name: str, width: float) -> str:
-    """A model as a sentence calls it, with the width where it takes one."""
+    """A model as a sentence calls it, with the width if it takes one."""
     return f"{name} of width {width:g}" if name == "amc13" else name
 
 

@@ -1,4 +1,4 @@
-"""AVH, Figs. 2, 3, 20 and 22: what norm and angle stand for, in pictures."""
+"""AVH, Figs. 2, 3, 20 and 22: what norm and angle mean, in pictures."""
 
 from __future__ import annotations
 

@@ -244,5 +244,5 @@ def _hypothesis_table(studies: Studies) -> Table:
 
 
 def _main_model(models: Sequence[str]) -> str:
-    """The network of Table 1: a ResNet where there is one."""
+    """The network of Table 1: a ResNet if there is one."""
     return next((model for model in models if model.startswith("resnet")), models[-1])

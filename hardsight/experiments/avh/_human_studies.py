@@ -37,7 +37,7 @@ def every_run(studies: Studies) -> list[HumanStudy]:
 
 
 def spearman_of(studies: Sequence[HumanStudy], name: str) -> list[float]:
-    """Spearman of a score with the frequency, one per study where it is defined."""
+    """Spearman of a score with the frequency, one for each study in which it is defined."""
     found = [study.score(name).correlations.get("spearman") for study in studies]
     return [one.value for one in found if one is not None]
 

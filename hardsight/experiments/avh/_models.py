@@ -178,7 +178,7 @@ def narrow_cnn(num_classes: int = 10, channels: int = 1, seed: int = 0) -> Small
 def with_simulated_annotators(
     train: MemorySource, test: MemorySource, *, annotators: int = 40
 ) -> MemorySource:
-    """Test pictures with counts of simulated annotators, which are no people.
+    """Test pictures with counts of simulated annotators, who are not people.
 
     Each of them knows a random tenth of the training pictures, looks at a noisy copy of the test
     picture (uniform noise of width 0.5) and gives the label of the nearest picture it knows.

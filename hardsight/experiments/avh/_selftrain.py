@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image
 
 from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
@@ -30,6 +29,7 @@ from hardsight.experiments.lab import (
 from hardsight.registry import unknown_name
 from hardsight.report.figures import legend, panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
+from hardsight.run_folder import read_parquet
 from hardsight.stats import t_test
 
 # the target domains of a dataset that has only one: the same pictures, harder to see
@@ -64,8 +64,8 @@ class Setting:
         batch_size: examples per step.
         crop_padding: of random crops.
         flip: mirror half of the images.
-        mean: of the pixels, where the model wants a certain one.
-        std: likewise.
+        mean: of the pixels, if the model needs a certain one.
+        std: of the pixels, in the same case.
         precision: of training.
         seeds: of weights, order and augmentation.
     """
@@ -474,7 +474,7 @@ def _pictures(lab: Lab, runs: Runs, setting: Setting) -> list[Figure]:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    return list(pq.read_table(file).to_pylist()) if file.is_file() else []
+    return list(read_parquet(file).to_pylist()) if file.is_file() else []
 
 
 def _show(axis: Any, row: dict[str, Any], classes: Sequence[str]) -> None:

@@ -109,7 +109,7 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
 def _margins(
     lab: Lab, setting: Setting, task: Task, log_end: LogEnd
 ) -> list[tuple[Any, float] | None]:
-    """Margins ``[N]`` and the scale of the logits, per seed; ``None`` where the run was lost."""
+    """Margins ``[N]`` and the scale of the logits, per seed; ``None`` if the run was lost."""
     _, test = task.data(lab, setting)
     runs = [fitted(lab, task, setting, encouraging(log_end), seed=seed) for seed in setting.seeds]
     return [None if one is None else margins_and_scale(lab.outputs(one.run, test)) for one in runs]

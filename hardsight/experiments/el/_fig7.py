@@ -107,7 +107,7 @@ class Setting(Recipe):
 
     @property
     def published_attack(self) -> str:
-        """That attack in words; nothing where it is not done."""
+        """That attack in words; empty if it is not done."""
         if not self.published:
             return ""
         return (

@@ -35,14 +35,14 @@ class Recipe:
     Attributes:
         grey_epochs: on MNIST, Fashion-MNIST and the embedded digits.
         colour_epochs: on CIFAR-10.
-        grey_batch: examples per step there.
-        colour_batch: likewise.
-        grey_lr: learning rate there.
-        colour_lr: likewise.
-        grey_optimizer: there, ``sgd`` with momentum .9 or ``adam``.
-        grey_decay: weight decay there.
-        grey_drops: epochs there, counted from 1, from which on the rate is divided by ten once
-            more; none for a warm-up epoch and a cosine (SGD), or a constant rate (Adam).
+        grey_batch: examples per step on the grey data.
+        colour_batch: examples per step on CIFAR-10.
+        grey_lr: learning rate on the grey data.
+        colour_lr: learning rate on CIFAR-10.
+        grey_optimizer: on the grey data, ``sgd`` with momentum .9 or ``adam``.
+        grey_decay: weight decay on the grey data.
+        grey_drops: epochs on the grey data, counted from 1, at each of which the rate is divided by
+            ten again; none for a warm-up epoch and a cosine (SGD), or a constant rate (Adam).
         held_out: share of the training images that chooses the epoch; with 0 all are trained on,
             the last epoch is kept, and the test split is watched after every epoch.
         pixels: mean and deviation that grey images are normalised with; none to measure them.
@@ -243,10 +243,10 @@ class Fitted:
 
     Attributes:
         run: its folder, weights and history.
-        validation: accuracy in per cent of the selected epoch on the held-out part; NaN where
+        validation: accuracy in per cent of the selected epoch on the held-out part; NaN if
             nothing was held out.
         test: accuracy in per cent on the test split.
-        best_test: of the best epoch on the test split; NaN where it was not watched.
+        best_test: of the best epoch on the test split; NaN if it was not watched.
     """
 
     run: TrainResult
@@ -262,7 +262,7 @@ def fitted(
     """Train a task with a loss, or find the model; ``changes`` go over its recipe.
 
     Returns:
-        The model; ``None`` where the run is lost, because its loss became infinite or NaN.
+        The model; ``None`` if the run is lost, because its loss became infinite or NaN.
     """
     train, test = task.data(lab, setting)
     settings = {**task.recipe(setting, lr_factor=lr_factor), "loss": loss, **changes}

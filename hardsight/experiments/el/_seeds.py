@@ -14,7 +14,7 @@ CHOICE = "chosen by the mean on validation, among those that lost the fewest run
 
 
 def values_of(runs: Sequence[T | None], value: Callable[[T], float]) -> list[float | None]:
-    """A number of each run, and ``None`` where there is no run.
+    """A number of each run, or ``None`` if there is no run.
 
     Example:
         >>> values_of(["ab", None, "abc"], len)
@@ -41,11 +41,11 @@ def best_of_test(runs: Sequence[Fitted | None]) -> list[float | None]:
 def best_test_table(
     columns: Sequence[str], rows: Mapping[str, Sequence[Sequence[Fitted | None] | None]]
 ) -> list[Table]:
-    """What the paper reports, where the runs know it: the best epoch on the test split.
+    """What the paper reports, if the runs know it: the best epoch on the test split.
 
     Args:
         columns: headings of the runs.
-        rows: by name, the runs of every column; ``None`` where there are none.
+        rows: by name, the runs of every column; ``None`` if there are none.
     """
     known = [one for row in rows.values() for runs in row for one in ended(runs or [])]
     if not known or any(math.isnan(one.best_test) for one in known):
@@ -75,7 +75,7 @@ def lost_in(runs: Sequence[object]) -> int:
 
 
 def lost_note(runs: Mapping[str, Sequence[object]]) -> str:
-    """How many runs were lost, in words, to stand under a table.
+    """How many runs were lost, in words, to put under a table.
 
     Example:
         >>> lost_note({"CE": [91.0, 92.0], "EL": [93.0, None]})

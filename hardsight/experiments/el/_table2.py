@@ -207,7 +207,7 @@ def _named(grids: dict[LogEnd, Grid], sign: str) -> dict[str, list[Fitted | None
 def failed(grid: Grid, reference: Grid) -> dict[float, int]:
     """Runs at each learning rate that were lost, or end 5 points below the mean of ``reference``.
 
-    Where every run of ``reference`` was lost, there is no mean, and only lost runs count.
+    If every run of ``reference`` was lost, there is no mean, and only lost runs count.
     """
     means = {
         lr: spread(ended(accuracies_of(each))).mean for lr, each in reference.items() if ended(each)

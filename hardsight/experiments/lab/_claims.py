@@ -35,7 +35,7 @@ class Compared:
     """Two recipes over the seeds at which both ended.
 
     Attributes:
-        difference: mean of the first minus mean of the second; NaN where there is no pair.
+        difference: mean of the first minus mean of the second; NaN if there is no pair.
         low: lower end of the 95 % interval of the difference; NaN for fewer than two pairs.
         high: upper end.
         p: of the paired t test, raised by Holm's method; NaN for fewer than two pairs.
@@ -61,7 +61,7 @@ class Compared:
 
     @property
     def is_above(self) -> bool | None:
-        """Whether the first is larger; ``None`` where that may be chance."""
+        """Whether the first is larger; ``None`` if that may be chance."""
         return self.difference > 0 if self.p < _LEVEL else None
 
 
@@ -106,8 +106,8 @@ class Question:
         paper: the paper's own number or reference.
         first: one value per seed of the recipe that it praises.
         second: of the other one.
-        larger: whether more is better; the sentence says "less" where not.
-        weak: why the network is too weak to be asked, in words; empty where it is not.
+        larger: whether more is better; if not, the sentence says "less".
+        weak: why the network is too weak to be asked, in words; empty if it is not.
     """
 
     says: str
@@ -146,11 +146,11 @@ def judged(questions: Sequence[Question]) -> list[Claim]:
 
 
 def weakness(reached: PerSeed, good: float | None) -> str:
-    """Why a network is too weak to judge by, in words; empty where it is strong enough.
+    """Why a network is too weak to judge by, in words; empty if it is strong enough.
 
     Args:
         reached: accuracy per seed with the plain recipe, per cent.
-        good: what the same network reaches on this data with a good recipe; ``None`` where that
+        good: what the same network reaches on this data with a good recipe; ``None`` if that
             is not known, and nothing is asked.
 
     Example:

@@ -12,7 +12,7 @@ from hardsight.stats import TTest, adjusted_p_values, t_test
 
 
 def compared(first: Sequence[float], second: Sequence[float]) -> TTest | None:
-    """Welch's t test over seeds with a value; none where one seed, or no spread, allows none.
+    """Welch's t test over seeds with a value; None with a single seed, or without any spread.
 
     Example:
         >>> compared([1.0], [2.0]) is None

@@ -80,7 +80,7 @@ def planned(job: Job) -> dict[str, Planned] | None:
 
 
 def train_side_by_side(job: Job, tell: Callable[[str], None]) -> None:
-    """Train what an experiment needs; where it measures by seed, that too.
+    """Train what an experiment needs; if it measures by seed, do that too.
 
     Raises:
         OutputError: a process died before its work was done.

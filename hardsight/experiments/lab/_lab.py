@@ -20,9 +20,9 @@ from hardsight import __version__
 from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
-from hardsight.heads import capture, find_head
+from hardsight.heads import find_head
 from hardsight.report.figures import save
-from hardsight.run.loop import Advance, borrowed, chosen_device, progress
+from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
 from hardsight.run_folder import held, replacing, write_text
 
@@ -243,10 +243,13 @@ class Lab:
         with borrowed(run.model, self.device), torch.inference_mode():
             first = pixels.normalised(images[:2])
             head = find_head(run.model, first)
-            with capture(run.model, head) as forward:
+            with ModelPass(run.model, head, device=self.device) as running:
                 for some in images.split(_BATCH):
-                    for part, found in zip(parts, forward(pixels.normalised(some)), strict=True):
-                        part.append(found.float().cpu())
+                    for part, values in zip(
+                        parts, running.outputs(pixels.normalised(some)), strict=True
+                    ):
+                        assert values is not None
+                        part.append(values.float().cpu())
         embeddings, logits = (torch.cat(part) for part in parts)
         weights, bias = head.weight.detach().float().cpu().clone(), head.bias
         return Outputs(
@@ -274,7 +277,7 @@ class Lab:
 
 
 def _identity(value: Any) -> str:
-    """What a setting that is no plain value is known by: data by its fingerprint."""
+    """What identifies a setting that is not a plain value: for data, its fingerprint."""
     return value.fingerprint() if isinstance(value, MemorySource) else str(value)
 
 

@@ -30,7 +30,7 @@ class Experiment:
             networks, epochs and seeds, which an experiment may not have yet. A setting is a frozen
             dataclass; its fields are the keys that can be overridden.
         function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
-            in it stands for what the setting has under that key, or as a property of that name.
+            in it is replaced by what the setting has under that key, or as a property.
         measures_by_seed: whether measuring its models takes long and can be divided by seed.
     """
 

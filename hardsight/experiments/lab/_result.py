@@ -87,7 +87,7 @@ class Table:
         columns: headings, with units.
         rows: as many cells as columns each.
         note: what a reader must know: what the spread is, what was chosen how.
-        paper: the paper's own rows in the same columns, where it has them.
+        paper: the paper's own rows in the same columns, if it has them.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Claim:
         says: the claim.
         paper: the paper's own number or reference.
         seen: what was seen here, with numbers.
-        holds: whether it holds here; ``None`` where these runs do not decide it.
+        holds: whether it holds here; ``None`` if these runs do not decide it.
         is_weak: whether they do not because the network is too weak to judge by.
     """
 

@@ -46,7 +46,7 @@ def run_experiment(
     """Run an experiment and write its result, figures and page.
 
     Args:
-        name: of :data:`EXPERIMENTS`; ``human`` stands for ``avh-human``, and so on.
+        name: of :data:`EXPERIMENTS`; ``human`` is short for ``avh-human``, and so on.
         scale: ``smoke`` (embedded data, a CPU, seconds), ``short`` (real data, fewer epochs and
             smaller networks than the paper's, a GPU, minutes) or ``paper`` (the paper's own).
         out: folder of the result; ``results/NAME`` by default, ``results/NAME-paper`` at the
@@ -165,7 +165,7 @@ def _how(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_lists(spec: Experiment, setting: Any) -> None:
-    """Refuse an empty list where no scale has one, and a seed that comes twice."""
+    """Refuse an empty list if no scale has one, and a seed that comes twice."""
     for field in dataclasses.fields(setting):
         usual = [getattr(one, field.name) for one in spec.scales.values()]
         if getattr(setting, field.name) == () and () not in usual:

@@ -147,7 +147,7 @@ def _trial(
 
 
 def partners(dataset: str, num_classes: int) -> dict[int, int]:
-    """For every class the one it is swapped with: one that looks alike where that is known."""
+    """For every class the one it is swapped with: one that looks alike, if that is known."""
     if dataset not in _PAIRS:
         return {label: (label + 1) % num_classes for label in range(num_classes)}
     return {a: b for pair in _PAIRS[dataset] for a, b in (pair, pair[::-1])}

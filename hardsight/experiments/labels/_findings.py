@@ -139,7 +139,7 @@ def _ranking(findings: Findings) -> Table:
 def comparisons(findings: Findings, measure: str) -> dict[str, tuple[TTest | None, float]]:
     """Suspicion against every other method, paired by trial, with Holm's p-values.
 
-    ``None`` stands for what cannot be tested: a single trial, or the same difference in all.
+    ``None`` if it cannot be tested: a single trial, or the same difference in all.
     """
     ours = findings.values(SUSPICION, measure)
     tests: dict[str, TTest | None] = {}

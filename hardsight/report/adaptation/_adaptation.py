@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from hardsight import __version__
@@ -24,6 +23,7 @@ from hardsight.report.page import (
     percent,
     replace_page,
 )
+from hardsight.run_folder import read_parquet
 
 _RESULT, _PAGE = "result.json", "adapt.html"
 _RECORD = Record(
@@ -179,7 +179,7 @@ def _differences(
 
 def _difference(folder: Path, record: dict[str, Any], classes: list[str]) -> Difference:
     file = folder / f"round-{record['round']:02d}" / "examples.parquet"
-    rows = pq.read_table(file).to_pylist() if file.is_file() else []
+    rows = read_parquet(file).to_pylist() if file.is_file() else []
     sides: dict[bool, list[Picture]] = {True: [], False: []}
     for row in rows:
         truth = None if row["true_label"] is None else classes[row["true_label"]]

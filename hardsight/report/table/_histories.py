@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hardsight.errors import TableError
+from hardsight.run_folder import read_parquet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def _epoch(folder: Path, epoch: int, num_examples: int) -> list[NDArray[Any]] | 
     if not file.exists():
         return None
     try:
-        rows = pq.read_table(file, columns=_COLUMNS)
+        rows = read_parquet(file, columns=_COLUMNS)
     except (OSError, pa.ArrowException) as err:
         raise TableError(
             f"{file} cannot be read ({err}); remove it to report without curves, or train again"

@@ -133,13 +133,17 @@ def _notes(view: View) -> list[Note]:
     if sample in ("in-sample", "mixed") and SUSPICION in view.table.scores:
         text += " Suspicion is an average over all of training, and remembers how it began."
     notes = [Note(text, warning=sample in ("in-sample", "mixed"))]
+    missing = view.metadata.get("missing") or {}
     flips = (view.metadata.get("bias") or {}).get("flip_rate")
-    if isinstance(flips, int | float) and math.isfinite(flips):
+    if not missing and isinstance(flips, int | float) and math.isfinite(flips):
         text = (
             f"The head's bias changes {percent(flips)} of the predictions. Angles ignore the bias"
             f"{', so for those examples AVH and the prediction disagree' if flips else ''}."
         )
         notes.append(Note(text, warning=flips > 0.02))
+    if missing:
+        text = f"Missing: {', '.join(missing['scores'])}, because {missing['reason']}."
+        notes.append(Note(text, warning=True))
     unknown = int((view.outcome < 0).sum())
     if unknown > 0:
         text = f"{plural(unknown, 'example')} without a label or a finite prediction"

@@ -9,3 +9,4 @@ from hardsight.run.adapt._config import BASELINES as BASELINES
 from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
 from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
+from hardsight.run.adapt._rounds import rule_notes as rule_notes

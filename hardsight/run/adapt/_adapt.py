@@ -24,14 +24,16 @@ from hardsight.run.adapt._config import TargetConfig as TargetConfig
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
 from hardsight.run.adapt._parts import say_what_plays_no_part
-from hardsight.run.adapt._rounds import Bench, RuleRun, run_rule
+from hardsight.run.adapt._rounds import Bench, RuleRun, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
     chosen_layout,
     chosen_precision,
     chosen_workers,
+    returning,
     state_digest,
     versions,
+    warns_of,
 )
 from hardsight.run.train import (
     Sources,
@@ -40,6 +42,7 @@ from hardsight.run.train import (
     normalised_for,
     numbered_for,
     opened_sources,
+    output_of,
     run_recipe,
     typed_model,
 )
@@ -162,6 +165,17 @@ def _name_of(data: Any) -> str:
     return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
 
 
+def adaptation_notes(result: AdaptResult) -> list[str]:
+    """What went other than hoped, for every rule."""
+    named = len(result.runs) > 1
+    return [
+        f"{rule}, {note}" if named else note
+        for rule, run in result.runs.items()
+        for note in rule_notes(run)
+    ]
+
+
+@warns_of(adaptation_notes)
 def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
@@ -209,13 +223,14 @@ def _run_in(
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
-    seen = bench.look("source model: predicting the target")
-    if seen.probs.shape[1] != len(sources.classes):
-        raise ModelError(
-            f"expected a model of {len(sources.classes)} classes, those of the source, got "
-            f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
-        )
-    runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
+    with returning(loaded.model, output_of(loaded, sources, config.output)):
+        seen = bench.look("source model: predicting the target")
+        if seen.probs.shape[1] != len(sources.classes):
+            raise ModelError(
+                f"expected a model of {len(sources.classes)} classes, those of the source, got "
+                f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
+            )
+        runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
     if not run.is_done:
         with writing(folder, step=AGAIN):

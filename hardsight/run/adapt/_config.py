@@ -105,6 +105,8 @@ class AdaptConfig:
         seed: of weights, order and augmentation.
         augment: of training images.
         head: name of the classifier layer, where it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
         channels_last: likewise.
@@ -139,6 +141,7 @@ class AdaptConfig:
     seed: int = 0
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     head: str | None = None
+    output: int | str | None = None
     device: str = "auto"
     precision: str = "auto"
     channels_last: bool | None = None
@@ -217,6 +220,7 @@ class AdaptConfig:
                 "seed": self.seed,
                 "augment": self.augment,
                 "head": self.head,
+                "output": self.output,
                 "device": self.device,
                 "precision": self.precision,
                 "channels_last": self.channels_last,

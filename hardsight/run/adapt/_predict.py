@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.errors import NonFiniteError
-from hardsight.heads import capture, find_head
-from hardsight.run.loop import forward_context
+from hardsight.heads import find_head
+from hardsight.run.loop import ModelPass
 
 _BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
 
@@ -44,6 +44,7 @@ def seen_by(
     device: torch.device,
     precision: str,
     head: str | None = None,
+    num_classes: int | None = None,
     id_of: Callable[[int], str] = str,
     advance: Callable[[int], object] = lambda done: None,
 ) -> Seen:
@@ -55,7 +56,8 @@ def seen_by(
         sample: a few of them, on which the classifier head is found.
         device: to compute on.
         precision: of the forward pass.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer, if it is not found by itself.
+        num_classes: of the data; of several outputs the one with as many columns is taken.
         id_of: name of an example, for the message of an error.
         advance: told how many examples were just done.
 
@@ -64,13 +66,16 @@ def seen_by(
         HeadError: the model has no classifier head that can be read.
     """
     model = model.to(device).eval()
-    found = find_head(model, sample, name=head)
+    known = find_head(model, sample, name=head, num_classes=num_classes)
     waiting: list[tuple[Tensor, Tensor]] = []
     done: list[tuple[Tensor, Tensor]] = []
-    with capture(model, found) as forward:
+    first = 0
+    with ModelPass(model, known, device=device, precision=precision) as running:
         for inputs in batches:
-            with forward_context(device, precision):
-                embeddings, logits = forward(inputs)
+            names = [id_of(position) for position in range(first, first + len(inputs))]
+            embeddings, logits = running.outputs(inputs, names)
+            assert embeddings is not None
+            first += len(inputs)
             waiting.append((logits.float().softmax(dim=1), embeddings.float()))
             if len(waiting) == _BATCHES_AT_ONCE:
                 done.append(_on_cpu(waiting))
@@ -80,7 +85,7 @@ def seen_by(
         done.append(_on_cpu(waiting))
     probs, embeddings = (torch.cat(parts) for parts in zip(*done, strict=True))
     _check_finite(probs, id_of)
-    return Seen(probs, embeddings, found.weight.float().cpu())
+    return Seen(probs, embeddings, known.weight.float().cpu())
 
 
 def _on_cpu(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -87,6 +87,7 @@ class Bench:
                 device=self.device,
                 precision=chosen_precision(config.precision, self.device),
                 head=config.head,
+                num_classes=len(self.classes),
                 id_of=self.target.source.id_of,
                 advance=advance,
             )
@@ -109,6 +110,24 @@ class RuleRun:
     rounds: list[dict[str, Any]]
     stopped: str | None
     state: dict[str, Tensor]
+
+
+def rule_notes(run: RuleRun) -> list[str]:
+    """What went other than hoped."""
+    notes = []
+    for record in run.rounds[1:]:
+        for key, said in (
+            ("never_predicted", "never predicted"),
+            ("too_rarely_predicted", "predicted too rarely for the portion"),
+        ):
+            names = record[key]
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                notes.append(
+                    f"round {record['round']}: {said}, so given to no example: "
+                    f"{', '.join(names[:5])}{more}"
+                )
+    return [*notes, *([run.stopped] if run.stopped else [])]
 
 
 def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:

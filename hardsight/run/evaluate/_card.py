@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hardsight._options import checked_options
 from hardsight.config import Settings
 from hardsight.data import (
     DATASETS,
@@ -25,7 +26,7 @@ from hardsight.data import (
 )
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
-from hardsight.preprocessing import Preprocessing
+from hardsight.preprocessing import Preprocessing, decisive
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
@@ -35,13 +36,14 @@ from hardsight.run.loop import (
     check_labels_agree,
     chosen_device,
     fed_in_its_dtype,
+    first_look,
     loaded_model,
     matched_classes,
+    returning,
     state_digest,
     stated_classes,
     stated_preprocessing,
     values_digest,
-    verified_head,
     versions,
     wanted_preprocessing,
 )
@@ -55,8 +57,8 @@ MAY_CHANGE = ("out", "workers", "data_root", "versions")
 _NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = (
-    "size", "mean", "std", "preprocessing", "head", "num_classes", "model_classes",
-    "trust_remote_code",
+    "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
+    "num_classes", "model_classes", "trust_remote_code",
 )  # fmt: skip
 EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
@@ -113,6 +115,7 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
+@checked_options
 def evaluation_card(
     models: Any,
     data: Any,
@@ -123,6 +126,7 @@ def evaluation_card(
     resume: bool = False,
     overwrite: bool = False,
     head: str | None = None,
+    output: int | str | None = None,
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
@@ -174,7 +178,9 @@ def evaluation_card(
         resume: take the finished card in ``out`` as it is, if it was made with these settings,
             models and data.
         overwrite: replace the evaluation in ``out``; other files there stay.
-        head: name of the classifier layer, if it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position (from 0);
+            by default the one with a column for each class of the data.
         split: split of ``data``, such as test.
         ood_split: split of ``ood``.
         train_split: split of ``train``.
@@ -250,7 +256,9 @@ def evaluation_card(
             "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
             "trust_remote_code": trust_remote_code,
         }  # fmt: skip
-        subjects = [_subject(stack, one, source, pixels, head, loading) for one in _listed(models)]
+        subjects = [
+            _subject(stack, one, source, pixels, head, output, loading) for one in _listed(models)
+        ]
         if named is not None:
             subjects = [dataclasses.replace(one, class_names=named) for one in subjects]
         order = _class_order(subjects, source, class_order)
@@ -326,7 +334,11 @@ def _describe(
 ) -> None:
     """Say what the card is made of."""
     models = {
-        one.name: {key: one.facts[key] for key in ("spec", "head", "preprocessing")}
+        one.name: {
+            "spec": one.facts["spec"],
+            "head": one.facts["head"],
+            "preprocessing": decisive(one.facts["preprocessing"]),
+        }
         for one in subjects
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
@@ -374,6 +386,7 @@ def _subject(
     source: ExampleSource,
     pixels: PixelOptions,
     head: str | None,
+    output: int | str | None,
     loading: dict[str, Any],
 ) -> Subject:
     name, model, weights = given
@@ -384,18 +397,26 @@ def _subject(
     stack.enter_context(fed_in_its_dtype(loaded.model))
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-    found, shape = verified_head(network, source, how, device=place, name=head)
+    look = first_look(
+        network, source, how, device=place, head=head, output=output,
+        num_classes=len(loaded.class_names.names) or len(source.classes),
+    )  # fmt: skip
+    stack.enter_context(returning(network, look.output))
+    assert look.head is not None
     facts = {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(network),
-        "head": found.name,
+        "head": look.head.name,
+        "output": look.output,
         "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
-    return Subject(label, network, found, how, states, shape, place, facts, loaded.class_names)
+    return Subject(
+        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+    )
 
 
 def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> ClassOrder:

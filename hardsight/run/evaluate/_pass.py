@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hardsight.data import Batch, ExampleSource, batches
-from hardsight.errors import DataError, LabelError, ShapeError
-from hardsight.heads import Head, capture, logits_of
+from hardsight.errors import DataError, ShapeError
+from hardsight.heads import Head, logit_rows
 from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import moved
+from hardsight.run.loop import ModelPass, check_labels, moved
 from hardsight.run.score import length_of
 
 _ROWS_AT_ONCE = 4096
@@ -53,8 +54,7 @@ class Subject:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits ``[N, C]`` of inputs ``[N, ...]``."""
-        found = logits_of(self.model(inputs))
-        return found.flatten(1) if found.ndim > 2 else found
+        return logit_rows(self.model(inputs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,25 +132,27 @@ def collected(
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "logits", folder / "embeddings"]
     index, labels, errors = [], [], 0
-    loaded = batches(source, subject.preprocessing, batch_size=batch_size, workers=workers)
     with (
-        closing(loaded),
-        capture(subject.model, subject.head) as forward,
+        ModelPass(subject.model, subject.head, device=subject.device) as running,
         files[0].open("wb") as logit_sink,
         files[1].open("wb") as embedding_sink,
     ):
-        for batch in loaded:
-            advance(len(batch.index) + len(batch.errors))
-            errors += len(batch.errors)
-            if not len(batch.index):
+        for passed in running.over(
+            source,
+            subject.preprocessing,
+            num_classes=subject.head.num_classes,
+            batch_size=batch_size,
+            workers=workers,
+            check=partial(_check, subject=subject, source=source, has_own_labels=has_own_labels),
+        ):
+            advance(passed.positions)
+            errors += len(passed.batch.errors)
+            if passed.embeddings is None:
                 continue
-            _check(batch, subject, source, has_own_labels)
-            with torch.inference_mode():
-                embeddings, logits = forward(moved(batch.inputs, subject.device))
-            logit_sink.write(logits.float().cpu().numpy().tobytes())
-            embedding_sink.write(embeddings.float().cpu().numpy().tobytes())
-            index.append(batch.index.numpy())
-            labels.append(batch.labels.numpy())
+            logit_sink.write(passed.logits.float().cpu().numpy().tobytes())
+            embedding_sink.write(passed.embeddings.float().cpu().numpy().tobytes())
+            index.append(passed.batch.index.numpy())
+            labels.append(passed.batch.labels.numpy())
     if not index:
         raise DataError(f"none of the examples of {source.spec} could be read")
     return _opened(files, subject.head, np.concatenate(index), np.concatenate(labels), errors)
@@ -189,14 +191,8 @@ def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels
             f"{subject.name}, got {list(shape or ())} from {source.spec}; pass --size "
             "(size=) and --channels (channels=), or name data with as many channels"
         )
-    outside = (batch.labels < 0) | (batch.labels >= subject.head.num_classes)
-    if has_own_labels and bool(outside.any()):
-        row = int(outside.nonzero()[0, 0])
-        raise LabelError(
-            f"expected labels in [0, {subject.head.num_classes}), the classes of {subject.name}, "
-            f"got {int(batch.labels[row])} for {batch.ids[row]}; evaluate data with the model's "
-            "classes, or a model with the data's"
-        )
+    if has_own_labels:
+        check_labels(batch, subject.head.num_classes, whose=subject.name, verb="evaluate")
 
 
 def _opened(

@@ -28,7 +28,7 @@ from hardsight.run.evaluate._numbers import (
     representation_part,
 )
 from hardsight.run.evaluate._pass import Collected, Subject, collected, spread_positions
-from hardsight.run.loop import chosen_workers, progress
+from hardsight.run.loop import chosen_workers, memory_errors, progress
 from hardsight.run.score import length_of
 
 
@@ -93,8 +93,9 @@ class Study:
                     one, train, most_examples=options["feature_examples"],
                     most_points=options["map_examples"], seed=self.seed),
             })  # fmt: skip
-        masks = self._attack(cards, found, **options)
-        explanations = self._explain(cards, **options)
+        with memory_errors("attacks and explanations ran out of memory"):
+            masks = self._attack(cards, found, **options)
+            explanations = self._explain(cards, **options)
         return {
             "models": cards,
             "comparisons": self._comparisons(

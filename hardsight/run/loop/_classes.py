@@ -7,16 +7,16 @@ import logging
 import os
 import re
 import unicodedata
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hardsight.data import EmbeddingSource, ExampleSource
-from hardsight.errors import HardsightWarning, LabelError, MissingDataError, OptionError
+from hardsight.errors import LabelError, MissingDataError, OptionError
 from hardsight.models import ClassNames
 from hardsight.registry import unknown_name
+from hardsight.run.loop._notes import warn
 
 CLASS_ORDERS = ("auto", "name", "position")
 _SHOWN = 6  # names in a message
@@ -263,11 +263,9 @@ def _by_position(
     if (known.names or _has_names(named)) and not teaches:
         _log.info(note)
     if named and len(named) != outputs and not teaches:
-        warnings.warn(
+        warn(
             f"the model has {outputs} classes, the data names {len(named)}: is it the model of "
-            "this data?",
-            HardsightWarning,
-            stacklevel=4,
+            "this data?"
         )
     return ClassOrder(every, (), "position", note)
 
@@ -281,11 +279,9 @@ def _fitting(known: ClassNames, outputs: int) -> ClassNames:
     """Names that can be those of the outputs; further outputs are called by their number."""
     count = len(known.names)
     if count > outputs:
-        warnings.warn(
+        warn(
             f"{known.origin} has names for {count:,} classes, but the model has {outputs:,} "
-            "outputs, so they are not used; pass model_classes= (--model-classes) to name them",
-            HardsightWarning,
-            stacklevel=4,
+            "outputs, so they are not used; pass model_classes= (--model-classes) to name them"
         )
         return ClassNames()
     if not count or count == outputs:

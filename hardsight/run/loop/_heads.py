@@ -1,32 +1,74 @@
-"""The classifier head of a model, seen on the data it is to work on."""
+"""The outputs and the classifier head of a model, seen on the data it is to work on."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Any
+import dataclasses
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hardsight.data import ExampleSource, batches
-from hardsight.errors import ModelError, NonFiniteError
-from hardsight.heads import Head, find_head, logits_of
+from hardsight.errors import (
+    AmbiguousHeadError,
+    HardsightError,
+    HeadError,
+    ModelError,
+    NonFiniteError,
+    NotLogitsError,
+)
+from hardsight.heads import (
+    Head,
+    call_model,
+    find_head,
+    logit_rows,
+    logits_of,
+    unwrapped,
+    verify_head,
+    which_output,
+)
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop._device import moved
 
+Need = Literal["must", "may", "none"]
 _MOST_LOOKED_AT = 256  # examples, in search of one with finite outputs
 
 
-def verified_head(
+@dataclass(frozen=True)
+class FirstLook:
+    """What the first examples tell of a model.
+
+    Attributes:
+        head: its classifier layer, verified; ``None`` if it has none.
+        num_classes: columns of its logits.
+        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
+        output: the part of its output that holds the logits; ``None`` for a bare tensor.
+        no_head: why there is no head.
+    """
+
+    head: Head | None
+    num_classes: int
+    shape: tuple[int, ...] | None
+    output: int | str | None = None
+    no_head: str | None = None
+
+
+def first_look(
     model: nn.Module,
     source: ExampleSource,
     preprocessing: Preprocessing,
     *,
     device: torch.device,
-    name: str | None,
+    head: str | Head | None,
+    output: int | str | None = None,
+    num_classes: int | None = None,
+    need: Need = "must",
     at_once: int = 8,
-) -> tuple[Head, tuple[int, ...] | None]:
-    """The head of a model, and the shape of one input, from the first examples it can be seen on.
+) -> FirstLook:
+    """A look at the first examples that show which output and which layer make the logits.
 
     Examples that cannot be read or have no finite output say nothing of the head; the next do.
 
@@ -35,13 +77,20 @@ def verified_head(
         source: of its examples.
         preprocessing: of images.
         device: where the model is.
-        name: of the head; found where it is ``None``.
+        head: its name, or a head made by hand, which is held to the model; ``None`` to find it.
+        output: the part of the model's output that holds the logits; ``None`` to choose it by the
+            number of classes.
+        num_classes: of the model, if it has names for them, else of the data.
+        need: whether there must be a head, there may be one, or none is needed. Either way a model
+            that returns probabilities is refused.
         at_once: how many examples to try it on.
 
     Raises:
-        ModelError: none of the examples could be read.
-        NonFiniteError: none of the first few hundred has a finite output.
+        HeadError: there is no head, or more than one.
+        ModelError: none of the examples could be read, or several outputs could be the logits.
+        NonFiniteError: none of the first few hundred examples has a finite output.
     """
+    looker = _Looker(model, head, output, num_classes or len(source.classes) or None, need)
     seen = 0
     with closing(batches(source, preprocessing, batch_size=at_once)) as few:
         for batch in few:
@@ -49,13 +98,9 @@ def verified_head(
                 continue
             seen += len(batch.index)
             inputs = moved(batch.inputs, device)
-            shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
-            try:
-                return find_head(model, inputs, name=name), shape
-            except NonFiniteError:
-                finite = _finite_rows(model, inputs)
-            if finite is not None and len(finite):
-                return find_head(model, finite, name=name), shape
+            look = looker.look(inputs) or looker.look(looker.finite_rows(inputs))
+            if look is not None:
+                return look
             if seen >= _MOST_LOOKED_AT:
                 break
     if not seen:
@@ -67,10 +112,99 @@ def verified_head(
     )
 
 
-@torch.inference_mode()
-def _finite_rows(model: nn.Module, inputs: Any) -> Tensor | None:
-    """The inputs whose logits are finite; ``None`` where inputs are no tensor."""
-    if not isinstance(inputs, Tensor):
-        return None
-    logits = logits_of(model(inputs)).flatten(1)
-    return inputs[torch.isfinite(logits).all(dim=1)]
+@dataclass(frozen=True)
+class _Looker:
+    model: nn.Module
+    head: str | Head | None
+    output: int | str | None
+    num_classes: int | None
+    need: Need
+
+    def look(self, inputs: Any) -> FirstLook | None:
+        """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
+        if inputs is None:
+            return None
+        shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+        try:
+            head = self._head(inputs)
+        except NonFiniteError as err:
+            return self._without_head(inputs, shape, err) if self.need == "none" else None
+        except HeadError as err:
+            if not self._may_go_without(err):
+                raise
+            return self._without_head(inputs, shape, err)
+        assert head.reading is not None
+        plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
+        return FirstLook(
+            dataclasses.replace(head, reading=plain), head.num_classes, shape, head.reading.output
+        )
+
+    @torch.inference_mode()
+    def finite_rows(self, inputs: Any) -> Tensor | None:
+        """The inputs whose logits are finite; ``None`` if there are none, or not one tensor."""
+        if not isinstance(inputs, Tensor):
+            return None
+        rows = inputs[torch.isfinite(self._logits(inputs)[1]).all(dim=1)]
+        return rows if len(rows) else None
+
+    def _head(self, inputs: Any) -> Head:
+        options: dict[str, Any] = {"output": self.output, "num_classes": self.num_classes}
+        if isinstance(self.head, Head):
+            return verify_head(self.model, self.head, inputs, **options)
+        return find_head(self.model, inputs, name=self.head, **options)
+
+    def _may_go_without(self, err: HeadError) -> bool:
+        if isinstance(err, NotLogitsError):  # softmax gives the same probabilities of log_softmax
+            return self.need == "none" and err.function == "log_softmax"
+        if self.need == "may":  # of several heads one can be named, and one that is named is meant
+            return self.head is None and not isinstance(err, AmbiguousHeadError)
+        return self.need == "none"
+
+    @torch.inference_mode()
+    def _without_head(
+        self, inputs: Any, shape: tuple[int, ...] | None, why: HardsightError
+    ) -> FirstLook:
+        output, logits = self._logits(inputs)
+        _check_logits(logits, type(self.model).__name__)
+        return FirstLook(None, logits.shape[1], shape, output, str(why))
+
+    def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
+        returned = call_model(self.model, inputs)
+        output = which_output(returned, num_classes=self.num_classes, which=self.output)
+        return output, logit_rows(returned, output)
+
+
+@contextmanager
+def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
+    """A model of several outputs returns the one that holds the logits, and nothing else.
+
+    Args:
+        model: to change meanwhile.
+        output: as :class:`FirstLook` has it; ``None`` leaves the model as it is.
+    """
+    if output is None:
+        yield
+        return
+
+    def chosen(_module: nn.Module, _args: Any, returned: Any) -> Tensor:
+        # the model inside a wrapper has chosen already
+        return returned if isinstance(returned, Tensor) else logits_of(returned, output)
+
+    # on both: code compiled before calls the hook of a wrapper alone, capture that of the inside
+    parts = {id(part): part for part in (model, unwrapped(model))}
+    handles = [part.register_forward_hook(chosen) for part in parts.values()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_logits(outputs: Tensor, model: str) -> None:
+    """Raise if outputs are probabilities: with a head at hand, looking for it would tell."""
+    sums = outputs.float().sum(dim=1)
+    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise ModelError(
+            f"{model} returns probabilities: no output is negative, and they sum to 1 for every "
+            "example; remove the softmax from its forward pass"
+        )

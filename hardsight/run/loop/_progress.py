@@ -57,7 +57,7 @@ def progress(
         return
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a path may have brackets
         BarColumn(),
         MofNCompleteColumn(),
         _RateColumn(),

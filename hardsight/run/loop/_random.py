@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from hardsight.errors import OptionError
+
 
 @contextmanager
 def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
@@ -55,7 +57,12 @@ def seed_generators(seed: int, *, gpus: bool) -> None:
         seed: of all of them.
         gpus: whether draws on a GPU are to come from it. Not for work on the CPU: Lightning starts
             CUDA even then, and its user's seed would be lost.
+
+    Raises:
+        OptionError: the seed has more bits than a generator takes.
     """
+    if not -(2**63) <= seed < 2**64:
+        raise OptionError(f"expected a seed of at most 64 bits, got {seed}; use a smaller one")
     torch.default_generator.manual_seed(seed)
     if gpus and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)

@@ -112,9 +112,11 @@ class ScoreRun:
             pieces.append(piece)
             advance(piece.positions)
             if len(pieces) == self.batches_per_shard:
+                scorer.check()  # what is written once is not looked at again
                 yield pieces
                 pieces = []
         if pieces:
+            scorer.check()
             yield pieces
 
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
@@ -122,6 +124,8 @@ class ScoreRun:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         self.about["data"] |= {"rows": totals.rows + errors}
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        if isinstance(source, ExampleSource) and source.passed_over:
+            self.about["counts"]["passed_over"] = dict(source.passed_over)
         self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
 
 

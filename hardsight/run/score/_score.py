@@ -11,22 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardsight._options import checked_options
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, applied_preprocessing, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
-from hardsight.preprocessing import Preprocessing
+from hardsight.preprocessing import Preprocessing, decisive
 from hardsight.registry import described
 from hardsight.run.loop import (
+    FirstLook,
     PixelOptions,
     borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
     fed_in_its_dtype,
+    first_look,
     loaded_model,
     matched_classes,
+    returning,
     state_digest,
     stated_classes,
     stated_preprocessing,
@@ -34,9 +38,17 @@ from hardsight.run.loop import (
     values_digest,
     versions,
     wanted_preprocessing,
+    warns_of,
 )
+from hardsight.run.score._notes import score_notes
 from hardsight.run.score._run import ScoreRun, length_of
-from hardsight.run.score._scorers import EmbeddingScorer, ModelScorer, ScorePlan, Scorer
+from hardsight.run.score._scorers import (
+    EmbeddingScorer,
+    ModelScorer,
+    ScorePlan,
+    Scorer,
+    naming_other_scores,
+)
 from hardsight.run_folder import SCORE, RunFolder
 from hardsight.table import ScoreTable, read_table
 
@@ -47,6 +59,10 @@ MAY_CHANGE = ("workers", "weights", "data_root")
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
+_GOES_ON = (
+    "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
+    "begun with; another one needs another --out"
+)
 
 
 class ScoreConfig(Settings, of="run/score/_score.py:score", without=_ONLY_IN_PYTHON):
@@ -62,12 +78,15 @@ def run_score(config: ScoreConfig) -> ScoreTable:
     return score(options.pop("model"), options.pop("data"), **options)
 
 
+@checked_options
+@warns_of(score_notes)
 def score(
     model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
     data: Any,
     *,
     scores: str | Sequence[str] | None = None,
     head: str | Head | None = None,
+    output: int | str | None = None,
     batch_size: int | None = None,
     device: str | torch.device = "auto",
     out: str | os.PathLike[str] | None = None,
@@ -114,9 +133,13 @@ def score(
             ``.npz``/``.npy``/``.safetensors``, ``hub:OWNER/NAME``, ``builtin:digits``, or a name
             such as ``cifar10``. In Python any labelled data, see
             :func:`hardsight.data.open_source`.
-        scores: names of the scores to compute; all by default. In Python also the name of one.
-        head: name of the classifier layer, if it is not found by itself. In Python also a
-            :class:`Head`.
+        scores: names of the scores to compute; all by default. Of a model without a head these are
+            the scores that need only logits, and the table says what is missing. In Python also
+            the name of one.
+        head: name of the classifier layer or bare parameter, if it is not found by itself. It is
+            held to the logits of every batch. In Python also a :class:`Head`.
+        output: the model's output that holds the logits, by key, attribute or position (from 0);
+            by default the one with a column for each class of the data.
         batch_size: examples at once; chosen by the device by default.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
@@ -204,6 +227,7 @@ def score(
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
+            "output": output,
             "weights": None if weights is None else str(weights),
             "device": str(place),
             "precision": precision,
@@ -230,19 +254,32 @@ def score(
             stack.enter_context(fed_in_its_dtype(loaded.model))
             names = names or loaded.class_names
             wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+            network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
+            size_of_batch = batch_size or _usual_batch_size(source, place)
+            with naming_other_scores():
+                look = first_look(
+                    network, source, wanted, device=place, head=head, output=output,
+                    num_classes=len(names.names) or len(source.classes), need=plan.need,
+                    at_once=min(8, size_of_batch),
+                )  # fmt: skip
+            stack.enter_context(returning(network, look.output))
+            plan = plan.fitted_to(look)
             scorer = ModelScorer(
                 source,
-                loaded.model if isinstance(model, nn.Module) else loaded.model.to(place),
+                network,
                 plan,
                 wanted,
-                head=head,
+                look=look,
                 device=place,
                 precision=chosen_precision(precision, place),
-                batch_size=batch_size,
+                batch_size=size_of_batch,
                 workers=chosen_workers(workers, length=length_of(source)),
                 strict=strict,
+                goes_on="" if folder is None else _GOES_ON,
             )
-            about["model"] = _model_facts(loaded, scorer)
+            about["model"] = _model_facts(loaded, scorer, look)
+            if plan.missing:
+                about["missing"] = {"scores": plan.missing, "reason": look.no_head}
             about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
@@ -287,8 +324,9 @@ def _describe(
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),
+        "output": model.get("output"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
-        "preprocessing": about.get("preprocessing"),
+        "preprocessing": decisive(about.get("preprocessing", {})),
         "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do
@@ -351,11 +389,17 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
     return found
 
 
-def _model_facts(loaded: LoadedModel, scorer: ModelScorer) -> dict[str, Any]:
+def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
+    """Examples at once if nobody says: as in the user's DataLoader, else by device."""
+    return source.loading.batch_size or (256 if device.type == "cuda" else 64)
+
+
+def _model_facts(loaded: LoadedModel, scorer: ModelScorer, look: FirstLook) -> dict[str, Any]:
     return {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(loaded.model),
         "head": None if scorer.head is None else scorer.head.name,
+        "output": look.output,
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Queue
 from typing import Any, Protocol
 
@@ -16,17 +17,16 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches
-from hardsight.errors import HeadError, LabelError, ModelError
+from hardsight.data import Batch, EmbeddingSource, ExampleSource
+from hardsight.errors import HeadError, ModelError
 from hardsight.geometry import widen
-from hardsight.heads import Head, capture, decided_by_bias, logits_of
+from hardsight.heads import Head, decided_by_bias
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
-from hardsight.run.loop import ClassOrder, forward_context, moved, verified_head
+from hardsight.run.loop import ClassOrder, FirstLook, ModelPass, Need, Passed, check_labels
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 
 _ANGULAR = ("norms", "angles")
-_Forward = Callable[[Any], tuple[Tensor | None, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class Scorer(Protocol):
         """Pieces from source position ``start`` on, ``batch_size`` positions each."""
         ...
 
+    def check(self) -> None:
+        """Raise unless all pieces so far are right; called before they are kept."""
+        ...
+
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
         ...
@@ -77,14 +81,20 @@ class ScorePlan:
     Args:
         names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
+
+    Attributes:
+        missing: scores that are left out because they need a head.
     """
 
     def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
+        self.is_open = names is None
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
+            self.missing = [spec.name for spec in columns if spec not in self.specs]
         else:
+            self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
@@ -100,6 +110,21 @@ class ScorePlan:
     def needs_head(self) -> bool:
         """Whether embeddings are needed at all."""
         return any(needs_head(spec) for spec in self.specs)
+
+    @property
+    def need(self) -> Need:
+        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        if self.is_open:
+            return "may"
+        return "must" if self.needs_head else "none"
+
+    def fitted_to(self, look: FirstLook) -> ScorePlan:
+        """The plan without the scores that need a head, if the model has none."""
+        return (
+            self
+            if look.head is not None or not self.needs_head
+            else ScorePlan(None, has_head=False)
+        )
 
     def scores(self, summaries: Summaries) -> dict[str, Tensor]:
         """Every row score, and the norms where a dataset score builds on them."""
@@ -172,6 +197,9 @@ class EmbeddingScorer:
             while waiting:
                 yield waiting.popleft().result()
 
+    def check(self) -> None:
+        """Nothing is left to check: the numbers follow from what is stored."""
+
     def _tiled_head(self) -> TiledHead:
         bias = None if self._head.bias is None else self._head.bias.to(self.device)
         return TiledHead(self._head.weight.to(self.device), bias, parts=self.plan.parts)
@@ -241,19 +269,22 @@ class ModelScorer:
         plan: ScorePlan,
         preprocessing: Preprocessing,
         *,
-        head: str | Head | None,
+        look: FirstLook,
         device: torch.device,
         precision: str,
-        batch_size: int | None,
+        batch_size: int,
         workers: int,
         strict: bool,
+        goes_on: str = "",
     ) -> None:
         self.source, self.model, self.plan = source, model, plan
         self.preprocessing, self.device, self.precision = preprocessing, device, precision
-        self.workers, self.strict = workers, strict
-        own = source.loading.batch_size
-        self.batch_size = batch_size or own or (256 if device.type == "cuda" else 64)
-        self.head, self.num_classes = self._looked_at(head)
+        self.batch_size, self.workers, self.strict = batch_size, workers, strict
+        self.head = look.head if plan.needs_head else None
+        self.num_classes = look.num_classes
+        self._running = ModelPass(
+            model, self.head, device=device, precision=precision, goes_on=goes_on
+        )
         self.tiled = None
         if self.head is not None:
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
@@ -265,83 +296,43 @@ class ModelScorer:
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """Pieces from position ``start`` on."""
-        loaded = batches(
-            self.source,
-            self.preprocessing,
-            start=start,
-            batch_size=self.batch_size,
-            workers=self.workers,
-            strict=self.strict,
-        )
-        # closing: workers end with this loop, also when it is left early
-        with closing(loaded), self._forward() as forward:
-            for batch in loaded:
-                yield self._piece(batch, forward)
+        with naming_other_scores(), self._running as running:
+            for passed in running.over(
+                self.source,
+                self.preprocessing,
+                num_classes=self.num_classes,
+                start=start,
+                batch_size=self.batch_size,
+                workers=self.workers,
+                strict=self.strict,
+                check=partial(
+                    check_labels, num_classes=self.num_classes, whose="the model", verb="score"
+                ),
+            ):
+                if len(passed.batch.index):
+                    with running.memory_errors(passed.batch.ids):
+                        piece = self._piece(passed)
+                else:
+                    piece = _no_rows(passed.positions, self.plan, self._errors(passed.batch))
+                yield piece
 
-    def _forward(self) -> AbstractContextManager[_Forward]:
-        if self.head is None:
-            return nullcontext(self._logits_only)
-        return capture(self.model, self.head)
-
-    def _looked_at(self, head: str | Head | None) -> tuple[Head | None, int]:
-        """The verified head and the number of classes, from the first examples that show them."""
-        if isinstance(head, Head):
-            self._first_inputs()
-            return head, head.num_classes
-        with torch.inference_mode():
-            if not self.plan.needs_head:
-                logits = logits_of(self._called(self._first_inputs()))
-                _check_logits(logits, type(self.model).__name__)
-                return None, logits.shape[1]
-            try:
-                found, _ = verified_head(
-                    self.model, self.source, self.preprocessing,
-                    device=self.device, name=head, at_once=self._few,
-                )  # fmt: skip
-            except HeadError as err:
-                raise type(err)(
-                    f"{err}. Scores that need no head: "
-                    f"{', '.join(n for n, s in SCORES.items() if not needs_head(s))}"
-                ) from err
-        return found, found.num_classes
-
-    @property
-    def _few(self) -> int:
-        return min(8, self.batch_size)
-
-    def _first_inputs(self) -> Any:
-        """A few readable examples, as the model takes them."""
-        with closing(batches(self.source, self.preprocessing, batch_size=self._few)) as few:
-            for batch in few:
-                if len(batch.index):
-                    return moved(batch.inputs, self.device)
-        raise ModelError(f"none of the examples of {self.source.spec} could be read")
-
-    def _called(self, inputs: Any) -> Any:
-        with forward_context(self.device, self.precision):
-            return self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
-
-    def _logits_only(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
-        return None, logits_of(self._called(inputs))
+    def check(self) -> None:
+        """Raise unless every batch so far fits the head; waits for the device."""
+        with naming_other_scores():
+            self._running.check()
 
     @torch.inference_mode()
-    def _piece(self, batch: Batch, forward: _Forward) -> Piece:
-        positions = len(batch.index) + len(batch.errors)
-        if len(batch.index) == 0:
-            return _no_rows(positions, self.plan, self._errors(batch))
-        self._check_labels(batch)
+    def _piece(self, passed: Passed) -> Piece:
+        batch, logits = passed.batch, passed.logits.to(self.device)
         labels = batch.labels.to(self.device, non_blocking=True)
-        with forward_context(self.device, self.precision):
-            embeddings, logits = forward(moved(batch.inputs, self.device))
-        logits = logits.to(self.device)
         logit_part, target_part = logit_summaries(logits, labels)
         angular = Summaries()
-        if self.tiled is not None and embeddings is not None:
-            angular = self.tiled.summaries(embeddings.to(self.device), labels)
+        if self.tiled is not None and passed.embeddings is not None:
+            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
         summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
         finite = torch.isfinite(logit_part.logsumexp)
         return Piece(
-            positions=positions,
+            positions=passed.positions,
             index=torch.from_numpy(self.source.numbered(batch.index)),
             ids=pa.array(batch.ids, pa.string()),
             labels=batch.labels,
@@ -356,25 +347,15 @@ class ModelScorer:
         """Unreadable examples by their index in what the user named."""
         return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
 
-    def _check_labels(self, batch: Batch) -> None:
-        outside = (batch.labels < 0) | (batch.labels >= self.num_classes)
-        if bool(outside.any()):
-            row = int(outside.nonzero()[0, 0])
-            raise LabelError(
-                f"expected labels in [0, {self.num_classes}), the classes of the model, got "
-                f"{int(batch.labels[row])} for {batch.ids[row]}; score data with the model's "
-                "classes, or a model with the data's"
-            )
 
-
-def _check_logits(outputs: Tensor, model: str) -> None:
-    """Raise where outputs are probabilities: with a head at hand, looking for it would tell."""
-    sums = outputs.float().sum(dim=1)
-    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
-        raise ModelError(
-            f"{model} returns probabilities: no output is negative, and they sum to 1 for every "
-            "example; remove the softmax from its forward pass"
-        )
+@contextmanager
+def naming_other_scores() -> Iterator[None]:
+    """An error about the head says which scores do without one."""
+    try:
+        yield
+    except HeadError as err:
+        others = ", ".join(name for name, spec in SCORES.items() if not needs_head(spec))
+        raise type(err)(f"{err}. Scores that need no head: {others}") from err
 
 
 def _no_rows(positions: int, plan: ScorePlan, errors: list[tuple[int, str, str]]) -> Piece:

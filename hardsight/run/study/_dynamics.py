@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import MissingDataError, OptionError, ShapeError, StatisticError, TableError
 from hardsight.run.study._tables import StudyTable, said_interval, said_p
+from hardsight.run_folder import read_parquet
 from hardsight.stats import HUMAN_BINS, Correlation, bin_index, correlation
 from hardsight.table import ScoreTable
 
@@ -58,7 +59,6 @@ def read_histories(run: Path, *, examples: str = "test", name: str | None = None
         StatisticError: no example was seen in every epoch.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     folder = run / "dynamics" if examples == "train" else run / "tracked" / examples
     files = sorted(folder.glob("epoch-*.parquet"))
@@ -70,7 +70,7 @@ def read_histories(run: Path, *, examples: str = "test", name: str | None = None
         if file.name != f"epoch-{epoch:05d}.parquet":
             raise TableError(f"epoch {epoch} is missing in {folder}; train the run again")
         try:
-            rows = pq.read_table(file)
+            rows = read_parquet(file)
         except (pa.ArrowInvalid, OSError) as err:
             raise TableError(f"{file} is not a readable parquet file: {err}") from err
         label, prediction = rows["label"].to_numpy(), rows["prediction"].to_numpy()
@@ -88,7 +88,7 @@ def read_histories(run: Path, *, examples: str = "test", name: str | None = None
         raise StatisticError(f"no example of {folder} was seen in all {len(files)} epochs")
     measures = {key: np.stack(values)[:, always] for key, values in columns.items()}
     listed = folder / "examples.parquet"
-    table = ScoreTable(pq.read_table(listed), path=listed) if listed.exists() else None
+    table = ScoreTable(read_parquet(listed), path=listed) if listed.exists() else None
     return Histories(name or run.name, measures, always, table)
 
 

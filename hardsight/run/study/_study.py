@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._options import checked_options
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
 from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
@@ -43,6 +44,7 @@ from hardsight.stats import HUMAN_BINS
 from hardsight.table import ScoreTable, read_table
 
 
+@checked_options
 def study_human(
     table: str | os.PathLike[str] | ScoreTable,
     human: str | os.PathLike[str],
@@ -127,6 +129,7 @@ def study_human(
         return study
 
 
+@checked_options
 def study_degradation(
     model: Any,
     data: Any,
@@ -201,6 +204,7 @@ def study_degradation(
     return found
 
 
+@checked_options
 def study_dynamics(
     runs: Sequence[str | os.PathLike[str]],
     *,

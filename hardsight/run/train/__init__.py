@@ -43,6 +43,7 @@ from hardsight.run.train._tracking import write_examples as write_examples
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import loaded_for as loaded_for
 from hardsight.run.train._train import numbered_for as numbered_for
+from hardsight.run.train._train import output_of as output_of
 from hardsight.run.train._train import run_recipe as run_recipe
 from hardsight.run.train._train import run_train as run_train
 from hardsight.run.train._train import train as train

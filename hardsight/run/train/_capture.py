@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import ConfigError
+from hardsight.errors import ConfigError, HardsightWarning
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._images import TrainBatch
 
@@ -84,6 +84,7 @@ class RecordedStep:
             warnings.warn(
                 f"{type(self._model).__name__} cannot be recorded ({reason}); it is trained step "
                 "by step instead",
+                HardsightWarning,
                 stacklevel=2,
             )
             return False

@@ -245,6 +245,8 @@ class TrainConfig:
             the ``last``. The test split never decides.
         gradient_clip: largest norm of the gradient.
         head: name of the classifier layer, where a loss needs it and it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position, if the
+            classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         devices: how many of them.
         num_nodes: machines, each with as many devices.
@@ -286,6 +288,7 @@ class TrainConfig:
     select: str = setting("accuracy", choices=SELECTIONS, called="selection (select)")
     gradient_clip: float | None = None
     head: str | None = None
+    output: int | str | None = None
     device: str = "auto"
     devices: int = 1
     num_nodes: int = 1

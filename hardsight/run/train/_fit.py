@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardsight.errors import CheckpointError, HardsightWarning, NonFiniteError
+from hardsight.run.loop import memory_errors
 from hardsight.run.train._batches import EvaluationBatches, TrainBatches
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._folder import is_first_process
 
 if TYPE_CHECKING:
     from hardsight.run.train.engine import RunRecorder, TrainModule
+
+_SMALLER = "set a smaller batch_size (--set batch_size=...), in another --out"
+_GOES_ON = "--resume (resume=True) goes on after the last whole epoch, with the same recipe"
 
 
 def start_of(config: TrainConfig) -> Path | None:
@@ -101,6 +105,7 @@ def fit(
 
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
+        OutOfMemoryError: a batch does not fit into memory.
         KeyboardInterrupt: where Lightning would have ended the process.
     """
     from hardsight.run.train.engine import ProgressBar, RunRecorder
@@ -110,7 +115,8 @@ def fit(
     trainer.callbacks += [*callbacks, recorder, bar]
     answer = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
+        with memory_errors("training ran out of memory", smaller=_SMALLER, goes_on=_GOES_ON):
+            trainer.fit(module, train, validation, ckpt_path=start, weights_only=True)
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(_last(config), recorder.rows)}") from err
     except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good

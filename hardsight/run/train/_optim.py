@@ -46,11 +46,15 @@ def scheduler_of(
     schedule: LRScheduler
     if config.name == "one_cycle":
         warmup = 0.3 * epochs if config.warmup_epochs is None else config.warmup_epochs
+        steps = epochs * steps_per_epoch + 1  # one is taken after the last step
+        share = min(1.0, warmup / epochs)
+        if abs(share * steps - 1) < 1e-6:  # torch divides by the length of the rise less one step
+            share = (1 + 1e-6) / steps
         schedule = OneCycleLR(
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
-            total_steps=epochs * steps_per_epoch + 1,  # one is taken after the last step
-            pct_start=min(1.0, warmup / epochs),
+            total_steps=steps,
+            pct_start=share,
         )
     elif config.name == "gaussian_ramps":
         every = steps_per_epoch

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from hardsight._optional import require
 from hardsight.config import config_from
-from hardsight.errors import ConfigError, ModelError, OptionError
+from hardsight.errors import ConfigError, HeadNotFoundError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
-from hardsight.heads import Head, find_head, logits_of
+from hardsight.heads import Head, find_head, logits_of, which_output
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
@@ -30,6 +30,7 @@ from hardsight.run.loop import (
     loaded_model,
     matched_classes,
     random_states_kept,
+    returning,
     seed_of,
     state_digest,
     stated_classes,
@@ -202,13 +203,14 @@ def run_recipe(
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
-    with claimed_run(config) as run:
-        return _run(pl, run, config, model, data, show, track_on, validation)
+    with claimed_run(config) as run, ExitStack() as stack:
+        return _run(pl, run, stack, config, model, data, show, track_on, validation)
 
 
 def _run(
     pl: Any,
     run: RunFolder,
+    stack: ExitStack,
     config: TrainConfig,
     model: str | nn.Module,
     data: Any,
@@ -225,6 +227,7 @@ def _run(
     sources = normalised_for(loaded.preprocessing, sources, config.data)
     check_parts(config, sources.train, is_validated=sources.validation is not None)
     _check_parameters(loaded.model)
+    stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))
     sources = numbered_for(loaded, sources, config.model, teaches=True)
     own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
     are_balanced = any(term.class_balance is not None for term in config.loss)
@@ -382,6 +385,20 @@ def _output(model: nn.Module, inputs: Tensor) -> Any:
         ) from err
 
 
+def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) -> int | str | None:
+    """Which of the model's outputs holds the logits; ``None`` if it returns them alone.
+
+    Raises:
+        ModelError: several outputs could be the logits, or the model cannot take the images.
+    """
+    count = len(loaded.class_names.names) or len(sources.classes)
+    with random_states_kept(), torch.no_grad():
+        inputs = _two_inputs(loaded.model, sources)
+        with borrowed(loaded.model, inputs.device):
+            returned = _output(loaded.model, inputs)
+    return which_output(returned, num_classes=count, which=which)
+
+
 def _outputs(model: nn.Module, sources: Sources) -> int:
     """How many; found before the first step, in which a GPU would end in an assertion of its own.
 
@@ -402,8 +419,19 @@ def _outputs(model: nn.Module, sources: Sources) -> int:
 
 
 def _head(config: TrainConfig, model: nn.Module, sources: Sources) -> Head:
-    """The classifier head, verified on two training images."""
-    return find_head(model, _two_inputs(model, sources), name=config.head)
+    """The classifier head, verified on two training images.
+
+    Raises:
+        HeadNotFoundError: the head is a bare parameter, which no layer holds.
+    """
+    head = find_head(model, _two_inputs(model, sources), name=config.head)
+    assert head.reading is not None
+    if head.reading.module != head.name:
+        raise HeadNotFoundError(
+            f"training reads the head of a layer, and {head.name!r} is a bare parameter; hold it "
+            "in an nn.Linear, or a module of your own with a parameter named weight"
+        )
+    return head
 
 
 def _adversary(config: TrainConfig, sources: Sources) -> Adversary | None:

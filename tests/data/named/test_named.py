@@ -76,7 +76,9 @@ def test_cifar10_is_read_from_its_binary_version(tmp_path, pictures):
 def test_a_truncated_binary_file_is_named(tmp_path):
     (tmp_path / "cifar10").mkdir()
     (tmp_path / "cifar10" / "test_batch.bin").write_bytes(bytes(100))
-    with pytest.raises(DataError, match=r"test_batch.bin is no CIFAR batch: .*3,073 .*100 bytes"):
+    with pytest.raises(
+        DataError, match=r"test_batch.bin is not a CIFAR batch: .*3,073 .*100 bytes"
+    ):
         open_source("cifar10", split="test", data_root=tmp_path)
 
 
@@ -119,7 +121,7 @@ def test_svhn_is_read_from_its_matlab_files_with_ten_as_zero(tmp_path, pictures)
     assert [source.label_of(i) for i in range(6)] == [0, 1, 2, 3, 4, 9]
     np.testing.assert_array_equal(pixels(source, 3), pictures[3])
     (tmp_path / "svhn" / "train_32x32.mat").write_bytes(b"MATLAB")
-    with pytest.raises(DataError, match=r"train_32x32.mat is no readable SVHN file"):
+    with pytest.raises(DataError, match=r"train_32x32.mat is not a readable SVHN file"):
         open_source("svhn", split="train", data_root=tmp_path)
 
 
@@ -191,7 +193,9 @@ def test_options_that_play_no_part_are_refused(tmp_path):
         OptionError, match="classes cannot be used here: mnist has names of its own"
     ):
         open_source("mnist", split="test", classes=["a", "b"])
-    with pytest.raises(OptionError, match=r"data_root cannot be used here: .* is no dataset"):
+    with pytest.raises(
+        OptionError, match=r"data_root cannot be used here: .* is not the name of a dataset"
+    ):
         open_source(tmp_path, data_root=tmp_path)
 
 

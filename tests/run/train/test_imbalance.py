@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hardsight as hs
-from hardsight.errors import HeadError
+from hardsight.errors import ConfigError, HeadError
 from hardsight.heads import Head, find_head
 from hardsight.models import SmallCNN
 from hardsight.run.train import AugmentConfig
@@ -105,6 +105,12 @@ def test_a_frozen_body_stays_as_it_was_while_a_new_head_learns(images, tmp_path)
     assert not torch.equal(before["head.weight"], after["head.weight"])
     assert all(parameter.requires_grad for parameter in again.model.parameters())
     assert again.history[-1]["val_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("loss", ["amc", "euclidean_contrastive"])
+def test_a_frozen_body_needs_a_loss_that_reaches_the_head(images, tmp_path, loss):
+    with pytest.raises(ConfigError, match=rf"freeze_body .*head.*{loss}.*cross_entropy"):
+        trained(images, tmp_path / "run", freeze_body=True, loss=loss)
 
 
 def test_the_folder_of_a_run_can_be_trained_further_and_loaded_again(images, tmp_path):

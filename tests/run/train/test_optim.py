@@ -50,6 +50,15 @@ def test_one_cycle_peaks_after_its_warm_up_and_ends_near_zero():
     assert found[0] == pytest.approx(1 / 25)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "steps", "warmup"), [(1, 1, 0.5), (2, 1, 2 / 3), (3, 2, 3 / 7), (1, 1, 0.0)]
+)
+def test_one_cycle_takes_a_rise_of_a_single_step(epochs, steps, warmup):
+    # 1 = share of the rise x steps: torch divides by the length of the rise less one
+    found = rates(ScheduleConfig("one_cycle", warmup_epochs=warmup), epochs=epochs, steps=steps)
+    assert all(0 < rate <= 1 for rate in found)
+
+
 def test_gaussian_ramps_are_those_of_amc_and_lower_beta1():
     config = ScheduleConfig("gaussian_ramps", warmup_epochs=4, ramp_down_epochs=3, final_beta1=0.5)
     found = rates(config, optimizer=OptimizerConfig("adam", lr=1.0))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hardsight.errors import NonFiniteError
-from hardsight.heads import Head, capture, logits_of
-from hardsight.run.loop import seed_generators, seed_of
+from hardsight.errors import ConfigError, NonFiniteError
+from hardsight.heads import Forward, Head, capture, logits_of
+from hardsight.run.loop import model_errors, seed_generators, seed_of
 from hardsight.run.train import (
     Adversary,
     Passed,
@@ -101,6 +101,19 @@ class Tally:
         return loss / max(count, 1), right / max(count, 1)
 
 
+def _nothing_learns(config: TrainConfig) -> str:
+    losses = ", ".join(loss.name for loss in config.loss)
+    if config.freeze_body:
+        return (
+            f"freeze_body lets the head alone learn, and no loss depends on its weights: {losses}; "
+            "add one that reads the logits, such as cross_entropy, or leave freeze_body out"
+        )
+    return (
+        f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
+        "more of the model learn: model.requires_grad_()"
+    )
+
+
 def _with_doubles(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
@@ -142,6 +155,7 @@ class TrainModule(pl.LightningModule):
             self._layer = (linear_layer(model, head.name),)
         self._runner = (torch.compile(model) if config.compile else model,)
         self._forward: Any = None
+        self._captured: Forward | None = None
         self._recorded = (
             RecordedStep(self._passed, model, size=config.batch_size) if config.capture else None
         )
@@ -156,7 +170,8 @@ class TrainModule(pl.LightningModule):
         if self._head is None:
             self._forward = lambda inputs: (None, logits_of(runner(inputs)))
         else:
-            self._forward = self._open.enter_context(capture(runner, self._head))
+            captured = capture(runner, self._head, in_training=True)
+            self._forward = self._captured = self._open.enter_context(captured)
         self._guard = StepGuard(every=1 if self.device.type == "cpu" else 50)
 
     def close(self) -> None:
@@ -190,8 +205,11 @@ class TrainModule(pl.LightningModule):
         return loss
 
     def _passed(self, batch: TrainBatch) -> Passed:
-        self.embeddings, logits = self._forward(batch.inputs)
+        with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
+            self.embeddings, logits = self._forward(batch.inputs)
         loss = self.loss_of(logits, batch)
+        if not loss.requires_grad:
+            raise ConfigError(_nothing_learns(self._config))
         # nothing here may keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         return Passed(embeddings, logits, loss)
@@ -227,8 +245,10 @@ class TrainModule(pl.LightningModule):
         )
 
     def check_steps(self) -> None:
-        """Raise where a loss since the last check was not finite."""
+        """Raise if a loss since the last check was not finite, or a batch did not fit the head."""
         self._guard.look()
+        if self._captured is not None:
+            self._captured.check()
 
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""

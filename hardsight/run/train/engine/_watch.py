@@ -110,11 +110,13 @@ class EvaluationTracking(pl.Callback):
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Run and write one pass over each set."""
-        with borrowed(self._model, pl_module.device), capture(self._model, self._head) as forward:
+        captured = capture(self._model, self._head, in_training=True)
+        with borrowed(self._model, pl_module.device), captured as forward:
             for one in self._watched.values():
                 for batch in one.batches:
                     embeddings, logits = forward(batch.inputs)
                     one.tracker.update(batch.index, embeddings, logits, batch.labels)
+                forward.check()
                 one.tracker.end_epoch()
 
 

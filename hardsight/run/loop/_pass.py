@@ -1,0 +1,251 @@
+"""One pass of a model over data: on its device, in its precision, held to its head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardsight.data import Batch, ExampleSource, batches
+from hardsight.errors import HardsightError, LabelError, ModelError, OutOfMemoryError
+from hardsight.heads import Forward, Head, call_model, capture, logit_rows
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop._device import forward_context, moved
+
+SMALLER = "pass a smaller --batch-size (batch_size=)"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a model makes of one batch of a source.
+
+    Attributes:
+        batch: its examples, and those that could not be read.
+        embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
+        logits: ``[B, C]``; ``[0, C]`` if no example of the batch could be read.
+    """
+
+    batch: Batch
+    embeddings: Tensor | None
+    logits: Tensor
+
+    @property
+    def positions(self) -> int:
+        """How many source positions it covers, unreadable ones included."""
+        return len(self.batch.index) + len(self.batch.errors)
+
+
+class ModelPass:
+    """A model that is run over data; every batch is held to the head.
+
+    Use it as a context: its hook is removed at the end, and the batches that a GPU still works on
+    are looked at.
+
+    Args:
+        model: on ``device``, in the mode it is to be run in.
+        head: whose embeddings are captured; ``None`` for logits alone.
+        device: where batches go.
+        precision: of the forward pass.
+        goes_on: how the run is continued after a failed batch, in words.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head: Head | None,
+        *,
+        device: torch.device,
+        precision: str = "float32",
+        goes_on: str = "",
+    ) -> None:
+        self._model, self._head = model, head
+        self._device, self._precision, self._goes_on = device, precision, goes_on
+        self._name = type(model).__name__
+        self._forward: Forward | None = None
+        self._count = 0
+        self._open = ExitStack()
+
+    def __enter__(self) -> ModelPass:
+        if self._head is not None:
+            self._forward = self._open.enter_context(capture(self._model, self._head))
+        return self
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._open.__exit__(*raised)
+
+    def outputs(
+        self, inputs: Any, ids: Sequence[str] | None = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """Embeddings ``[B, D]`` and logits ``[B, C]`` of one batch.
+
+        Args:
+            inputs: as the model takes them, on any device.
+            ids: names of the examples, for the message of an error.
+
+        Raises:
+            HeadMismatchError: the head does not give the logits of a batch.
+            OutOfMemoryError: the batch does not fit into memory.
+            ModelError: the model cannot be run on it.
+        """
+        self._count += 1
+        with (
+            self.memory_errors(ids),
+            model_errors(self._name, self._where(ids), goes_on=self._goes_on),
+            torch.inference_mode(),
+            forward_context(self._device, self._precision),
+        ):
+            placed = moved(inputs, self._device)
+            if self._forward is not None:
+                return self._forward(placed, ids)
+            return None, logit_rows(call_model(self._model, placed))
+
+    def over(
+        self,
+        source: ExampleSource,
+        preprocessing: Preprocessing,
+        *,
+        num_classes: int,
+        batch_size: int,
+        workers: int = 0,
+        start: int = 0,
+        strict: bool = False,
+        check: Callable[[Batch], None] = lambda batch: None,
+    ) -> Iterator[Passed]:
+        """All examples of a source, in its order.
+
+        Args:
+            source: the data.
+            preprocessing: of images.
+            num_classes: of the model.
+            batch_size: examples at once.
+            workers: loader processes; they end with the loop.
+            start: first position.
+            strict: raise at the first example that cannot be read.
+            check: raises if a batch is not one for this model, before it is run.
+        """
+        loaded = batches(
+            source,
+            preprocessing,
+            start=start,
+            batch_size=batch_size,
+            workers=workers,
+            strict=strict,
+        )
+        with closing(loaded):
+            for batch in loaded:
+                if not len(batch.index):
+                    yield Passed(batch, None, torch.empty(0, num_classes))
+                    continue
+                check(batch)
+                embeddings, logits = self.outputs(batch.inputs, batch.ids)
+                yield Passed(batch, embeddings, logits)
+
+    def check(self) -> None:
+        """Wait for the device, and raise if a batch so far does not fit the head.
+
+        Raises:
+            HeadMismatchError: the head does not give the logits of a batch.
+        """
+        if self._forward is not None:
+            self._forward.check()
+
+    def memory_errors(self, ids: Sequence[str] | None = None) -> AbstractContextManager[None]:
+        """Running out of memory over the last batch, as an error of ours."""
+        what = f"{self._name} ran out of memory on {self._where(ids)}"
+        return memory_errors(what, goes_on=self._goes_on)
+
+    def _where(self, ids: Sequence[str] | None) -> str:
+        if not ids:
+            return f"batch {self._count}"
+        names = f"example {ids[0]}" if len(ids) == 1 else f"examples {ids[0]} to {ids[-1]}"
+        return f"batch {self._count} ({names})"
+
+
+@contextmanager
+def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]:
+    """What a model raises in this block, as an error of ours; running out of memory passes.
+
+    Args:
+        model: its name.
+        where: the batch, in words.
+        goes_on: how the run is continued, in words.
+
+    Raises:
+        ModelError: the model cannot be run on the batch.
+    """
+    try:
+        yield
+    except Exception as err:
+        if isinstance(err, HardsightError) or is_out_of_memory(err):
+            raise
+        raise ModelError(
+            f"{model} failed on {where} with {type(err).__name__}: {_first_line(err)}; it must "
+            f"take every batch of the data, also a shorter last one{_added(goes_on)}"
+        ) from err
+
+
+@contextmanager
+def memory_errors(what: str, *, smaller: str = SMALLER, goes_on: str = "") -> Iterator[None]:
+    """Running out of memory in this block, as an error of ours; all else passes.
+
+    Args:
+        what: happened, in words.
+        smaller: how to take fewer examples at once, in words.
+        goes_on: how the run is continued, in words.
+
+    Raises:
+        OutOfMemoryError: memory ran out.
+    """
+    try:
+        yield
+    except HardsightError:
+        raise
+    except (MemoryError, RuntimeError) as err:
+        if not is_out_of_memory(err):
+            raise
+        raise OutOfMemoryError(f"{what} ({_first_line(err)}); {smaller}{_added(goes_on)}") from err
+
+
+def _added(words: str) -> str:
+    return f"; {words}" if words else ""
+
+
+def is_out_of_memory(err: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on the device or on the host."""
+    if isinstance(err, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(err).lower()
+    return isinstance(err, RuntimeError) and any(
+        text in said for text in ("out of memory", "can't allocate memory", "not enough memory")
+    )
+
+
+def _first_line(err: BaseException) -> str:
+    lines = str(err).strip().splitlines() or [type(err).__name__]
+    return lines[0][:300]
+
+
+def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> None:
+    """Raise unless the labels of a batch are classes of the model.
+
+    Args:
+        batch: of the data.
+        num_classes: of the model.
+        whose: the classes are, in words.
+        verb: what is done to the data.
+
+    Raises:
+        LabelError: names the first example with another label.
+    """
+    outside = (batch.labels < 0) | (batch.labels >= num_classes)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0, 0])
+        raise LabelError(
+            f"expected labels in [0, {num_classes}), the classes of {whose}, got "
+            f"{int(batch.labels[row])} for {batch.ids[row]}; {verb} data with the model's classes, "
+            "or a model with the data's"
+        )

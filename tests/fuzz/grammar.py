@@ -1,0 +1,41 @@
+"""Which kind of case a number stands for."""
+
+from __future__ import annotations
+
+from tests.fuzz.cases import Maker
+from tests.fuzz.draw import Draw
+from tests.fuzz.scoring import score_examples, score_stored
+from tests.fuzz.training import train_by_recipe
+from tests.fuzz.verbs import (
+    adapt,
+    any_flags,
+    evaluate,
+    named_model,
+    report,
+    study_degradation,
+    study_human,
+)
+
+# kind -> how many of 1,000 cases; by what they cost and by what they can find
+_SHARES: dict[Maker, int] = {
+    score_examples: 480,
+    score_stored: 220,
+    train_by_recipe: 170,
+    any_flags: 60,
+    study_human: 20,
+    report: 15,
+    evaluate: 15,
+    adapt: 10,
+    study_degradation: 5,
+    named_model: 5,
+}
+
+
+def maker_of(draw: Draw) -> Maker:
+    """What makes the case of a draw; its kind is not a choice that shrinking may take back."""
+    at = draw.whole("kind of case", 0, sum(_SHARES.values()) - 1)
+    for maker, share in _SHARES.items():
+        if at < share:
+            return maker
+        at -= share
+    raise AssertionError(at)

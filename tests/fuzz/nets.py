@@ -1,0 +1,338 @@
+"""A grammar of networks: the text of a Python file, and the same network in numpy."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import textwrap
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from tests.fuzz.draw import Array, Draw
+from tests.fuzz.heads import WIDTH, make_head, text_of
+from tests.fuzz.oracle import TOLERANCE, Outputs
+
+_QUIET_ROWS = 8  # as many as a search for the head may look at
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network in a file, and what it does.
+
+    Attributes:
+        flags: that name it on the command line.
+        outputs: for the rows it was made for.
+        must_refuse: why no number could be right; empty if some can.
+        may_refuse: whether a refusal is an answer as good as the numbers.
+    """
+
+    flags: list[str]
+    outputs: Outputs
+    must_refuse: str = ""
+    may_refuse: bool = False
+
+
+_FILE = """\
+import collections
+import dataclasses
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def linear(weight, bias=None):
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    layer.weight.data.copy_(weight)
+    if bias is not None:
+        layer.bias.data.copy_(bias)
+    return layer
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return 4 * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+Both = collections.namedtuple("Both", "features scores")
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    features: torch.Tensor
+
+
+def _model_output():
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    return SequenceClassifierOutput
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+{setup}
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        marked = flat[:, 0] > {level}
+{forward}
+
+
+ZERO = {zero}
+
+
+def made():
+    net = Net()
+    if ZERO:
+        for parameter in net.parameters():
+            parameter.data.zero_()
+    return net
+
+
+{factory}
+"""
+
+
+def make_net(
+    draw: Draw, folder: Path, inputs: Array, num_classes: int, *, name: str = "net"
+) -> Net:
+    """Draw a network for inputs ``[N, ...]``, and write its file into ``folder``.
+
+    Args:
+        draw: of the case.
+        folder: of the case.
+        inputs: what the rows of the table are made from, after any preprocessing.
+        num_classes: of the data; the network may have more.
+        name: of the file, so that a case may have several.
+    """
+    flat = inputs.reshape(len(inputs), -1)
+    level, marked = _marked(flat)
+    body = _body(draw, flat, inputs.shape[2] if inputs.ndim == 4 else 1)
+    classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
+    head = make_head(draw, body.features, body.tokens, marked, classes=classes)
+    output, output_may, output_must = _output(draw, len(flat), classes)
+    dtype = draw.pick("net.dtype", ("float32", "float64", "bfloat16", "float16"), plain=0.75)
+    quirk, quirk_must = _quirk(draw, bool(marked.any()))
+    logits = head.logits
+    if quirk == "nan":
+        logits = np.where(marked[:, None], np.nan, logits)
+    weights = "none"
+    if quirk in _MADE:
+        weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)
+    forward = [*_PRELUDES.get(quirk, ()), *body.forward, *head.forward, f"return {output}"]
+    text = _FILE.format(
+        setup=_indented([*body.setup, *head.setup]),
+        level=level,
+        forward=_indented(forward),
+        zero=weights != "none",
+        factory=_factory(quirk, dtype),
+    )
+    file = folder / f"{name}.py"
+    file.write_text(text, encoding="utf-8")
+    if weights != "none":
+        _write_weights(text, folder / f"{name}-{weights}", weights)
+    return Net(
+        [
+            *("--model", f"{name}.py:{_FACTORY_NAMES.get(quirk, 'make')}"),
+            *(() if weights == "none" else ("--weights", f"{name}-{weights}")),
+        ],
+        Outputs(logits, head.features, head.weight, body.magnitude, TOLERANCE[dtype]),
+        must_refuse=head.must_refuse or output_must or quirk_must or _WEIGHTS[weights],
+        may_refuse=head.may_refuse or output_may,
+    )
+
+
+def _indented(lines: list[str]) -> str:
+    return textwrap.indent("\n".join(lines), " " * 8)
+
+
+def _marked(flat: Array) -> tuple[float, Array]:
+    """A level of the first pixel that some later rows exceed, and none of the first ones."""
+    first = flat[:, 0]
+    quiet = first[:_QUIET_ROWS].max()
+    above = first[first > quiet]
+    # rounding must not move a row over the level
+    if not len(above) or above.min() - quiet < 0.05 * (1 + abs(quiet)):
+        return float(np.abs(first).max() * 2 + 10), np.zeros(len(flat), bool)
+    return float((quiet + above.min()) / 2), first > (quiet + above.min()) / 2
+
+
+_BODIES: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "tanh": (np.tanh, "torch.tanh(self.body(flat))"),
+    "relu": (lambda h: np.maximum(h, 0), "F.relu(self.body(flat))"),
+    "none": (lambda h: h, "self.body(flat)"),
+    "dropout": (np.tanh, "F.dropout(torch.tanh(self.body(flat)), 0.5, self.training)"),
+    "batch norm": (lambda h: (h - 0.5) / np.sqrt(4 + 1e-5), "self.norm(self.body(flat))"),
+}
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What lies before the head: features ``[N, D]`` and tokens ``[N, T, D]``."""
+
+    setup: list[str]
+    forward: list[str]
+    features: Array
+    tokens: Array
+    magnitude: Array
+
+
+def _body(draw: Draw, flat: Array, tokens: int) -> _Body:
+    weight = draw.weights("net.body weight", WIDTH, flat.shape[1])
+    bias = draw.weights("net.body bias", WIDTH)
+    kind = draw.pick("net.body", list(_BODIES), plain=0.4)
+    setup = [f"self.body = linear({text_of(weight)}, {text_of(bias)})"]
+    if kind == "batch norm":
+        setup += [
+            f"self.norm = nn.BatchNorm1d({WIDTH})",
+            "self.norm.running_mean.fill_(0.5)",
+            "self.norm.running_var.fill_(4.0)",
+        ]
+    # the parts of a picture, its rows, all go through the first columns of the layer
+    parts = flat.reshape(len(flat), tokens, -1)
+    wide = parts.shape[2]
+    forward = [
+        f"parts = flat.reshape(len(x), {tokens}, {wide})",
+        f"tokens = torch.tanh(F.linear(parts, self.body.weight[:, :{wide}], self.body.bias))",
+        f"h = {_BODIES[kind][1]}",
+    ]
+    with np.errstate(all="ignore"):  # inputs may be infinite on purpose
+        sums = np.abs(flat) @ np.abs(weight).T + np.abs(bias)
+        return _Body(
+            setup,
+            forward,
+            features=_BODIES[kind][0](flat @ weight.T + bias),
+            tokens=np.tanh(parts @ weight[:, :wide].T + bias),
+            magnitude=np.linalg.norm(sums, axis=1),
+        )
+
+
+# what forward returns -> the line, whether a refusal is as good, why numbers cannot be right
+_OUTPUTS: dict[str, tuple[str, bool, str]] = {
+    "tensor": ("z", False, ""),
+    "features and logits": ("h, z", True, ""),
+    "logits and features": ("z, h", True, ""),
+    "loss and logits": ("z.sum(), z", False, ""),
+    "list": ("[z]", False, ""),
+    "logits by name": ("{'logits': z}", False, ""),
+    "one by name": ("{'out': z}", False, ""),
+    "named features and logits": ("{'features': h, 'logits': z}", False, ""),
+    "two by name": ("{'features': h, 'out': z}", True, ""),
+    "dataclass": ("Answer(z, h)", False, ""),
+    "model output": ("_model_output()(logits=z, hidden_states=(h,))", False, ""),
+    "named tuple": ("Both(h, z)", True, ""),
+    "map of one pixel": ("z[:, :, None, None]", True, ""),
+    "tokens": ("torch.stack([z, z + 1], 1)", True, "there are two predictions per example"),
+    "nested": ("{'head': {'logits': z}}", True, ""),
+    "nothing": ("None", False, "there is no output"),
+    "text": ("'logits'", False, "a text is not logits"),
+    "transposed": ("z.T", False, "there is no row per example"),
+    "whole numbers": ("z.round().long()", False, "classes are not logits"),
+    "first row": ("z[:1]", False, "there is one row for all examples"),
+}
+
+
+def _output(draw: Draw, rows: int, classes: int) -> tuple[str, bool, str]:
+    reasons = {name: fault for name, (_, _, fault) in _OUTPUTS.items()}
+    kind = draw.pick("net.output", **_split(reasons), plain=0.5)
+    line, may, must = _OUTPUTS[kind]
+    if kind in ("transposed", "first row"):  # a batch of one row, or of as many as classes, fits
+        may = True
+        must = must if rows >= 2 * classes + 2 else ""
+    return line, may, must
+
+
+# the name of a weights file -> why it cannot be used
+_WEIGHTS = {
+    "none": "",
+    "plain.safetensors": "",
+    "plain.pt": "",
+    "nested.pt": "",
+    "whole.pt": "the weights hold more than tensors",
+    "others.pt": "the weights have other shapes",
+    "half.pt": "the weights are cut off",
+    "missing.pt": "there is no such file",
+}
+# how a file may make its model so that weights can be loaded into it
+_MADE = ("plain", "train mode", "prints", "warns", "nan", "fails")
+_PRELUDES = {
+    "nan": ["flat = torch.where(marked[:, None], torch.nan, flat)"],
+    "fails": ["if bool(marked.any()):", "    raise KeyError('a table of its own')"],
+}
+_FACTORY_NAMES = {"class": "Net", "instance": "net", "unknown name": "mak"}
+_FAULTS = {
+    "needs an argument": "the factory cannot be called",
+    "syntax error": "the file is not Python",
+    "raises": "the factory fails",
+    "exits": "the file ends the program",
+    "returns nothing": "there is no model",
+    "unknown name": "there is no such factory",
+}
+
+
+def _split(reasons: dict[str, str]) -> dict[str, list[str]]:
+    """Names without a reason to refuse, and those with one, as :meth:`Draw.pick` takes them."""
+    fine = [name for name, reason in reasons.items() if not reason]
+    return {"options": fine, "faults": [name for name in reasons if name not in fine]}
+
+
+def _quirk(draw: Draw, some_marked: bool) -> tuple[str, str]:
+    """How the file makes its model, and why that cannot work."""
+    kinds = ("plain", "class", "instance", "train mode", "prints", "warns", "takes num_classes",
+             "nan")  # fmt: skip
+    kind = draw.pick("net.quirk", kinds, faults=("fails", *_FAULTS), plain=0.7)
+    if kind in ("nan", "fails") and not some_marked:
+        return "plain", ""
+    return kind, "the model fails on some rows" if kind == "fails" else _FAULTS.get(kind, "")
+
+
+def _factory(quirk: str, dtype: str) -> str:
+    made = f"made().to(torch.{dtype}).eval()"
+    if quirk == "class":
+        return ""
+    if quirk == "instance":
+        return f"net = {made}"
+    lines = {
+        "train mode": f"    return made().to(torch.{dtype}).train()",
+        "prints": f"    print('[/b] building [red]')\n    return {made}",
+        "warns": f"    warnings.warn('this is a toy')\n    return {made}",
+        "raises": "    raise IndexError('no such layer')",
+        "exits": "    raise SystemExit(0)",
+        "returns nothing": f"    {made}",
+        "syntax error": "    return return",
+    }
+    arguments = {"needs an argument": "size", "takes num_classes": "num_classes=7"}
+    return f"def make({arguments.get(quirk, '')}):\n{lines.get(quirk, f'    return {made}')}"
+
+
+def _write_weights(text: str, file: Path, kind: str) -> None:
+    """Write the weights of a network to a file of their own."""
+    made: dict[str, Any] = {}
+    exec(compile(text.replace("ZERO = True", "ZERO = False"), str(file), "exec"), made)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # what a network prints and warns of is for its users
+        net = made["make"]()
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    if kind.endswith(".safetensors"):
+        save_file(state, file)
+    elif kind == "nested.pt":
+        nested = {f"module.{name}": value for name, value in state.items()}
+        torch.save({"epoch": 3, "state_dict": nested}, file)
+    elif kind == "whole.pt":
+        torch.save({"model": range, "state": state}, file)
+    elif kind == "others.pt":
+        torch.save({name: value.reshape(-1)[:1].clone() for name, value in state.items()}, file)
+    elif kind != "missing.pt":
+        torch.save(state, file)
+    if kind == "half.pt":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

@@ -1,0 +1,47 @@
+"""The whole command line on random files: the right numbers, or a refusal in words.
+
+``HARDSIGHT_FUZZ_CASES`` is the number of cases, ``HARDSIGHT_FUZZ_SEED`` the seed. What fails is
+shrunk, its files are kept, and the message has the one command that runs it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tests.fuzz.cases import Answer, run_case, shrunk, told, warm_up
+from tests.fuzz.draw import Draw
+from tests.fuzz.grammar import maker_of
+
+CASES = int(os.environ.get("HARDSIGHT_FUZZ_CASES", "2000"))
+SEED = int(os.environ.get("HARDSIGHT_FUZZ_SEED", "0"))
+CHUNK = 25
+AS_PROGRAM = 400  # every so many cases a program of its own is started, which takes seconds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    warm_up()
+
+
+@pytest.mark.parametrize("first", range(0, CASES, CHUNK))
+def test_every_answer_is_right_or_a_refusal_in_words(first, tmp_path):
+    failures, answers = [], list[Answer]()
+    for number in range(first, min(first + CHUNK, CASES)):
+        draw = Draw(SEED, number)
+        place = tmp_path / str(number)
+        started = number % AS_PROGRAM == AS_PROGRAM - 1
+        failure = run_case(maker_of(draw), draw, place, as_program=started, answers=answers)
+        if failure is None:
+            shutil.rmtree(place)
+        else:
+            failures.append((draw, failure))
+    if failures:
+        draw, failure = failures[0]
+        failures[0] = (draw, shrunk(maker_of(draw), draw, failure, tmp_path / "smaller"))
+        texts = "\n".join(told(failure, SEED) for _, failure in failures)
+        pytest.fail(f"{len(failures)} of {CHUNK} cases failed\n{texts}", pytrace=False)
+    # refusing everything would be right, too, and would test nothing
+    assert sum(answer.exit_code == 0 for answer in answers) >= len(answers) // 4

@@ -1,0 +1,152 @@
+"""The fuzzer sees what it is there to see: each test plants a fault, and the fuzzer finds it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hardsight.errors import DataError
+from tests.fuzz.cases import Step, run_case, shrunk, told
+from tests.fuzz.draw import Draw
+from tests.fuzz.grammar import maker_of
+from tests.fuzz.judge import complaint_about_table
+from tests.fuzz.oracle import Expected, Outputs, expected_scores
+
+CLASSES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture
+def expected():
+    draw = Draw(0, 0)
+    features, weights = draw.weights("x", 12, 4), draw.weights("w", 3, 4) + 1 / 32
+    outputs = Outputs(features @ weights.T, features, weights, np.linalg.norm(features, axis=1))
+    return Expected(list(range(12)), [f"{at}.png" for at in range(12)], np.arange(12) % 3,
+                    CLASSES, outputs)  # fmt: skip
+
+
+@pytest.fixture
+def table(expected, tmp_path):
+    """Write the table that is right, with some of its columns changed."""
+
+    def write(**changed):
+        logits = expected.outputs.logits
+        columns = {
+            "index": expected.index,
+            "id": expected.ids,
+            "label": expected.labels,
+            "prediction": logits.argmax(axis=1),
+            "finite": np.ones(12, bool),
+        }
+        scores = expected_scores(expected.outputs, expected.labels)
+        columns |= {name: values for name, (values, _) in scores.items()}
+        columns = {name: value for name, value in (columns | changed).items() if value is not None}
+        about = b'{"classes": ["ant", "bee", "cat"], "counts": {"errors": 0}}'
+        rows = pa.table(columns).replace_schema_metadata({b"hardsight": about})
+        pq.write_table(rows, tmp_path / "table.parquet")
+        return tmp_path / "table.parquet"
+
+    return write
+
+
+def test_a_table_that_is_right_passes(table, expected):
+    assert complaint_about_table(table(), expected, None) == ""
+
+
+@pytest.mark.parametrize("name", ["avh", "model_confidence", "logit_margin", "feature_norm"])
+def test_one_number_that_is_off_by_a_hundredth_is_found(table, expected, name):
+    values = expected_scores(expected.outputs, expected.labels)[name][0].copy()
+    values[7] += 0.01
+    assert f"{name}: row 7" in complaint_about_table(table(**{name: values}), expected, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("id", [f"{at}.png" for at in (1, 0, *range(2, 12))]),
+        ("label", [0] * 12),
+        ("index", list(range(1, 13))),
+        ("prediction", [2] * 12),
+        ("finite", [False] * 12),
+        ("entropy", None),
+    ],
+)
+def test_a_wrong_column_is_found(table, expected, column, value):
+    assert complaint_about_table(table(**{column: value}), expected, None).startswith(column)
+
+
+def test_angles_of_a_model_without_a_head_are_found(table, expected):
+    headless = replace(expected, outputs=replace(expected.outputs, features=None))
+    assert "no layer makes the logits" in complaint_about_table(table(), headless, None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (lambda: {}["nothing"], "traceback"),
+        (lambda: time.sleep(60), "hang"),
+        (lambda: click.get_current_context().exit(3), "exit code 3"),
+        (lambda: click.get_current_context().exit(1), "refusal without a reason"),
+    ],
+)
+def test_an_answer_that_is_none_is_found(monkeypatch, tmp_path, fault, kind):
+    monkeypatch.setattr("hardsight.cli._doctor.doctor.callback", fault)
+    failure = run_case(one_step, Draw(0, 0), tmp_path / "case", limit=0.3)
+    assert failure is not None
+    assert failure.kind == kind
+    assert (tmp_path / "case" / "command.txt").read_text() == "hardsight doctor\n"
+
+
+def test_a_refusal_in_words_is_an_answer(monkeypatch, tmp_path):
+    def refuse():
+        raise DataError("there are no pictures in the folder; name another")
+
+    monkeypatch.setattr("hardsight.cli._doctor.doctor.callback", refuse)
+    assert run_case(one_step, Draw(0, 0), tmp_path / "case") is None
+
+
+def one_step(draw, folder):
+    yield Step(["doctor"], lambda answer: "")
+
+
+def test_a_failing_case_shrinks_to_the_choice_that_makes_it_fail(tmp_path):
+    def make(draw, folder):
+        taken = {name: draw.pick(name, (0, 1), plain=0.0) for name in "abcd"}
+        yield Step(["--version"], lambda answer: "wrong: c" if taken["c"] else "")
+
+    draw = Draw(0, 0)
+    failure = run_case(make, draw, tmp_path / "case")
+    assert failure is not None
+    assert set(failure.taken) == set("abcd")
+    small = shrunk(make, draw, failure, tmp_path / "smaller")
+    assert small.taken == {"c": "1"}
+    text = told(small, seed=0)
+    assert "python -m tests.fuzz --seed 0 --case 0" in text
+    assert f"files:   {small.folder}" in text
+
+
+def test_a_choice_depends_on_no_other():
+    whole, less = Draw(3, 5), Draw(3, 5, frozenset({"b"}))
+    options = list(range(100))
+    assert [whole.pick(name, options, plain=0) for name in "ac"] == [
+        less.pick(name, options, plain=0) for name in "ac"
+    ]
+    assert less.pick("b", options, plain=0) == 0
+
+
+@pytest.mark.parametrize("number", range(0, 40, 5))
+def test_a_case_is_the_same_each_time(tmp_path, number):
+    seen = []
+    for name in ("first", "second"):
+        draw = Draw(1, number)
+        folder = tmp_path / name
+        folder.mkdir()
+        step = next(maker_of(draw)(draw, folder))
+        files = {str(file.relative_to(folder)) for file in folder.rglob("*")}
+        seen.append((step.words, files, draw.taken))
+    assert seen[0] == seen[1]
