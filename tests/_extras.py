@@ -8,25 +8,37 @@ from hardsight.errors import MissingExtraError
 
 HERE = Path(__file__).parent
 
+refused: list[str] = []  # what hardsight said is missing, since the test began
 
-def missing_extra(error: BaseException | None, text: str) -> str | None:
-    """What is missing, if that is all that is wrong.
 
-    Either hardsight says so itself, or the test imports what the core does not bring. An import
-    that fails inside hardsight is a bug: the core needs what it did not declare.
+def watch_refusals() -> None:
+    """Keep what is refused from now on; a command line turns the error into its output."""
+    plain = MissingExtraError.__init__
+
+    def noted(self, *args):
+        plain(self, *args)
+        refused.append(str(self))
+
+    MissingExtraError.__init__ = noted
+
+
+def missing_extra(error: BaseException, text: str) -> str | None:
+    """What is missing, if a test failed for that.
+
+    Either hardsight said so, or the test imports what the core does not bring. An import that
+    fails inside hardsight is a bug: the core needs what it did not declare.
 
     Args:
         error: what the test raised.
-        text: of the report; a command that the test ran may have said it there.
+        text: of the report; a process that the test started may have said it there.
     """
-    while error is not None:
-        if isinstance(error, MissingExtraError):
-            return str(error)
-        if isinstance(error, ModuleNotFoundError) and _raised_in_a_test(error):
-            return str(error)
-        error = error.__cause__ or error.__context__
     said = [line for line in text.splitlines() if "pip install 'hardsight[" in line]
-    return said[0] if said else None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and _raised_in_a_test(cause):
+            said.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    return next(iter([*refused, *said]), None)
 
 
 def _raised_in_a_test(error: BaseException) -> bool:

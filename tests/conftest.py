@@ -38,6 +38,15 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    if config.getoption("--core"):
+        _extras.watch_refusals()
+
+
+def pytest_runtest_logstart():
+    _extras.refused.clear()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield

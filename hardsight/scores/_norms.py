@@ -88,8 +88,11 @@ class ClassRanges:
 
 
 def _class_normalized(norms: Tensor, labels: Tensor) -> Tensor:
-    classes, group = torch.unique(labels, return_inverse=True)
-    low, high = _ranges(norms, group, len(classes))
+    # `unique` would do, but how many it finds is data, which torch.compile below 2.7 cannot follow
+    ascending, order = labels.sort()
+    number = (ascending.diff(prepend=ascending[:1]) != 0).cumsum(0)  # of the class, from 0
+    group = torch.empty_like(number).scatter(0, order, number)
+    low, high = _ranges(norms, group, len(labels))
     return _scaled(norms, low[group], high[group])
 
 

@@ -37,6 +37,19 @@ def make(num_classes=3, width=4):
 
 def other(num_classes=3):
     return nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))
+
+
+class Two(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.second = nn.Linear(192, num_classes), nn.Linear(192, num_classes)
+
+    def forward(self, images):
+        return self.first(images.flatten(1)), self.second(images.flatten(1))
+
+
+def two(num_classes=3):
+    return Two(num_classes)
 """
 BOTH = ["cross_entropy", {"name": "amc"}]
 
@@ -73,6 +86,9 @@ TRAIN = {
     "model.trust_remote_code": Case(
         table("model", name="NET:make", trust_remote_code=True),
         warned="model.trust_remote_code plays no part",
+    ),
+    "output": Case(
+        {"model": {"name": "NET:two"}, "output": 1}, {"model": {"name": "NET:two"}, "output": 0}
     ),
     "data.name": Case(table("data", name="OTHER")),
     "data.split": Case({"split": "two"}),
@@ -197,6 +213,9 @@ SOFT = {"rule": "crst-lrent"}
 MANY = {"rule": "threshold", "threshold": 0.34}  # nearly all, of which another rule takes a share
 ADAPT = {
     "model": Case(table("model", name="NET:other")),
+    "output": Case(
+        {"model": {"name": "NET:two"}, "output": 1}, {"model": {"name": "NET:two"}, "output": 0}
+    ),
     "source": Case(table("source", name="OTHER", split="one", validation=0.2)),
     "target.name": Case(table("target", name="OTHER", split="one")),
     "target.split": Case(table("target", name="PHOTOS", split="one")),

@@ -151,7 +151,8 @@ def _cosine(parts: Parts) -> Head:
         f"self.head = Cosine({WIDTH}, {len(parts.weight)}, bias=False)",
         f"self.head.weight.data.copy_({text_of(parts.weight)})",
     ]
-    unit = parts.features / np.linalg.norm(parts.features, axis=1, keepdims=True)
+    lengths = np.linalg.norm(parts.features, axis=1, keepdims=True)
+    unit = parts.features / np.where(lengths > 0, lengths, 1)  # as torch does it
     rows = 4 * parts.weight / np.linalg.norm(parts.weight, axis=1, keepdims=True)
     return Head(setup, ["z = self.head(h)"], unit @ rows.T, unit, rows)
 

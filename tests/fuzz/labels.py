@@ -123,7 +123,8 @@ def _unsigned(indices: Array, classes: int) -> Labels:
 
 
 def _dates(indices: Array, classes: int) -> Labels:
-    return Labels(indices.astype("datetime64[D]"), indices, [], "a date is not a class")
+    stored = indices.astype("datetime64[D]")
+    return Labels(stored, indices, _numbered(classes), "a date is not a class")
 
 
 def _too_few(indices: Array, classes: int) -> Labels:

@@ -120,12 +120,13 @@ def make_net(
     body = _body(draw, flat, inputs.shape[2] if inputs.ndim == 4 else 1)
     classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
     head = make_head(draw, body.features, body.tokens, marked, classes=classes)
-    output, output_may, output_must = _output(draw, len(flat), classes)
+    output, output_may, output_must = _output(draw)
     dtype = draw.pick("net.dtype", ("float32", "float64", "bfloat16", "float16"), plain=0.75)
     quirk, quirk_must = _quirk(draw, bool(marked.any()))
-    logits = head.logits
+    logits, features = head.logits, head.features
     if quirk == "nan":
         logits = np.where(marked[:, None], np.nan, logits)
+        features = None if features is None else np.where(marked[:, None], np.nan, features)
     weights = "none"
     if quirk in _MADE:
         weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)
@@ -146,7 +147,7 @@ def make_net(
             *("--model", f"{name}.py:{_FACTORY_NAMES.get(quirk, 'make')}"),
             *(() if weights == "none" else ("--weights", f"{name}-{weights}")),
         ],
-        Outputs(logits, head.features, head.weight, body.magnitude, TOLERANCE[dtype]),
+        Outputs(logits, features, head.weight, body.magnitude, TOLERANCE[dtype]),
         must_refuse=head.must_refuse or output_must or quirk_must or _WEIGHTS[weights],
         may_refuse=head.may_refuse or output_may,
     )
@@ -236,20 +237,15 @@ _OUTPUTS: dict[str, tuple[str, bool, str]] = {
     "nested": ("{'head': {'logits': z}}", True, ""),
     "nothing": ("None", False, "there is no output"),
     "text": ("'logits'", False, "a text is not logits"),
-    "transposed": ("z.T", False, "there is no row per example"),
     "whole numbers": ("z.round().long()", False, "classes are not logits"),
-    "first row": ("z[:1]", False, "there is one row for all examples"),
+    "transposed": ("z.T", True, ""),
+    "first row": ("z[:1]", True, ""),
 }
 
 
-def _output(draw: Draw, rows: int, classes: int) -> tuple[str, bool, str]:
-    reasons = {name: fault for name, (_, _, fault) in _OUTPUTS.items()}
-    kind = draw.pick("net.output", **_split(reasons), plain=0.5)
-    line, may, must = _OUTPUTS[kind]
-    if kind in ("transposed", "first row"):  # a batch of one row, or of as many as classes, fits
-        may = True
-        must = must if rows >= 2 * classes + 2 else ""
-    return line, may, must
+def _output(draw: Draw) -> tuple[str, bool, str]:
+    faults = {name: fault for name, (_, _, fault) in _OUTPUTS.items()}
+    return _OUTPUTS[draw.pick("net.output", **_split(faults), plain=0.5)]
 
 
 # the name of a weights file -> why it cannot be used

@@ -304,7 +304,7 @@ _BASES: dict[str, list[str]] = {
 _COSTLY = {"--epochs", "--rounds", "--source-epochs", "--attack-steps", "--workers",
            "--num-classes"}  # fmt: skip
 _TEXTS = ("nowhere", "", "a b", "[/b]", ".", "photos", "net.py", "0", "nan", "é", "x=y", "a,b", "/",
-          "net.py:make", "net.py:Net", "builtin:digits", "nothing:at=all", "*.py", "\x00", "-1",
+          "net.py:make", "net.py:Net", "builtin:digits", "nothing:at=all", "*.py", "-1",
           "1,2,3", "photos/ant", "head", "body")  # fmt: skip
 
 

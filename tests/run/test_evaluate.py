@@ -443,7 +443,7 @@ def test_bad_input_says_what_was_expected(nets, files, tmp_path):
     ]:
         with pytest.raises(OptionError, match=said):
             evaluation_card(Flat(), data, **{**QUICK, key: value})
-    with pytest.raises(OptionError, match=r"every std to be above 0, got \(0.0,\)"):
+    with pytest.raises(OptionError, match=r"every std to be above 0 and finite, got \(0.0,\)"):
         evaluation_card(Flat(), data, mean=(0.5,), std=(0.0,), **QUICK)
     for nothing in (None, 5):
         with pytest.raises(OptionError, match=r"expected a module or the name of one, .* got"):

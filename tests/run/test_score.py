@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,17 @@ def test_the_progress_bar_shows_a_name_with_brackets_as_it_is(embeddings_file, c
     odd = embeddings_file.rename(embeddings_file.with_name("[b] [x].npz"))
     assert len(hs.score(None, odd, show_progress=True)) == 500
     assert "[b] [x].npz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("mean", math.nan), ("mean", math.inf), ("std", math.inf), ("std", math.nan),
+     ("white", math.inf)],
+)  # fmt: skip
+def test_pixels_are_not_turned_into_something_that_is_no_number(photos, net_file, option, value):
+    given = value if option == "white" else (value,)
+    with pytest.raises(OptionError, match=rf"{option}.* finite.* got .*{value}"):
+        hs.score(f"{net_file}:make", photos, size=(8, 8), scores="entropy", **{option: given})
 
 
 def test_one_score_may_be_named_without_a_list(embeddings_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -52,9 +53,14 @@ class PixelOptions(NamedTuple):
             values["size"] = (self.size, self.size)
         if min(values.get("size", (1, 1))) < 1 or len(values.get("size", (1, 1))) != 2:
             raise OptionError(f"expected a size of at least 1 x 1 pixels, got {self.size}")
-        if self.std is not None and not all(value > 0 for value in self.std):
+        if self.mean is not None and not all(map(math.isfinite, self.mean)):
             raise OptionError(
-                f"expected every std to be above 0, got {self.std}; 1 leaves pixels alone"
+                f"expected every mean to be finite, got {self.mean}; 0 leaves pixels alone"
+            )
+        if self.std is not None and not all(0 < value < math.inf for value in self.std):
+            raise OptionError(
+                f"expected every std to be above 0 and finite, got {self.std}; 1 leaves pixels "
+                "alone"
             )
         if self.channels not in (None, 1, 3):
             raise OptionError(f"expected 1 or 3 channels, got {self.channels}")
@@ -62,8 +68,8 @@ class PixelOptions(NamedTuple):
             raise OptionError(
                 f"expected crop, the share that the centre crop keeps, in (0, 1], got {self.crop}"
             )
-        if self.white is not None and not self.white > 0:
-            raise OptionError(f"expected white to be above 0, got {self.white}")
+        if self.white is not None and not 0 < self.white < math.inf:
+            raise OptionError(f"expected white to be above 0 and finite, got {self.white}")
         return values
 
 

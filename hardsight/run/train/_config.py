@@ -409,8 +409,10 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
 def _check_images(data: DataConfig) -> None:
     if data.size is not None and min(data.size) < 1:
         raise ConfigError(f"expected data.size of at least 1 pixel, got {data.size}")
-    if data.std is not None and not all(value > 0 for value in data.std):
-        raise ConfigError(f"expected every data.std to be above 0, got {data.std}")
+    if data.mean is not None and not all(map(math.isfinite, data.mean)):
+        raise ConfigError(f"expected every data.mean to be finite, got {data.mean}")
+    if data.std is not None and not all(0 < value < math.inf for value in data.std):
+        raise ConfigError(f"expected every data.std to be above 0 and finite, got {data.std}")
 
 
 def _check_splits(data: DataConfig) -> None:

@@ -96,7 +96,9 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("loss={name = 'amc', start_epoch = -1}", "start_epoch to be at least 0, got -1"),
         ("workers=-1", "expected workers to be at least 0, got -1"),
         ("data.size=[0, 8]", r"expected data.size of at least 1 pixel, got \(0, 8\)"),
-        ("data.std=[0.0]", r"expected every data.std to be above 0, got \(0.0,\)"),
+        ("data.mean=[nan]", r"expected every data.mean to be finite, got \(nan,\)"),
+        ("data.std=[inf]", r"expected every data.std to be above 0 and finite, got \(inf,\)"),
+        ("data.std=[0.0]", r"expected every data.std to be above 0 and finite, got \(0.0,\)"),
         (
             "loss={name = 'amc', weight = -0.1}",
             "loss amc: expected a weight of at least 0, got -0.1; .* would make the loss grow",
