@@ -53,7 +53,7 @@ class DataConfig:
     Attributes:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
-        root: folder above those of named datasets.
+        root: folder above those of named datasets, such as cifar10/.
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
@@ -247,7 +247,7 @@ class TrainConfig:
         head: name of the classifier layer, where a loss needs it and it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
-        device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         devices: how many of them.
         num_nodes: machines, each with as many devices.
         strategy: ``auto``, ``ddp`` or ``fsdp``, run by Lightning.
