@@ -51,13 +51,16 @@ def complaint_about(answer: Answer) -> str:
     return ""
 
 
-def complaint_about_table(file: Path, expected: Expected, asked: list[str] | None) -> str:
+def complaint_about_table(
+    file: Path, expected: Expected, asked: list[str] | None, *, may_lack: bool = False
+) -> str:
     """Where a table differs from what it must hold; empty if it does not.
 
     Args:
         file: the table.
         expected: its rows.
         asked: scores that were asked for; ``None`` for all.
+        may_lack: scores that need a head may be missing, if the table says so.
     """
     table = pq.read_table(file)
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
@@ -70,6 +73,11 @@ def complaint_about_table(file: Path, expected: Expected, asked: list[str] | Non
         return f"classes: expected {expected.classes}, got {about['classes']}"
     if about["counts"]["errors"] != len(expected.errors):
         return f"errors: expected {expected.errors}, got {about['counts']['errors']}"
+    names = [name for name, spec in SCORES.items() if not spec.per_class]
+    lacking = [name for name in asked or names if name not in columns]
+    told = about.get("missing", {"scores": []})["scores"]
+    if lacking and (asked or not may_lack or lacking != told):
+        return f"missing: there are no columns {lacking}, and the table tells of {told}"
     return _complaint_about_scores(columns, expected, asked)
 
 
@@ -90,8 +98,6 @@ def _complaint_about_scores(
     for name in names if asked is None else asked:
         needs_head = "embeddings" in SCORES[name].inputs
         if name not in columns:
-            if not needs_head:
-                return f"{name}: the column is missing"
             continue
         if needs_head and outputs.features is None:
             return f"{name}: there is a column, but no layer makes the logits from any features"

@@ -155,7 +155,8 @@ def _scored(
             return f"accepted although {must}"
         if must_tell not in " ".join(answer.output.split()):
             return f"accepted without a word: expected {must_tell!r} in {answer.output!r}"
-        return complaint_about_table(table, expected, asked)
+        may_lack = may_refuse or expected.outputs.features is None
+        return complaint_about_table(table, expected, asked, may_lack=may_lack)
 
     yield Step(["score", *words], judge)
     if (folder / out / "table.parquet").exists():
