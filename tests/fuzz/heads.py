@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Head:
         weight: of that layer.
         may_refuse: the layer is hidden too well for a search to be expected to find it.
         must_refuse: why no number could be right.
+        flags: that name what the search would not find.
     """
 
     setup: list[str]
@@ -68,6 +69,7 @@ class Head:
     weight: Array
     may_refuse: bool = False
     must_refuse: str = ""
+    flags: tuple[str, ...] = ()
 
 
 _Maker = Callable[[Parts], Head]
@@ -106,8 +108,15 @@ def _without_bias(setup: str, forward: str = "z = self.head(h)") -> _Maker:
     def head(parts: Parts) -> Head:
         lines = setup.replace("WEIGHT", text_of(parts.weight)).splitlines()
         logits = parts.features @ parts.weight.T
-        hidden = "Parameter" in setup
-        return Head(lines, forward.splitlines(), logits, parts.features, parts.weight, hidden)
+        head = Head(lines, forward.splitlines(), logits, parts.features, parts.weight)
+        if "Parameter" not in setup:
+            return head
+        is_named = parts.draw.pick("net.head named", (True, False), plain=0.5)
+        return (
+            replace(head, flags=("--head", "weight"))
+            if is_named
+            else replace(head, may_refuse=True)
+        )
 
     return head
 
