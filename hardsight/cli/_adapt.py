@@ -43,6 +43,8 @@ _OF_SOURCE, _OF_TARGET = {"help": "Split of --source."}, {"help": "Split of --ta
 _SOURCE_EPOCHS = {
     "type": click.IntRange(min=0), "help": "Epochs on the source (10; 0 for a trained model).",
 }  # fmt: skip
+_CLASSES = {"metavar": "NAME[,NAME]|FILE"}
+_PIXELS = ("size", "crop", "squash", "channels", "mean", "std", "white")
 # flag -> key of the settings
 _NESTED = {
     "model": "model.name",
@@ -55,10 +57,7 @@ _NESTED = {
     "target": "target.name",
     "target_split": "target.split",
     "unlabelled": "target.unlabelled",
-    **{
-        name: f"source.{name}"
-        for name in ("size", "crop", "squash", "channels", "mean", "std", "white")
-    },
+    **{name: f"source.{name}" for name in _PIXELS},
     "source_epochs": "pretrain.epochs",
     "epochs": "retrain.epochs",
 }
@@ -80,6 +79,11 @@ _NESTED = {
     _ADAPT + ":StageConfig", "epochs", names_of={"epochs": "source_epochs"}, epochs=_SOURCE_EPOCHS
 )
 @flags_of(_ADAPT + ":StageConfig", "epochs", epochs={"help": "Epochs of every round (2)."})
+@flags_of(
+    _TRAIN + ":ModelConfig", "classes", "class_order", "trust_remote_code",
+    names_of={"classes": "model_classes"}, classes=_CLASSES,
+)  # fmt: skip
+@flags_of(_TRAIN + ":DataConfig", *_PIXELS)
 @flags_of(_SETTINGS, "batch_size")
 @flags_of(_TRAIN + ":DataConfig", "root", names_of={"root": "data_root"})
 @flags_of(_SETTINGS, "device", "seed", "resume", "overwrite")

@@ -37,8 +37,9 @@ Attacks need to know how inputs are made from pixels: from the model's own confi
 @flags_of(_CARD, "train", "out", train={"metavar": "DATA"}, out={"required": True})
 @flags_of("run/evaluate/_card.py:EvaluateConfig", "weights", weights={"help": _WEIGHTS})
 @flags_of(
-    _CARD, without=("models", "data", "ood", "train", "out", "preprocessing", "show_progress")
-)
+    _CARD, without=("models", "data", "ood", "train", "out", "preprocessing", "show_progress"),
+    last=("resume", "overwrite"),
+)  # fmt: skip
 def evaluate(**flags: Any) -> None:
     """Evaluate MODEL on labelled data: one JSON and one HTML card.
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from hardsight.cli._options import LOOKS, floats, names, pair
-from hardsight.config import Stated, stated_in
+from hardsight.config import Stated, in_order, stated_in
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -19,6 +19,7 @@ def flags_of(
     *keys: str,
     without: Sequence[str] = (),
     first: Sequence[str] = (),
+    last: Sequence[str] = (),
     names_of: Mapping[str, str] | None = None,
     **options: Mapping[str, Any],
 ) -> Callable[[Command], Command]:
@@ -32,6 +33,7 @@ def flags_of(
         keys: the settings, in the order of the help; all of them by default.
         without: settings without a flag.
         first: those that the help names first; the others follow in their order.
+        last: those that the help names last.
         names_of: other names for flags, by the setting's name.
         options: by the name of a setting, what click cannot know, such as ``type`` or ``help``.
 
@@ -42,11 +44,11 @@ def flags_of(
         [['--split'], ['--batch-size']]
     """
     stated = stated_in(place)
-    chosen = keys or [key for key in (*first, *stated) if key not in without]
+    chosen = keys or in_order((key for key in stated if key not in without), first, last)
     called = names_of or {}
 
     def decorated(command: Command) -> Command:
-        for key in reversed(list(dict.fromkeys(chosen))):
+        for key in reversed(chosen):
             command = _flag(stated[key], called.get(key, key), options.get(key, {}))(command)
         return command
 

@@ -24,8 +24,10 @@ Examples:
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(
-    "run/score/_score.py:score", first=("data", "model", "weights", "out"),
-    without=("preprocessing", "show_progress"),
+    "run/score/_score.py:score", without=("preprocessing", "show_progress"),
+    first=("data", "model", "weights", "out"),
+    last=("batch_size", "workers", "device", "precision", "sample", "thumbnails", "shard_rows",
+          "seed", "resume", "overwrite", "strict"),
 )  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip

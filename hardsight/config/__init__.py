@@ -9,4 +9,5 @@ from hardsight.config._rules import check_settings as check_settings
 from hardsight.config._rules import setting as setting
 from hardsight.config._settings import Settings as Settings
 from hardsight.config._stated import Stated as Stated
+from hardsight.config._stated import in_order as in_order
 from hardsight.config._stated import stated_in as stated_in

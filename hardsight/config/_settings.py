@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hardsight.config._load import load_config
-from hardsight.config._stated import MISSING, Stated, stated_in
+from hardsight.config._stated import MISSING, Stated, in_order, stated_in
 
 if TYPE_CHECKING:
     from typing import Self
@@ -24,7 +24,8 @@ class Settings:
     A subclass names the function, ``of="run/score/_score.py:score"``, and keywords that a file
     cannot have, ``without=("preprocessing",)``. Types are what TOML can say of those in the
     signature, and the class documents each field as the function does. Fields of its own go over
-    the function's.
+    the function's. Fields stand in the order of the signature, but for those named by ``first``
+    and ``last``.
     """
 
     if TYPE_CHECKING:  # the fields are made below
@@ -33,19 +34,21 @@ class Settings:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init_subclass__(cls, *, of: str, without: Sequence[str] = ()) -> None:
+    def __init_subclass__(
+        cls, *, of: str, without: Sequence[str] = (), first: Sequence[str] = (),
+        last: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         own = inspect.get_annotations(cls)
         keywords = {name: each for name, each in stated_in(of).items() if name not in without}
         fields = {name: _field(each) for name, each in keywords.items() if name not in own}
         for name in own:
             fields[name] = (own[name], cls.__dict__.get(name, MISSING))
-        # a field without a default stands before those with one
-        ordered = sorted(fields.items(), key=lambda pair: pair[1][1] is not MISSING)
-        cls.__annotations__ = {name: kind for name, (kind, _) in ordered}
-        for name, (_, default) in ordered:
+        ordered = {name: fields[name] for name in in_order(fields, first, last)}
+        cls.__annotations__ = {name: kind for name, (kind, _) in ordered.items()}
+        for name, (_, default) in ordered.items():
             if default is not MISSING:
                 setattr(cls, name, default)
-        cls.__doc__ = _documented(cls.__doc__ or "", [keywords[n] for n in fields if n not in own])
+        cls.__doc__ = _documented(cls.__doc__ or "", [keywords[n] for n in ordered if n not in own])
         dataclasses.dataclass(frozen=True)(cls)
 
     @classmethod

@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import inspect
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,6 +92,22 @@ def stated_in(place: str) -> dict[str, Stated]:
     if silent:
         raise LookupError(f"{place} says nothing about {', '.join(silent)} under {section}")
     return {key: Stated(key, annotation, default, texts[key]) for key, annotation, default in pairs}
+
+
+def in_order(
+    names: Iterable[str], first: Sequence[str] = (), last: Sequence[str] = ()
+) -> list[str]:
+    """Names with some of them at the front and some at the end; the others keep their order.
+
+    Example:
+        >>> in_order(["seed", "data", "model", "out"], first=["data", "model"], last=["seed"])
+        ['data', 'model', 'out', 'seed']
+    """
+    known = list(names)
+    unknown = [name for name in (*first, *last) if name not in known]
+    if unknown:
+        raise LookupError(f"there is no setting {', '.join(unknown)} to put in order")
+    return [*first, *(name for name in known if name not in (*first, *last)), *last]
 
 
 def described_in(docstring: str, section: str) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """Finding the classifier head of a model."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -181,7 +179,7 @@ def verify_head(
         return search.verified(inputs, output, num_classes)
 
 
-def _search(model: nn.Module, name: str | None, given: Head | None = None) -> _Search:
+def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_Search":
     """Where to look for a head: in all layers, in the named one, or around a bare parameter."""
     if isinstance(model, torch.jit.ScriptModule):
         raise HeadNotFoundError(

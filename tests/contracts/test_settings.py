@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hardsight.cli import main
-from hardsight.config import Settings, stated_in
+from hardsight.config import Settings, in_order, stated_in
 from hardsight.config._stated import MISSING, described_in
 from hardsight.errors import ConfigError
 from hardsight.run.adapt import AdaptConfig, StageConfig, TargetConfig
@@ -61,7 +61,8 @@ INSIDE = {
     "train": {"data_root"},
     "adapt": {
         "weights", "source_split", "target_split", "unlabelled", "source_epochs", "epochs",
-        "data_root",
+        "data_root", "model_classes", "class_order", "trust_remote_code",
+        "size", "crop", "squash", "channels", "mean", "std", "white",
     },
 }  # fmt: skip
 FROM_TEXT = {"overrides", "config", "recipe", "help", "runs", "table"}
@@ -141,6 +142,26 @@ def test_every_flag_is_a_key_of_the_settings(name):
         assert own == keys
     untyped = command(name).make_context(name, [], resilient_parsing=True).params
     assert set(untyped.values()) <= {None, ()}  # so nothing of it is given
+
+
+@pytest.mark.parametrize("words", [("score",), ("evaluate",), ("adapt",), ("study", "degradation")])
+def test_every_verb_with_a_model_takes_the_flags_of_models_and_of_pictures(words):
+    wanted = {
+        "weights", "model_classes", "class_order", "trust_remote_code",
+        "size", "crop", "squash", "channels", "mean", "std", "white", "batch_size", "device",
+    }  # fmt: skip
+    assert wanted <= set(flags(*words))
+
+
+def test_the_help_names_what_comes_first_and_last_in_the_order_of_use():
+    names = list(flags("score"))
+    assert names[:5] == ["config", "data", "model", "weights", "out"]
+    assert names[-4:] == ["resume", "overwrite", "strict", "overrides"]
+    assert list(flags("evaluate"))[-2:] == ["resume", "overwrite"]
+    assert [field.name for field in dataclasses.fields(ScoreConfig)][:2] == ["data", "model"]
+    assert [field.name for field in dataclasses.fields(EvaluateConfig)][:2] == ["model", "data"]
+    with pytest.raises(LookupError, match="no setting sead"):
+        in_order(["seed", "data"], first=["sead"])
 
 
 @pytest.mark.parametrize(

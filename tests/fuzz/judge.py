@@ -76,7 +76,7 @@ def complaint_about_table(
     names = [name for name, spec in SCORES.items() if not spec.per_class]
     lacking = [name for name in asked or names if name not in columns]
     told = about.get("missing", {"scores": []})["scores"]
-    if lacking and (asked or not may_lack or lacking != told):
+    if lacking and (asked or not may_lack or sorted(lacking) != sorted(told)):
         return f"missing: there are no columns {lacking}, and the table tells of {told}"
     return _complaint_about_scores(columns, expected, asked)
 

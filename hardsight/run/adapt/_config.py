@@ -77,13 +77,13 @@ class AdaptConfig:
             source first, or the folder of a trained model.
         source: labelled data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
             or a name such as ``pacs``.
-        target: the domain to adapt to, likewise. Its labels, if it has some, are read to evaluate
-            only.
+        target: the domain to adapt to: data as for ``source``. Its labels, if it has some, are
+            only read to evaluate.
         out: folder of the run.
         rule: which target examples to trust: ``cbst``, ``cbst+avh``, ``avc``, ``crst-mrkld``,
             ``crst-lrent``, or a baseline: ``source-only`` (no round at all), ``entropy`` (minimise
             the entropy of all target examples), ``threshold`` (one fixed threshold for all
-            classes). Several start from the same source model.
+            classes). Several may be named; all start from the same source model.
         rounds: of predicting, selecting and retraining; 7 reach the largest portion.
         portion: share of each class that is selected in the first round, in (0, 1].
         portion_step: added in each later round.
@@ -113,8 +113,8 @@ class AdaptConfig:
         deterministic: likewise.
         resident: likewise; images of both domains are decoded once for all rounds and rules.
         workers: likewise.
-        resume: continue the unfinished run in ``out``.
-        overwrite: replace the adaptation in ``out``, finished or not.
+        resume: continue the unfinished run in ``out``, with the same settings.
+        overwrite: replace the adaptation in ``out``, finished or not; other files there stay.
     """
 
     model: ModelConfig

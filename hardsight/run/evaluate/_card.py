@@ -68,7 +68,10 @@ class EvaluateConfig(
     Settings,
     of="run/evaluate/_card.py:evaluation_card",
     without=("models", "preprocessing", "show_progress"),
-):
+    first=(
+        "model", "data", "compare", "ood", "train", "out", "resume", "overwrite", "weights",
+    ),
+):  # fmt: skip
     """Settings of an evaluation; the keys of its TOML file and the flags of its command.
 
     They are the keywords of :func:`evaluation_card`, and which models to evaluate.

@@ -65,7 +65,16 @@ _GOES_ON = (
 )
 
 
-class ScoreConfig(Settings, of="run/score/_score.py:score", without=_ONLY_IN_PYTHON):
+class ScoreConfig(
+    Settings,
+    of="run/score/_score.py:score",
+    without=_ONLY_IN_PYTHON,
+    first=("data", "model", "weights", "head", "output", "scores"),
+    last=(
+        "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
+        "shard_rows", "seed",
+    ),
+):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
 
     They are the keywords of :func:`score`, as far as a file can hold them.
