@@ -244,17 +244,22 @@ class _Search(ABC):
     def verified(self, inputs: Any, output: Which | None, num_classes: int | None) -> Head:
         """The one head that gives the logits in a forward pass."""
         seen = self.recorded(inputs, output)
-        finite = {key: z for key, z in seen.outputs.items() if bool(torch.isfinite(z).all())}
-        if not finite:
+        parts = seen.outputs
+        finite = {key for key, part in parts.items() if bool(torch.isfinite(part).all())}
+        # a part that is not finite may still be the logits, so it takes part in the choice
+        fits = {
+            key: self._best_fits(inputs, seen, key, part) if key in finite else []
+            for key, part in parts.items()
+        }
+        key = self._chosen(parts, fits, num_classes) if finite else None
+        if key not in finite:
             raise NonFiniteError(
                 f"the logits of {type(self.model).__name__} for these inputs are not all finite, "
                 "so its head cannot be verified; pass another batch, or check the weights"
             )
-        fits = {key: self._best_fits(inputs, seen, key, z) for key, z in finite.items()}
-        key = self._chosen(finite, fits, num_classes)
         heads = [fit.head for fit in fits[key]]
         if not heads:
-            raise self.explained(seen, finite[key])
+            raise self.explained(seen, parts[key])
         names = list(dict.fromkeys(head.name for head in heads))
         if len(names) > 1:
             raise AmbiguousHeadError(

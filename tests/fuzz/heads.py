@@ -109,16 +109,21 @@ def _without_bias(setup: str, forward: str = "z = self.head(h)") -> _Maker:
         lines = setup.replace("WEIGHT", text_of(parts.weight)).splitlines()
         logits = parts.features @ parts.weight.T
         head = Head(lines, forward.splitlines(), logits, parts.features, parts.weight)
-        if "Parameter" not in setup:
-            return head
-        is_named = parts.draw.pick("net.head named", (True, False), plain=0.5)
-        return (
-            replace(head, flags=("--head", "weight"))
-            if is_named
-            else replace(head, may_refuse=True)
-        )
+        return _with_name(parts.draw, head) if "Parameter" in setup else head
 
     return head
+
+
+def _with_name(draw: Draw, head: Head) -> Head:
+    """The head of a bare parameter, which has to be named, on features that pass a module."""
+    kind = draw.pick("net.head named", ("through a module", "in the open", "unnamed"), plain=0.5)
+    if kind == "unnamed":
+        return replace(head, may_refuse=True)
+    head = replace(head, flags=("--head", "weight"))
+    if kind == "in the open":  # nothing hooks onto the features, unless the body ends in a module
+        return replace(head, may_refuse=True)
+    setup = [*head.setup, "self.embeddings = nn.Identity()"]
+    return replace(head, setup=setup, forward=["h = self.embeddings(h)", *head.forward])
 
 
 def _convolution(parts: Parts) -> Head:

@@ -269,7 +269,8 @@ def score(
                 look = first_look(
                     network, source, wanted, device=place, head=head, output=output,
                     num_classes=len(names.names) or len(source.classes), need=plan.need,
-                    at_once=min(8, size_of_batch),
+                    # of a single row a scaled head cannot be told from other layers
+                    at_once=min(8, max(2, size_of_batch)),
                 )  # fmt: skip
             stack.enter_context(returning(network, look.output))
             plan = plan.fitted_to(look)
