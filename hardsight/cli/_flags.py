@@ -21,6 +21,7 @@ def flags_of(
     first: Sequence[str] = (),
     last: Sequence[str] = (),
     names_of: Mapping[str, str] | None = None,
+    defaults: bool = True,
     **options: Mapping[str, Any],
 ) -> Callable[[Command], Command]:
     """Give a command a flag for every setting that a place states, or for some of them.
@@ -35,6 +36,7 @@ def flags_of(
         first: those that the help names first; the others follow in their order.
         last: those that the help names last.
         names_of: other names for flags, by the setting's name.
+        defaults: whether the help names the defaults; not if a file decides before them.
         options: by the name of a setting, what click cannot know, such as ``type`` or ``help``.
 
     Example:
@@ -49,7 +51,8 @@ def flags_of(
 
     def decorated(command: Command) -> Command:
         for key in reversed(chosen):
-            command = _flag(stated[key], called.get(key, key), options.get(key, {}))(command)
+            made = {"help": help_text(stated[key], default=defaults), **_look_of(stated[key])}
+            command = _flag(called.get(key, key), made | dict(options.get(key, {})))(command)
         return command
 
     return decorated
@@ -68,7 +71,7 @@ class StatedOption(click.Option):
             self.help = told
 
 
-def help_text(stated: Stated) -> str:
+def help_text(stated: Stated, *, default: bool = True) -> str:
     """What a setting is, as a sentence with the default at its end; names of settings are marked.
 
     Example:
@@ -78,11 +81,11 @@ def help_text(stated: Stated) -> str:
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", stated.said)  # :func:`hardsight.score`
     if not text.startswith("``"):  # a value is written as it is
         text = text[:1].upper() + text[1:]
-    text, default = text.rstrip("."), stated.default
-    if isinstance(default, int | float) and not isinstance(default, bool):
-        text += f" ({default})"
-    elif isinstance(default, str):
-        text = text.replace(f"``{default}``", f"``{default}`` (default)", 1)
+    text, value = text.rstrip("."), stated.default if default else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        text += f" ({value})"
+    elif isinstance(value, str):
+        text = text.replace(f"``{value}``", f"``{value}`` (default)", 1)
     return f"{text}."
 
 
@@ -102,19 +105,19 @@ def _names_in(command: click.Command) -> list[str]:
     return [option.name or "" for option in command.params if isinstance(option, click.Option)]
 
 
-def _flag(stated: Stated, name: str, options: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """One flag: what its type gives, then what its name means everywhere, then what was given."""
+def _flag(name: str, options: dict[str, Any]) -> Callable[[Command], Command]:
     flag = "--" + name.replace("_", "-")
-    made: dict[str, Any] = {"help": help_text(stated)}
-    for more in (_by_type(stated), LOOKS.get(stated.name, {}), options):
-        made |= more
-    if made.pop("is_either", False):
+    if options.pop("is_either", False):
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    return click.option(flag, name, cls=StatedOption, **made)
+    return click.option(flag, name, cls=StatedOption, **options)
+
+
+def _look_of(stated: Stated) -> dict[str, Any]:
+    """Options of click for the type of a setting, and for what its name means everywhere."""
+    return _by_type(stated) | LOOKS.get(stated.name, {})
 
 
 def _by_type(stated: Stated) -> dict[str, Any]:
-    """Options of click for the type of a setting."""
     kinds = [kind for kind in stated.kinds if kind is not None]
     if tuple[int, int] in kinds:
         return {"callback": pair, "metavar": "H[xW]"}

@@ -32,9 +32,9 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
-@flags_of(_RECIPE, "out")
+@flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
 @flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})
-@flags_of(_RECIPE, "device", "epochs", "seed", "resume", "overwrite")
+@flags_of(_RECIPE, "device", "epochs", "seed", "resume", "overwrite", defaults=False)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
