@@ -4,6 +4,7 @@ from hardsight.heads._bias import decided_by_bias as decided_by_bias
 from hardsight.heads._capture import Forward as Forward
 from hardsight.heads._capture import capture as capture
 from hardsight.heads._find import find_head as find_head
+from hardsight.heads._find import find_output as find_output
 from hardsight.heads._find import verify_head as verify_head
 from hardsight.heads._head import Head as Head
 from hardsight.heads._layers import unwrapped as unwrapped
