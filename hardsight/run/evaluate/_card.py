@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hardsight._options import checked_options
+from hardsight._checks import checked_options
 from hardsight.config import load_config
 from hardsight.data import (
     DATASETS,
@@ -27,7 +27,7 @@ from hardsight.data import (
 )
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
-from hardsight.preprocessing import Preprocessing, decisive
+from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
@@ -36,6 +36,7 @@ from hardsight.run.loop import (
     borrowed,
     check_labels_agree,
     chosen_device,
+    decisive,
     fed_in_its_dtype,
     first_look,
     loaded_model,
