@@ -12,3 +12,4 @@ from hardsight.data.pixels._prepared import check_collated as check_collated
 from hardsight.data.pixels._prepared import model_input as model_input
 from hardsight.data.pixels._prepared import pixels_of as pixels_of
 from hardsight.data.pixels._prepared import prepared as prepared
+from hardsight.data.pixels._prepared import raw_pixels as raw_pixels

@@ -73,17 +73,8 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         >>> model_input(grey, Preprocessing(mean=(0.5,), std=(0.5,))).shape
         (1, 2, 4)
     """
-    channels = _channels(how)
-    if isinstance(content, Image.Image):
-        image = eight_bit(content)
-        mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
-        if image.mode != mode:
-            image = image.convert(mode)
-        pixels, white = np.asarray(_fitted(image, how)), how.white or 255.0
-    else:
-        pixels, white = _array_pixels(content, how, channels), 1.0
-    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    planes = planes[::-1] if how.bgr else planes
+    planes = _planes(content, how, _channels(how))
+    white = (how.white or 255.0) if planes.dtype == np.uint8 else 1.0
     values = np.empty(planes.shape, dtype=np.float32)
     means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
     for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
@@ -91,6 +82,32 @@ def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDAr
         np.multiply(plane, np.float32(1 / (white * std)), out=value)
         value -= np.float32(mean / std)
     return values
+
+
+def raw_pixels(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[Any]:
+    """One picture as :func:`model_input` has it before mean and std: in size and channels.
+
+    Training keeps these, augments them on the device, and normalises there.
+
+    Returns:
+        ``[C, H, W]``: bytes of a picture or an 8-bit array, else float32 with white at 1.
+    """
+    return np.array(_planes(content, how, how.channels), order="C")
+
+
+def _planes(
+    content: Image.Image | NDArray[Any], how: Preprocessing, channels: int | None
+) -> NDArray[Any]:
+    if isinstance(content, Image.Image):
+        image = eight_bit(content)
+        mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
+        if image.mode != mode:
+            image = image.convert(mode)
+        pixels = np.asarray(_fitted(image, how))
+    else:
+        pixels = _array_pixels(content, how, channels)
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return planes[::-1] if how.bgr else planes
 
 
 def _channels(how: Preprocessing) -> int | None:
@@ -222,6 +239,8 @@ def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelC
         if content.ndim < 2:
             _refuse_stated(f"vectors {list(content.shape)}", how, source)
             return None
+        if content.dtype == np.uint8 and (content.ndim == 2 or content.shape[2] in (1, 3, 4)):
+            return PixelContent(picture(content), how)
         _check_scale(content, how, source, is_model_ready=False)
         return PixelContent(content, how)
     return _own_pixels(content, how, source)

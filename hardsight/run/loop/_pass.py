@@ -146,7 +146,7 @@ class Passed:
     Attributes:
         batch: its examples, and those that could not be read.
         embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
-        logits: ``[B, C]``; ``[0, C]`` if no example of the batch could be read.
+        logits: ``[B, C]``; both have no rows if no example of the batch could be read.
     """
 
     batch: Batch
@@ -257,8 +257,9 @@ class ModelPass:
         )
         with closing(loaded):
             for batch in loaded:
-                if not len(batch.index):
-                    yield Passed(batch, None, torch.empty(0, num_classes))
+                if not len(batch.index):  # the model is not asked, so its head tells the widths
+                    nothing = None if self._head is None else torch.empty(0, self._head.width)
+                    yield Passed(batch, nothing, torch.empty(0, num_classes))
                     continue
                 check(batch)
                 embeddings, logits = self.outputs(batch.inputs, batch.ids)

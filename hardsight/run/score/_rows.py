@@ -41,6 +41,7 @@ from hardsight.run.loop import (
 from hardsight.run_folder import row_groups
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
+    KEY_COLUMNS,
     THUMBNAILS,
     RunFolder,
     ScoreTable,
@@ -50,34 +51,26 @@ from hardsight.table import (
 )
 
 _ANGULAR = ("norms", "angles")
+_NORM = "feature_norm"
+_BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
 Shards = Callable[[], Iterator[pa.Table]]
 Source = ExampleSource | EmbeddingSource
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows of some consecutive source positions; tensors may still be on the device.
+    """The rows of some consecutive source positions.
 
     Attributes:
         positions: how many source positions it covers, unreadable ones included.
-        index: their numbers in the data as the user named it, ``[n]``.
-        ids: their names.
-        labels: class indices, ``[n]``.
-        prediction: class indices; -1 where the logits are not finite.
-        finite: whether embedding and logits are finite.
-        scores: one ``[n]`` per score that does not need the whole dataset.
-        bent: rows whose prediction the head's bias decides; ``None`` where nothing was counted.
+        ids: names of the examples that have a row.
+        columns: all other columns by name, ``[n]`` each; they may still be on the device.
         errors: ``(index, id, reason)`` of unreadable examples.
     """
 
     positions: int
-    index: Tensor
     ids: pa.Array
-    labels: Tensor
-    prediction: Tensor
-    finite: Tensor
-    scores: dict[str, Tensor]
-    bent: Tensor | None = None
+    columns: dict[str, Tensor]
     errors: list[tuple[int, str, str]] = field(default_factory=list)
 
 
@@ -122,8 +115,11 @@ class ScorePlan:
             self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
-        self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
+        self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
+        if self.dataset_specs and SCORES[_NORM] not in self.row_specs:
+            # what a score over the whole dataset is made from; not a column of the table by itself
+            self.row_specs.append(SCORES[_NORM])
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -152,13 +148,8 @@ class ScorePlan:
         )
 
     def scores(self, summaries: Summaries) -> dict[str, Tensor]:
-        """Every row score, and the norms where a dataset score builds on them."""
-        scores = {
-            spec.name: spec.formula(getattr(summaries, spec.reads)) for spec in self.row_specs
-        }
-        for spec in self.dataset_specs:
-            scores.setdefault("feature_norm", getattr(summaries, spec.reads))
-        return scores
+        """Every score that a row has by itself."""
+        return {spec.name: spec.formula(getattr(summaries, spec.reads)) for spec in self.row_specs}
 
 
 def needs_head(spec: ScoreSpec) -> bool:
@@ -248,8 +239,8 @@ class EmbeddingScorer:
             tensor.to(self.device, dtype)
             for tensor in (self._rows(0, rows), self._head.weight, self._head.bias)
         )
-        bent = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
-        return {"flip_rate": float(bent.float().mean()), "rows": rows}
+        decided = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
+        return {"flip_rate": float(decided.float().mean()), "rows": rows}
 
     def _rows(self, first: int, count: int | None = None) -> Tensor:
         last = min(first + (count or self.batch_size), len(self.source))
@@ -262,15 +253,14 @@ class EmbeddingScorer:
         summaries = head.summaries(rows, labels.to(self.device))
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
-        return Piece(
-            positions=last - first,
-            index=torch.arange(first, last),
-            ids=self.source.ids(first, last),
-            labels=labels,
-            prediction=torch.where(finite, summaries.predictions.prediction, -1),
-            finite=finite,
-            scores=self.plan.scores(summaries),
-        )
+        columns = {
+            "index": torch.arange(first, last),
+            "label": labels,
+            "prediction": torch.where(finite, summaries.predictions.prediction, -1),
+            "finite": finite,
+            **self.plan.scores(summaries),
+        }
+        return Piece(last - first, self.source.ids(first, last), columns)
 
 
 @contextmanager
@@ -334,12 +324,14 @@ class ModelScorer:
                     check_labels, num_classes=self.num_classes, whose="the model", verb="score"
                 ),
             ):
-                if len(passed.batch.index):
-                    with running.memory_errors(passed.batch.ids):
-                        piece = self._piece(passed)
-                else:
-                    piece = _no_rows(passed.positions, self.plan, self._errors(passed.batch))
-                yield piece
+                with running.memory_errors(passed.batch.ids):
+                    columns = self._columns(passed)
+                yield Piece(
+                    passed.positions,
+                    pa.array(passed.batch.ids, pa.string()),
+                    columns,
+                    self._errors(passed.batch),
+                )
 
     def check(self) -> None:
         """Raise unless every batch so far fits the head; waits for the device."""
@@ -347,7 +339,7 @@ class ModelScorer:
             self._running.check()
 
     @torch.inference_mode()
-    def _piece(self, passed: Passed) -> Piece:
+    def _columns(self, passed: Passed) -> dict[str, Tensor]:
         batch, logits = passed.batch, passed.logits.to(self.device)
         labels = batch.labels.to(self.device, non_blocking=True)
         logit_part, target_part = logit_summaries(logits, labels)
@@ -356,17 +348,15 @@ class ModelScorer:
             angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
         summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
         finite = torch.isfinite(logit_part.logsumexp)
-        return Piece(
-            positions=passed.positions,
-            index=torch.from_numpy(self.source.numbered(batch.index)),
-            ids=pa.array(batch.ids, pa.string()),
-            labels=batch.labels,
-            prediction=torch.where(finite, logit_part.prediction, -1),
-            finite=finite,
-            scores=self.plan.scores(summaries),
-            bent=None if self.head is None else decided_by_bias(logits, self.head),
-            errors=self._errors(batch),
-        )
+        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
+        return {
+            "index": torch.from_numpy(self.source.numbered(batch.index)),
+            "label": batch.labels,
+            "prediction": torch.where(finite, logit_part.prediction, -1),
+            "finite": finite,
+            **decided,
+            **self.plan.scores(summaries),
+        }
 
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
         """Unreadable examples by their index in what the user named."""
@@ -383,38 +373,14 @@ def naming_other_scores() -> Iterator[None]:
         raise type(err)(f"{err}. Scores that need no head: {others}") from err
 
 
-def _no_rows(positions: int, plan: ScorePlan, errors: list[tuple[int, str, str]]) -> Piece:
-    none, values = torch.empty(0, dtype=torch.int64), torch.empty(0)
-    names = [spec.name for spec in plan.row_specs]
-    if plan.dataset_specs:
-        names.append("feature_norm")
-    return Piece(
-        positions=positions,
-        index=none,
-        ids=pa.array([], pa.string()),
-        labels=none,
-        prediction=none,
-        finite=torch.empty(0, dtype=torch.bool),
-        scores=dict.fromkeys(names, values),
-        errors=errors,
-    )
-
-
 def piece_rows(pieces: list[Piece]) -> pa.Table:
     """Rows of consecutive pieces; one copy from the device for all of them."""
     columns: dict[str, Any] = {
-        "index": _array([piece.index for piece in pieces]),
-        "id": pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks(),
-        "label": _array([piece.labels for piece in pieces]),
-        "prediction": _array([piece.prediction for piece in pieces]),
-        "finite": _array([piece.finite for piece in pieces]),
+        name: pa.array(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
+        for name in pieces[0].columns
     }
-    for name in pieces[0].scores:
-        columns[name] = _array([piece.scores[name] for piece in pieces])
-    bent = [piece.bent for piece in pieces if piece.bent is not None]
-    count = int(torch.cat(bent).sum()) if bent else 0
-    # the count travels with the rows, so that a resumed run knows it too
-    return pa.table(columns).replace_schema_metadata({b"bent": str(count).encode()})
+    ids = pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks()
+    return pa.table({**columns, "id": ids})
 
 
 class Totals:
@@ -426,7 +392,7 @@ class Totals:
     Attributes:
         rows: how many.
         finite: how many of them are finite.
-        bent: how many predictions the head's bias decides.
+        decided_by_bias: how many predictions would be others if the head had no bias.
     """
 
     def __init__(self, plan: ScorePlan) -> None:
@@ -434,13 +400,14 @@ class Totals:
         self._passes = {
             spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
         }
-        self.rows = self.finite = self.bent = 0
+        self.rows = self.finite = self.decided_by_bias = 0
 
     def add(self, shard: pa.Table) -> None:
         """Take account of one shard."""
         self.rows += shard.num_rows
-        self.finite += pc.sum(shard["finite"].cast(pa.int64())).as_py() or 0
-        self.bent += int((shard.schema.metadata or {}).get(b"bent", b"0"))
+        self.finite += _count(shard["finite"])
+        if _BY_BIAS in shard.column_names:
+            self.decided_by_bias += _count(shard[_BY_BIAS])
         for over_dataset in self._passes.values():
             over_dataset.add(*_norms_and_labels(shard))
 
@@ -449,16 +416,16 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        keys = ["index", "id", "label", "prediction", "finite"]
-        return rows.select(keys + [spec.name for spec in self._plan.specs])
+        return rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
 
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
-    return torch.tensor(rows["feature_norm"].to_numpy()), torch.tensor(rows["label"].to_numpy())
+    return torch.tensor(rows[_NORM].to_numpy()), torch.tensor(rows["label"].to_numpy())
 
 
-def _array(parts: list[Tensor]) -> pa.Array:
-    return pa.array(torch.cat(parts).cpu().numpy())
+def _count(column: pa.ChunkedArray) -> int:
+    """How many values are true."""
+    return pc.sum(column.cast(pa.int64())).as_py() or 0
 
 
 def length_of(source: Source) -> int | None:
@@ -561,7 +528,7 @@ class ScoreRun:
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
-        self.about.setdefault("bias", {"flip_rate": totals.bent / totals.rows})
+        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:
