@@ -12,6 +12,7 @@ import numpy as np
 from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     EMBEDDING_COLUMNS,
+    IDX_NAME,
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     LABELS,
@@ -218,7 +219,8 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     files = [file for file in listed if is_regular(file)]
     if files:
         return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
-    images = idx_images_in(folder, options.split)
+    has_idx = any(IDX_NAME.search(entry.name) for entry in folder.iterdir())
+    images = idx_images_in(folder, options.split) if has_idx else None
     if images is not None:
         return _idx(images, text, options, split_done=True)
     _images_only(options)

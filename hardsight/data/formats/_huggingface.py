@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from hardsight.data.formats._columns import IMAGE_COLUMNS
 from hardsight.data.formats._parquet import LABEL_COLUMNS
+from hardsight.data.formats._tables import IMAGE_COLUMNS
 from hardsight.data.pixels import decode, decode_file
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, evenly_spaced
 from hardsight.errors import BadExampleError, DataError, MissingDataError

@@ -15,9 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.data.formats._cells import cell_content
-from hardsight.data.formats._columns import IMAGE_COLUMNS, LABELS, PATHS, chosen_column, plain_name
-from hardsight.data.formats._listed import ListedImages
+from hardsight.data.formats._tables import (
+    IMAGE_COLUMNS,
+    LABELS,
+    PATHS,
+    ListedImages,
+    cell_content,
+    chosen_column,
+    plain_name,
+)
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, id_at
 from hardsight.errors import BadExampleError, DataError, ShapeError
 from hardsight.run_folder import open_parquet

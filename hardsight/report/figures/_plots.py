@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.run_folder import replacing
 
 if TYPE_CHECKING:

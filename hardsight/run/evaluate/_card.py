@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hardsight._options import checked_options
+from hardsight._checks import checked_options
 from hardsight.config import Settings
 from hardsight.data import (
     DATASETS,
@@ -26,7 +26,7 @@ from hardsight.data import (
 )
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
-from hardsight.preprocessing import Preprocessing, decisive
+from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
@@ -35,6 +35,7 @@ from hardsight.run.loop import (
     borrowed,
     check_labels_agree,
     chosen_device,
+    decisive,
     fed_in_its_dtype,
     first_look,
     loaded_model,

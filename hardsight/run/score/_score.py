@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardsight._options import checked_options
+from hardsight._checks import checked_options
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, LoadedModel
-from hardsight.preprocessing import Preprocessing, decisive
+from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
     FirstLook,
@@ -26,6 +26,7 @@ from hardsight.run.loop import (
     chosen_device,
     chosen_precision,
     chosen_workers,
+    decisive,
     fed_in_its_dtype,
     first_look,
     loaded_model,
@@ -40,13 +41,13 @@ from hardsight.run.loop import (
     wanted_preprocessing,
     warns_of,
 )
-from hardsight.run.score._notes import score_notes
-from hardsight.run.score._run import ScoreRun, length_of
-from hardsight.run.score._scorers import (
+from hardsight.run.score._rows import (
     EmbeddingScorer,
     ModelScorer,
     ScorePlan,
     Scorer,
+    ScoreRun,
+    length_of,
     naming_other_scores,
 )
 from hardsight.run_folder import SCORE, RunFolder
@@ -85,6 +86,28 @@ def run_score(config: ScoreConfig) -> ScoreTable:
     """:func:`score` by settings, as the command line does it."""
     options = config.keywords()
     return score(options.pop("model"), options.pop("data"), **options)
+
+
+def score_notes(table: ScoreTable) -> list[str]:
+    """Everything the numbers of a table have to be read with."""
+    about = table.metadata
+    notes = []
+    origin = about["model"].get("weights") or ""
+    if origin == "random initialisation" or origin.startswith("as made by"):
+        notes.append(f"no --weights were given: the model was scored {origin}")
+    missing = about.get("missing")
+    if missing:
+        notes.append(
+            f"the model has no head that can be read: {', '.join(missing['scores'])} are missing, "
+            f"because {missing['reason']}"
+        )
+    counts = about["counts"]
+    if counts["errors"]:
+        listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
+        notes.append(f"{counts['errors']:,} examples could not be read{listed}")
+    if counts["non_finite"]:
+        notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
+    return notes
 
 
 @checked_options

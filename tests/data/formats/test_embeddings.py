@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from hardsight.data import EmbeddingSource, open_source
-from hardsight.data.formats import _mapped, _stored
+from hardsight.data.formats import _stored
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
@@ -125,7 +125,7 @@ def test_pages_already_read_are_given_back(tmp_path):
 
 
 def test_a_view_keeps_its_content_when_pages_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(_mapped, "_RELEASE_BYTES", 1)
+    monkeypatch.setattr(_stored, "_RELEASE_BYTES", 1)
     values = np.arange(64 * 1024, dtype=np.float32).reshape(64, 1024)
     np.save(tmp_path / "e.npy", values)
     source = open_source(tmp_path / "e.npy", labels=np.arange(64) % 2)

@@ -1,13 +1,36 @@
-"""Random states of the process: used for a while, then given back as they were."""
+"""Where a number comes from: seeds, versions and digests."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+import hardsight
 from hardsight.errors import OptionError
+
+
+def seed_of(seed: int, *purpose: object) -> int:
+    """A seed of 63 bits for one purpose.
+
+    Example:
+        >>> seed_of(0, "order", 1) != seed_of(0, "order", 2)
+        True
+    """
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def generator(seed: int, *purpose: object) -> torch.Generator:
+    """A CPU generator for one purpose; the same draws on every machine and device."""
+    return torch.Generator().manual_seed(seed_of(seed, *purpose))
 
 
 @contextmanager
@@ -81,3 +104,38 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     with random_states_kept(device):
         seed_generators(seed, gpus=True)
         yield
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
+    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "pyarrow", "pillow", *more):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # such as a vendored build without metadata
+            continue
+    return found
+
+
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    entries = [*enumerate(tensors), *named.items()]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):  # extra state of a module
+            continue
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
