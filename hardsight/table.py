@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight._options import checked_options
+from hardsight._checks import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
 from hardsight.run_folder import DYNAMICS as DYNAMICS

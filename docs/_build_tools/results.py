@@ -70,7 +70,8 @@ def _index() -> str:
         "# Results\n\nEvery page below is made by one command, which stands at its end with seeds, "
         "versions and hardware, and says which claims of the paper hold here and which do not: "
         "[how a claim is judged](../papers/claims.md). At the scale *short* epochs are fewer and "
-        "networks smaller than the papers'; at the scale *paper* they are the papers' own. The data is the real one.\n\n"
+        "networks smaller than the papers'; at the scale *paper* they are the papers' own. The "
+        "data is the real one.\n\n"
         "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._datasets import StreamSource, reason, split_sample
-from hardsight.data._head_file import in_memory
-from hardsight.data._labels import single_class_index
-from hardsight.data._prepared import check_collated, prepared
-from hardsight.data._view import SourceView
+from hardsight.data.formats import StreamSource, reason, split_sample
+from hardsight.data.pixels import check_collated, prepared
+from hardsight.data.source import SourceView, in_memory, single_class_index
 from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hardsight.data._example import Example, ExampleSource, Loading
+    from hardsight.data.source import Example, ExampleSource, Loading
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2

@@ -9,41 +9,63 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data._arrays import ArraySource, digits
-from hardsight.data._catalogue import DATASETS
-from hardsight.data._columns import IMAGE_COLUMNS, LABELS, chosen_column
-from hardsight.data._datasets import DatasetSource, StreamSource
-from hardsight.data._embeddings import EmbeddingSource
-from hardsight.data._example import ExampleSource, Loading
-from hardsight.data._files import check_listable, existing, is_pattern, is_regular, matching
-from hardsight.data._folder import SPLITS, FolderSource, split_folders
-from hardsight.data._frame import frame_source
-from hardsight.data._head_file import head_arrays, in_memory, plain_array
-from hardsight.data._huggingface import HuggingFaceSource, has_images, load_from_hub
-from hardsight.data._idx import idx_array, idx_images_in, is_idx, labels_beside
-from hardsight.data._labels import class_indices
-from hardsight.data._listed import LIST_SUFFIXES, csv_images
-from hardsight.data._mapped import MemoryArray
-from hardsight.data._named import named_source
-from hardsight.data._parquet import (
+from hardsight.data.formats import (
+    ARRAY_SUFFIXES,
     EMBEDDING_COLUMNS,
+    IDX_NAME,
+    IMAGE_COLUMNS,
     LABEL_COLUMNS,
+    LABELS,
+    LIST_SUFFIXES,
+    SPLITS,
+    ArraySource,
+    DatasetSource,
+    EmbeddingSource,
+    FolderSource,
+    HuggingFaceSource,
+    MemoryArray,
     ParquetEmbeddings,
     ParquetSource,
+    StreamSource,
+    chosen_column,
     column_values,
     common_schema,
+    csv_images,
+    digits,
+    frame_source,
+    has_images,
+    head_arrays,
     holds_paths,
+    idx_array,
+    idx_images_in,
+    is_idx,
+    labels_beside,
+    load_from_hub,
     one_column,
     parquet_paths,
+    plain_array,
+    sampled_rows,
+    split_folders,
+    stored_arrays,
     stored_class_names,
 )
-from hardsight.data._samplers import sampled_rows
-from hardsight.data._stored import ARRAY_SUFFIXES, stored_arrays
+from hardsight.data.named import DATASETS, named_source
+from hardsight.data.source import (
+    ExampleSource,
+    Loading,
+    check_listable,
+    class_indices,
+    existing,
+    in_memory,
+    is_pattern,
+    is_regular,
+    matching,
+)
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
-    from hardsight.data._mapped import FileArray, StoredArray
+    from hardsight.data.formats import FileArray, StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
@@ -197,7 +219,8 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     files = [file for file in listed if is_regular(file)]
     if files:
         return _parquet(_of_split(files, text, options.split), text, options, split_done=True)
-    images = idx_images_in(folder, options.split)
+    has_idx = any(IDX_NAME.search(entry.name) for entry in folder.iterdir())
+    images = idx_images_in(folder, options.split) if has_idx else None
     if images is not None:
         return _idx(images, text, options, split_done=True)
     _images_only(options)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from hardsight._checks import check_rows, check_width
-from hardsight._optional import require
+from hardsight._checks import check_rows, check_width, require
 from hardsight.errors import GradientError, OptionError, ShapeError
 from hardsight.geometry import common_dtype, widen_together
 

@@ -1,9 +1,13 @@
 """Small data in every form the package reads."""
 
+import gzip
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -40,8 +44,6 @@ def class_folders(tmp_path, png_bytes):
 @pytest.fixture
 def write_parquet():
     """Write rows as parquet, a few per row group."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     def write(file: Path, columns, *, rows_per_group=3, metadata=None):
         table = pa.table(columns)
@@ -51,3 +53,46 @@ def write_parquet():
         return file
 
     return write
+
+
+def encoded(array):
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def write_idx():
+    """Write idx files of a split: ``write_idx(folder, "train", images, labels)``."""
+
+    def write(folder, prefix, images, labels):
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, array in (("images", images), ("labels", labels)):
+            header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(
+                f">{array.ndim}I", *array.shape
+            )
+            name = f"{prefix}-{kind}-idx{array.ndim}-ubyte.gz"
+            with gzip.open(folder / name, "wb") as file:
+                file.write(header + array.astype(np.uint8).tobytes())
+
+    return write
+
+
+@pytest.fixture
+def write_pictures():
+    """Write images, labels and other columns to a parquet file."""
+
+    def write(path, images, labels, *, label="label", **columns):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        rows = pa.array([{"bytes": encoded(image), "path": None} for image in images], type=kind)
+        table = pa.table({"image": rows, label: list(labels), **columns})
+        pq.write_table(table, path)
+
+    return write
+
+
+@pytest.fixture
+def pictures():
+    """Six small coloured pictures."""
+    return np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)

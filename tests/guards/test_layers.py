@@ -21,6 +21,13 @@ LAYERS = {
 }
 # the second level: rooms of a part that has them, by the same rule
 ROOMS = {
+    "data": {
+        0: {"source"},
+        1: {"pixels"},
+        2: {"formats", "variants"},
+        3: {"named"},
+        4: {"_open", "_batches"},
+    },
     "run": {
         0: {"loop"},
         1: {"score", "train"},
@@ -146,8 +153,10 @@ def test_a_file_imports_only_from_layers_below(file):
         ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
         ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
-        ("experiments.el._fig5", "from hardsight.run.loop._seeds import x", "private to its room"),
+        ("experiments.el._fig5", "from hardsight.run.loop._origin import x", "private to its room"),
         ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
+        ("data.source._view", "from hardsight.data.formats import x", "imports data.formats above"),
+        ("run.loop._heads", "from hardsight.data.source._view import x", "private to its room"),
     ],
 )
 def test_a_planted_violation_is_found(module, source, complaint):

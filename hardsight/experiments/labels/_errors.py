@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.data import MemorySource, with_label_errors
 from hardsight.errors import ConfigError
 from hardsight.experiments.lab import DATASETS, Lab, Outputs, Result, experiment

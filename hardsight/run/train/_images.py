@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from hardsight.data import ExampleSource, model_input, pixels_of
+from hardsight.data import ExampleSource, pixels_of, raw_pixels
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import generator, progress
@@ -139,11 +139,7 @@ class Decoded(Examples):
         """Raw pixels, as scoring sees them before their normalisation; or what is there."""
         pixels = pixels_of(content, self.how, self.source)
         if pixels is not None:
-            raw = dataclasses.replace(pixels.how, mean=(0.0,), std=(1.0,))
-            if not pixels.is_eight_bit:
-                return torch.from_numpy(model_input(pixels.content, raw))
-            values = model_input(pixels.content, dataclasses.replace(raw, white=None))
-            return torch.from_numpy(np.rint(values * 255).astype(np.uint8))  # 8 bits in and out
+            return torch.from_numpy(raw_pixels(pixels.content, pixels.how))
         if isinstance(content, Tensor) or self.source.is_model_ready:
             return torch.as_tensor(content)
         if isinstance(content, np.ndarray):

@@ -4,7 +4,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from hardsight.data import DATASETS, _named, open_source
+from hardsight.data import DATASETS, open_source
+from hardsight.data.named import _named
 from hardsight.errors import DataError, MissingDataError, OptionError
 
 
@@ -35,25 +36,27 @@ def test_mnist_is_read_from_idx_files_below_the_data_root(tmp_path, write_idx):
 
 
 @pytest.mark.parametrize("file", ["cifar10-{}.parquet", "plain_text/{}-00000-of-00001.parquet"])
-def test_cifar10_is_read_from_parquet_files_named_by_split(tmp_path, write_parquet, pictures, file):
+def test_cifar10_is_read_from_parquet_files_named_by_split(
+    tmp_path, write_pictures, pictures, file
+):
     for split, label in (("train", 3), ("test", 9)):
-        write_parquet(tmp_path / "cifar10" / file.format(split), pictures, [label] * 6)
+        write_pictures(tmp_path / "cifar10" / file.format(split), pictures, [label] * 6)
     train = open_source("cifar10", split="train", data_root=tmp_path)
     test = open_source("cifar10", split="test", data_root=tmp_path)
     assert train.classes[train.label_of(0)] == "cat"
     assert test.classes[test.label_of(5)] == "truck"
 
 
-def test_the_environment_names_the_data_root(tmp_path, monkeypatch, write_parquet, pictures):
-    write_parquet(tmp_path / "cifar10" / "test.parquet", pictures, range(6))
+def test_the_environment_names_the_data_root(tmp_path, monkeypatch, write_pictures, pictures):
+    write_pictures(tmp_path / "cifar10" / "test.parquet", pictures, range(6))
     monkeypatch.setenv("HARDSIGHT_DATA", str(tmp_path))
     assert len(open_source("cifar10", split="test")) == 6
 
 
 def test_without_a_root_the_folder_data_is_looked_into(
-    tmp_path, monkeypatch, write_parquet, pictures
+    tmp_path, monkeypatch, write_pictures, pictures
 ):
-    write_parquet(tmp_path / "data" / "cifar10" / "test.parquet", pictures, range(6))
+    write_pictures(tmp_path / "data" / "cifar10" / "test.parquet", pictures, range(6))
     monkeypatch.chdir(tmp_path)
     assert len(open_source("cifar10", split="test")) == 6
 
@@ -106,9 +109,9 @@ def test_the_super_classes_of_cifar100_hold_five_classes_each():
     assert [dataset.groups[i] for i in (0, 20, 40, 60, 80)] == [4, 6, 5, 10, 16]
 
 
-def test_cifar100_takes_the_fine_column_of_a_parquet_file(tmp_path, write_parquet, pictures):
+def test_cifar100_takes_the_fine_column_of_a_parquet_file(tmp_path, write_pictures, pictures):
     path = tmp_path / "cifar100" / "test.parquet"
-    write_parquet(path, pictures, range(6), label="fine_label", coarse_label=[9] * 6)
+    write_pictures(path, pictures, range(6), label="fine_label", coarse_label=[9] * 6)
     fine = open_source("cifar100", split="test", data_root=tmp_path)
     assert fine.label_of(5) == 5
 
@@ -125,9 +128,9 @@ def test_svhn_is_read_from_its_matlab_files_with_ten_as_zero(tmp_path, pictures)
         open_source("svhn", split="train", data_root=tmp_path)
 
 
-def test_domains_of_pacs_are_splits_that_can_be_joined(tmp_path, write_parquet, pictures):
+def test_domains_of_pacs_are_splits_that_can_be_joined(tmp_path, write_pictures, pictures):
     for domain in ("photo", "sketch"):
-        write_parquet(tmp_path / "pacs" / f"pacs-{domain}.parquet", pictures, [0, 1, 2, 3, 4, 6])
+        write_pictures(tmp_path / "pacs" / f"pacs-{domain}.parquet", pictures, [0, 1, 2, 3, 4, 6])
     both = open_source("pacs", split="photo+sketch", data_root=tmp_path)
     assert len(both) == 12
     assert (both.id_of(0), both.id_of(6), both[11].id) == ("photo/0", "sketch/0", "sketch/5")

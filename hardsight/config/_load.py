@@ -1,0 +1,241 @@
+"""Settings as frozen dataclasses: read from TOML, overridden by ``KEY=VALUE``, never guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hardsight.config._rules import check_settings, default_of
+from hardsight.errors import ConfigError, MissingDataError
+from hardsight.registry import unknown_name
+
+Config = TypeVar("Config")
+
+
+def load_config(
+    kind: type[Config],
+    file: str | os.PathLike[str] | None,
+    overrides: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
+) -> Config:
+    """A ``kind`` from a TOML file, then from ``KEY=VALUE`` overrides, then from given values.
+
+    Args:
+        kind: a frozen dataclass; its fields are the valid keys.
+        file: TOML with those keys at top level; ``None`` for overrides alone.
+        overrides: values in TOML syntax; a bare word is a string. ``optimizer.lr=0.1`` reaches
+            into the table ``optimizer``.
+        given: values as Python has them, such as those of flags.
+
+    Raises:
+        MissingDataError: there is no such file.
+        ConfigError: a key is unknown, missing or has a value of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        path = Path(file)
+        if not path.is_file():
+            raise MissingDataError(f"no config file at {path}")
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+            raise ConfigError(f"{path} is no valid TOML: {err}") from err
+    values = _with_tables(kind, values)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"expected KEY=VALUE, got {override!r}")
+        _put(values, key.strip(), toml_value(text.strip()), override)
+    values.update(given or {})
+    return config_from(kind, values, where=str(file) if file else "the settings")
+
+
+def config_from(
+    kind: type[Config], values: Mapping[str, Any], *, where: str, base: Config | None = None
+) -> Config:
+    """A ``kind`` from plain values, each checked against its field.
+
+    Args:
+        kind: a dataclass; its fields are the valid keys.
+        values: by key.
+        where: where they were written, in words.
+        base: has the values of the keys that are left out; their own defaults by default.
+
+    A field whose type is a dataclass takes a table. Where that dataclass states ``SHORTHAND``, the
+    name of one of its fields, a plain value stands for a table with this field alone.
+
+    Raises:
+        ConfigError: a key is unknown, missing or has a value of the wrong type.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Point:
+        ...     x: int
+        ...     y: int = 0
+        >>> config_from(Point, {"x": 3}, where="here")
+        Point(x=3, y=0)
+        >>> config_from(Point, {"x": 3, "yy": 1}, where="here")
+        Traceback (most recent call last):
+        hardsight.errors.ConfigError: in here: unknown key 'yy'. Did you mean 'y'? Known: x, y
+    """
+    assert dataclasses.is_dataclass(kind)
+    types_of = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    checked = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
+        default = default_of(fields[key]) if base is None else getattr(base, key)
+        checked[key] = fitted(value, types_of[key], key, where, default)
+    known = checked
+    if base is not None:
+        known = {**{name: getattr(base, name) for name in fields}, **checked}
+    for name, field in fields.items():
+        if default_of(field) is dataclasses.MISSING and name not in known:
+            raise ConfigError(f"in {where}: the key {name!r} is missing")
+    made = typing.cast(Config, kind(**known))
+    check_settings(made, where=where, stated=checked)
+    return made
+
+
+def defaults_of(kind: type[Any]) -> dict[str, Any]:
+    """The values of all fields that have one by default, tables as nested dictionaries.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Point:
+        ...     x: int
+        ...     y: int = 0
+        >>> defaults_of(Point)
+        {'y': 0}
+    """
+    types_of = typing.get_type_hints(kind)
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        table = types_of[field.name]
+        if dataclasses.is_dataclass(table):
+            found[field.name] = defaults_of(typing.cast(type[Any], table))
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default_factory())
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, also in a list of them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def toml_value(text: str) -> Any:
+    """A value in TOML syntax; a bare word is a string.
+
+    Example:
+        >>> toml_value("0.5"), toml_value("[1, 2]"), toml_value("cosine")
+        (0.5, [1, 2], 'cosine')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Plain values that stand for a table as that table, so that overrides reach into it."""
+    types_of = typing.get_type_hints(kind)
+    found = dict(values)
+    for key, value in values.items():
+        shorthand = getattr(types_of.get(key), "SHORTHAND", None)
+        if shorthand is not None and not isinstance(value, Mapping):
+            found[key] = {shorthand: value}
+    return found
+
+
+def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
+    """Set ``a.b.c`` in nested tables, making those that are missing."""
+    *above, last = key.split(".")
+    for name in above:
+        inner = values.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(
+                f"cannot apply {override!r}: {name} is {inner!r}, no table; write it as a table "
+                "first"
+            )
+        values = inner
+    values[last] = value
+
+
+def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None) -> Any:
+    """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
+
+    Args:
+        value: as somebody wrote it.
+        expected: the type of the field or the parameter, resolved.
+        key: what it is called.
+        where: where it was written, in words.
+        default: of the field; a table that leaves keys out takes those of its default.
+
+    Raises:
+        ConfigError: the value is of another type.
+    """
+    options = (
+        typing.get_args(expected)
+        if typing.get_origin(expected) in (typing.Union, types.UnionType)
+        else (expected,)
+    )
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if dataclasses.is_dataclass(origin):
+            return _fitted_table(value, origin, key, where, default)
+        if origin is tuple and isinstance(value, list | tuple):
+            return _fitted_tuple(value, typing.get_args(option), key, where)
+        if origin is tuple and _is_table(typing.get_args(option)[0]):
+            return _fitted_tuple([value], typing.get_args(option), key, where)
+        if origin is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
+            return value
+    names = [getattr(option, "__name__", str(option)) for option in options]
+    wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
+    raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
+
+
+def _is_table(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:
+    """A nested table, or the plain value that may stand for it.
+
+    Keys that a table leaves out are those of the field's default: ``retrain.epochs = 3`` leaves the
+    learning rate of ``retrain`` alone. A table of another name (``adam`` instead of ``sgd``) is
+    another thing, and has defaults of its own.
+    """
+    if isinstance(value, kind):
+        return value
+    shorthand = getattr(kind, "SHORTHAND", None)
+    if not isinstance(value, Mapping):
+        if shorthand is None:
+            raise ConfigError(f"in {where}: expected {key} to be a table, got {value!r}")
+        value = {shorthand: value}
+    named = getattr(default, "name", None)
+    base = default if isinstance(default, kind) and value.get("name", named) == named else None
+    return config_from(kind, value, where=f"{where}, [{key}]", base=base)
+
+
+def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where: str) -> Any:
+    if len(items) == 2 and items[1] is Ellipsis:
+        return tuple(fitted(item, items[0], key, where) for item in value)
+    if len(items) != len(value):
+        raise ConfigError(
+            f"in {where}: expected {key} to have {len(items)} values, got {list(value)}"
+        )
+    return tuple(fitted(item, kind, key, where) for item, kind in zip(value, items, strict=True))

@@ -1,0 +1,282 @@
+"""Stored embeddings, and the classifier head that belongs to them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.data.formats._stored import ARRAY_SUFFIXES, split_member, stored_arrays
+from hardsight.data.source import (
+    Fingerprint,
+    are_names,
+    class_indices,
+    class_names,
+    existing,
+    id_at,
+    in_memory,
+)
+from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.data.formats._stored import FileArray, StoredArray
+
+
+class EmbeddingSource:
+    """Embeddings ``[N, D]`` with labels ``[N]``, read chunk by chunk.
+
+    Args:
+        spec: as the user named it.
+        rows: the embeddings.
+        labels: one per row, in any form that :func:`class_indices` takes.
+        class_weights: rows of the classifier head, ``[C, D]``.
+        bias: of the head, ``[C]``.
+        classes: names, position = label.
+        ids: one per row; positions if there are none.
+
+    Attributes:
+        spec: as the user named it.
+        classes: names, position = label.
+        width: D.
+        dtype: of the chunks.
+        labels: ``[N]`` int64.
+        class_weights: ``[C, D]``, or ``None`` if the file holds none.
+        bias: ``[C]`` or ``None``.
+
+    Raises:
+        ShapeError: lengths or widths do not fit each other.
+        LabelError: a label is not an index in ``[0, C)``.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        rows: StoredArray,
+        labels: Any,
+        *,
+        class_weights: NDArray[Any] | None = None,
+        bias: NDArray[Any] | None = None,
+        classes: Sequence[str] | None = None,
+        ids: Any = None,
+    ) -> None:
+        self.spec, self._rows, self._ids = spec, rows, ids
+        if len(rows.shape) != 2 or rows.dtype.kind != "f":
+            raise ShapeError(
+                f"expected embeddings [N, D] of floats in {spec}, got {list(rows.shape)} of "
+                f"{rows.dtype}"
+            )
+        if not all(rows.shape):
+            raise DataError(f"no embeddings in {spec}: the array is {list(rows.shape)}")
+        self.width, self.dtype = rows.shape[1], rows.dtype
+        self.class_weights, self.bias = class_weights, bias
+        self._check_head()
+        self.labels, self.classes = class_indices(
+            labels, classes=self._names(classes, labels), where=f"the labels of {spec}"
+        )
+        if class_weights is not None and len(self.classes) != len(class_weights):
+            raise LabelError(
+                f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
+                f"{len(class_weights)} rows; pass classes=[...], one name per row"
+            )
+        for name, values in (("labels", self.labels), ("ids", ids)):
+            if values is not None and len(values) != len(self):
+                raise ShapeError(
+                    f"expected one row per example, got embeddings {list(rows.shape)}, {name} "
+                    f"[{len(values)}] in {spec}; pass the {name} these embeddings were made with"
+                )
+
+    def __len__(self) -> int:
+        return self._rows.shape[0]
+
+    def chunk(self, start: int, stop: int) -> NDArray[Any]:
+        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file where possible."""
+        return self._rows.read(start, stop)
+
+    def ids(self, start: int, stop: int) -> pa.Array:
+        """Names of the examples ``start`` to ``stop``, as the table's column."""
+        if self._ids is None:
+            return pa.array(np.arange(start, min(stop, len(self)))).cast(pa.string())
+        return pa.array([self.id_of(index) for index in range(start, min(stop, len(self)))])
+
+    def id_of(self, index: int) -> str:
+        """Name of the example."""
+        return id_at(self._ids, index)
+
+    def label_of(self, index: int) -> int:
+        """Label of the example."""
+        return int(self.labels[index])
+
+    def renumbered(self, labels: Sequence[int], classes: Sequence[str]) -> EmbeddingSource:
+        """The same rows with other numbers for their classes.
+
+        Args:
+            labels: new label of each old one.
+            classes: names, position = new label.
+        """
+        other = copy.copy(self)
+        other.labels = np.asarray(labels, dtype=np.int64)[self.labels]
+        other.classes = tuple(classes)
+        return other
+
+    def fingerprint(self) -> str:
+        """SHA-256 over shapes, labels, class weights and evenly spaced rows."""
+        mark = Fingerprint("embeddings")
+        self._rows.add_to(mark)
+        mark.add_array(self.labels).add_names(self.classes)
+        for array in (self.class_weights, self.bias):
+            if array is not None:
+                mark.add_rows(array)
+        return mark.hexdigest()
+
+    def _check_head(self) -> None:
+        weights, bias = self.class_weights, self.bias
+        if weights is not None and (weights.ndim != 2 or weights.shape[1] != self.width):
+            raise ShapeError(
+                f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
+                f"embeddings {list(self._rows.shape)}, class_weights {list(weights.shape)}; pass "
+                "the head these embeddings feed"
+            )
+        if bias is not None and weights is not None and bias.shape != weights.shape[:1]:
+            raise ShapeError(
+                f"expected one bias per class, got class_weights {list(weights.shape)}, bias "
+                f"{list(bias.shape)}"
+            )
+
+    def _names(self, classes: Sequence[str] | None, labels: Any) -> tuple[str, ...] | None:
+        """Names for every row of the head, also for classes without examples."""
+        if self.class_weights is None:
+            return None if classes is None else class_names(classes)
+        count = len(self.class_weights)
+        if classes is None:
+            return None if are_names(labels) else tuple(str(index) for index in range(count))
+        if len(classes) != count:
+            raise ShapeError(
+                f"expected one class name per row of class_weights, got {len(classes)} names and "
+                f"class_weights {list(self.class_weights.shape)}"
+            )
+        return class_names(classes)
+
+
+def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[Any] | None:
+    """An array given as such, as a tensor, or as a file that holds it.
+
+    Args:
+        value: array, tensor, sequence, path, ``FILE:NAME``, or ``None``.
+        names: under which the array may be stored; the only array of a file needs no name.
+        option: what it is called, for messages.
+    """
+    if value is None:
+        return None
+    if not _is_path(value):
+        return in_memory(value)
+    arrays, name = _opened(value, option)
+    found = [name] if name is not None else [key for key in names if key in arrays]
+    if not found and len(arrays) == 1:
+        found = list(arrays)
+    if not found:
+        raise DataError(
+            f'no {option} in {value}: it holds {_listed(arrays)}; pass {option}="{value}:NAME"'
+        )
+    return arrays[found[0]].whole()
+
+
+def head_arrays(
+    value: Any, *, width: int, least_classes: int, classes: int | None
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Class weights ``[C, D]`` and bias ``[C]`` of the head in a file or array.
+
+    A state dict is searched for the one matrix of width ``D`` with enough rows; a bias of the
+    same layer comes along.
+
+    Args:
+        value: array, tensor, path, ``FILE:NAME``, or ``None``.
+        width: D.
+        least_classes: highest label plus one.
+        classes: C if it is known.
+
+    Raises:
+        ShapeError: no array has that width.
+        AmbiguousHeadError: several have; the message names them.
+    """
+    if value is None:
+        return None, None
+    if not _is_path(value):
+        return in_memory(value), None
+    arrays, name = _opened(value, "class_weights")
+    if name is None:
+        name = _only_head(arrays, str(value), width, least_classes, classes)
+    bias = arrays.get(_bias_name(name))
+    weights = _matrix(arrays[name])
+    if bias is None or bias.shape != weights.shape[:1]:
+        return weights, None
+    return weights, bias.whole()
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "__fspath__")
+
+
+def _opened(value: Any, option: str) -> tuple[dict[str, FileArray], str | None]:
+    text, name = split_member(str(value))
+    file = existing(text)
+    if file.suffix.lower() not in ARRAY_SUFFIXES:
+        raise OptionError(f"expected {option} in one of {', '.join(ARRAY_SUFFIXES)}, got {value}")
+    arrays = stored_arrays(file)
+    if name is not None and name not in arrays:
+        raise DataError(f"no array {name!r} in {text}: it holds {_listed(arrays)}")
+    return arrays, name
+
+
+def _only_head(
+    arrays: dict[str, FileArray], file: str, width: int, least_classes: int, classes: int | None
+) -> str:
+    if "class_weights" in arrays:
+        return "class_weights"
+    wide = [name for name, array in arrays.items() if _could_be_head(array, width)]
+    fitting = [
+        name
+        for name in wide
+        if arrays[name].shape[0] >= least_classes and classes in (None, arrays[name].shape[0])
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise ShapeError(
+            f"expected class_weights [C, {width}] with C >= {least_classes} in {file}, as wide as "
+            f"the embeddings and with a row for every label, got {_listed(arrays)}"
+        )
+    raise AmbiguousHeadError(
+        f"{len(fitting)} arrays in {file} could be the head ({', '.join(fitting)}); pass "
+        f'class_weights="{file}:{fitting[-1]}"'
+    )
+
+
+def _could_be_head(array: FileArray, width: int) -> bool:
+    shape = array.shape
+    return (
+        array.dtype.kind == "f"
+        and len(shape) >= 2
+        and shape[1] == width
+        and all(length == 1 for length in shape[2:])  # a 1x1 convolution
+    )
+
+
+def _matrix(array: FileArray) -> NDArray[Any]:
+    values = array.whole()
+    if values.ndim > 2 and all(length == 1 for length in values.shape[2:]):
+        return values.reshape(values.shape[:2])
+    return values
+
+
+def _bias_name(name: str) -> str:
+    return name.removesuffix("weight") + "bias" if name.endswith("weight") else "bias"
+
+
+def _listed(arrays: dict[str, FileArray], limit: int = 8) -> str:
+    shown = [f"{name or 'one array'} {list(array.shape)}" for name, array in arrays.items()]
+    return ", ".join(shown[:limit]) + (", ..." if len(shown) > limit else "") or "no arrays"

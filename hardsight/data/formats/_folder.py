@@ -1,0 +1,319 @@
+"""Image files: a folder of class folders, or one without."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.data.pixels import EXTENSIONS, decode_file
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    class_names,
+    evenly_spaced,
+    is_regular,
+)
+from hardsight.errors import DataError, HardsightWarning, NoClassFoldersError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+_SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
+SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+_NO_ENDING, _LINK_UP = "without an ending", "link to a folder above"
+_OUTSIDE = "picture outside of the class folders"
+
+
+class ImageFiles(ExampleSource):
+    """Image files, each with a label.
+
+    Args:
+        root: folder that the names are relative to.
+        names: paths of the files.
+        labels: class indices, one per file.
+        classes: names, position = label.
+        spec: as the user named it.
+        kind: how the files were found; part of the fingerprint.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        names: Sequence[bytes],
+        labels: ArrayLike,
+        *,
+        classes: Sequence[str],
+        spec: str,
+        kind: str,
+    ) -> None:
+        self.spec, self.classes = spec, tuple(classes)
+        self._root, self._kind = os.fsencode(root), kind
+        # arrow and numpy instead of lists: loader workers share them without copying
+        self._names = pa.array(names, type=pa.large_binary())
+        self.labels = np.array(labels, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Example:
+        return Example(self.id_of(index), self.label_of(index), decode_file(self._path(index)))
+
+    def id_of(self, index: int) -> str:
+        """Path relative to the folder, with forward slashes."""
+        return printable(self._names[index].as_py()).replace(os.sep, "/")
+
+    def fingerprint(self) -> str:
+        """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
+        mark = Fingerprint(self._kind).add_names(self.classes).add_array(self.labels)
+        for index in range(len(self)):
+            mark.add(self.id_of(index), _file_size(self._path(index)))
+        for index in evenly_spaced(len(self), _SAMPLE_IMAGES):
+            path = Path(os.fsdecode(self._path(index)))
+            with suppress(OSError):  # reading it is a bad example
+                if is_regular(path):  # a pipe would block for ever, a device never end
+                    mark.add_file(path)
+        return mark.hexdigest()
+
+    def _path(self, index: int) -> bytes:
+        return os.path.join(self._root, bytes(self._names[index].as_py()))
+
+
+def printable(name: bytes) -> str:
+    r"""A file name as text; bytes that are not UTF-8 are written as ``\xNN``."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _file_size(path: bytes) -> int:
+    """Bytes of a file; -1 for a dangling link, reading which is a bad example."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+class FolderSource(ImageFiles):
+    """Images in a folder of class folders, ordered by class name, then path.
+
+    Every visible folder is a class, with or without images, so that labels agree with a model
+    trained on the same layout. Files below a class folder may be nested; hidden files are not
+    looked at; links are followed, but not to a folder above. What does not end as a picture does
+    is counted in ``passed_over``, and a warning says so.
+
+    Args:
+        folder: holds the class folders.
+        spec: as the user named it.
+        classes: names, if they are not those of the folders; every folder must be among them.
+
+    Raises:
+        DataError: there are no images, or a folder cannot be listed.
+        NoClassFoldersError: there are images but no class folders.
+    """
+
+    def __init__(
+        self, folder: Path, *, spec: str | None = None, classes: Sequence[str] | None = None
+    ) -> None:
+        spec, root = spec or str(folder), os.fsencode(folder)
+        entries = _entries(root)
+        folders = [name for name, is_folder in entries if is_folder]
+        numbered = _folder_classes([printable(name) for name in folders], classes, spec)
+        place = {name: label for label, name in enumerate(numbered)}
+        scan = _Scan(root)
+        labels: list[int] = []
+        for name in folders:
+            scan.below(name)
+            labels += [place[printable(name)]] * (len(scan.names) - len(labels))
+        if not scan.names:
+            raise _no_images(entries, scan.passed_over, spec)
+        if len(numbered) < 2:
+            raise DataError(
+                f"expected at least two class folders in {spec}, got only {numbered[0]!r}; name "
+                "the folder above it, or add the other classes"
+            )
+        super().__init__(folder, scan.names, labels, classes=numbered, spec=spec, kind="folder")
+        scan.passed_over[_OUTSIDE] = sum(
+            _ending(name) in EXTENSIONS for name, is_folder in entries if not is_folder
+        )
+        self.passed_over = _said(scan.passed_over, spec)
+
+
+class UnlabelledFolder(ImageFiles):
+    """Images below a folder, in or out of class folders, whose label nobody knows.
+
+    Args:
+        folder: searched to any depth; hidden files are not looked at.
+        spec: as the user named it.
+
+    Raises:
+        DataError: there are no images, or a folder cannot be listed.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("L", (8, 8)).save(folder / "street.png")
+        >>> loose = UnlabelledFolder(folder)
+        >>> loose.id_of(0), loose.label_of(0), loose.classes
+        ('street.png', -1, ())
+    """
+
+    def __init__(self, folder: Path, *, spec: str | None = None) -> None:
+        spec, scan = spec or str(folder), _Scan(os.fsencode(folder))
+        scan.below(b"")
+        if not scan.names:
+            raise DataError(f"no images below {spec} (.jpg, .png, .webp, ...)")
+        unknown = [-1] * len(scan.names)
+        super().__init__(
+            folder, scan.names, unknown, classes=(), spec=spec, kind="unlabelled folder"
+        )
+        self.passed_over = _said(scan.passed_over, spec)
+
+
+class _Scan:
+    """What lies below folders: images by name, and how much of what else.
+
+    Args:
+        root: that the names are relative to.
+
+    Attributes:
+        names: of images, folder by folder, sorted as text within each call of :meth:`below`.
+        passed_over: how many files are not images, by their ending.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self.names: list[bytes] = []
+        self.passed_over: Counter[str] = Counter()
+        whole = Path(os.fsdecode(root)).resolve()
+        # a link to one of these would bring in every class, or the whole disk, under one label
+        self._above = frozenset(_identity(folder) for folder in (whole, *whole.parents))
+
+    def below(self, relative: bytes) -> None:
+        """Take in everything below a folder."""
+        start = len(self.names)
+        above = self._above - {_identity(self._root)} if not relative else self._above
+        self._walk(relative, above)
+        self.names[start:] = sorted(self.names[start:])
+
+    def _walk(self, relative: bytes, above: frozenset[tuple[int, int]]) -> None:
+        folder = os.path.join(self._root, relative)
+        place = _identity(folder)
+        if place in above:
+            self.passed_over[_LINK_UP] += 1
+            return
+        for name, is_folder in _entries(folder):
+            path = os.path.join(relative, name)
+            if is_folder:
+                self._walk(path, above | {place})
+            elif _ending(name) in EXTENSIONS:
+                self.names.append(path)
+            else:
+                self.passed_over[_ending(name) or _NO_ENDING] += 1
+
+
+def split_folders(folder: Path) -> list[str]:
+    """Names of the splits if a folder holds ``train/ val/ test/`` instead of classes."""
+    folders = [os.fsdecode(name) for name, is_folder in _entries(os.fsencode(folder)) if is_folder]
+    if not folders or not all(name.lower() in SPLITS for name in folders):
+        return []
+    inner = (_entries(os.fsencode(folder / name)) for name in folders)
+    return folders if any(is_folder for entries in inner for _, is_folder in entries) else []
+
+
+def _folder_classes(names: list[str], classes: Sequence[str] | None, spec: str) -> tuple[str, ...]:
+    if classes is None:
+        return tuple(names)
+    given = class_names(classes)
+    unknown = [name for name in names if name not in set(given)]
+    if unknown:
+        raise DataError(
+            f"class folder {unknown[0]!r} in {spec} is none of the {len(given)} given classes; "
+            "add it to classes or move the folder away"
+        )
+    return given
+
+
+def _entries(folder: bytes) -> list[tuple[bytes, bool]]:
+    """Visible names in a folder, sorted as text, with whether each is a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            listed = [(entry.name, _is_folder(entry)) for entry in entries]
+    except OSError as err:
+        raise DataError(_not_listed(folder, err)) from err
+    visible = [pair for pair in listed if not pair[0].startswith(b".") and pair[0] != b"__MACOSX"]
+    return sorted(visible, key=lambda pair: os.fsdecode(pair[0]))
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _identity(folder: bytes | Path) -> tuple[int, int]:
+    try:
+        status = os.stat(folder)
+    except OSError as err:
+        raise DataError(_not_listed(folder, err)) from err
+    return status.st_dev, status.st_ino
+
+
+def _not_listed(folder: bytes | Path, err: OSError) -> str:
+    return f"cannot list {os.fsdecode(folder)}: {err.strerror or err}; check its permissions"
+
+
+def _ending(name: bytes) -> str:
+    return os.path.splitext(os.fsdecode(name))[1].lower()
+
+
+def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
+    """What was passed over, after a warning if there is something."""
+    kinds = {kind: count for kind, count in passed_over.items() if count}
+    total = sum(kinds.values())
+    if total:
+        shown = [f"{count} {_plural(kind, count)}" for kind, count in list(kinds.items())[:8]]
+        more = ", ..." if len(kinds) > 8 else ""
+        files = "1 file was" if total == 1 else f"{total:,} files were"
+        warnings.warn(
+            f"in {spec} {files} passed over: {', '.join(shown)}{more}; what is to count as a "
+            "picture has to end as one (.jpg, .png, .webp, ...) and lie in a class folder",
+            HardsightWarning,
+            stacklevel=2,
+        )
+    return kinds
+
+
+def _plural(kind: str, count: int) -> str:
+    if count == 1 or kind not in (_LINK_UP, _OUTSIDE):
+        return kind
+    noun, _, rest = kind.partition(" ")
+    return f"{noun}s {rest}"
+
+
+def _no_images(
+    entries: list[tuple[bytes, bool]], passed_over: Counter[str], spec: str
+) -> DataError:
+    """Why a folder is not one of class folders."""
+    loose = [_ending(name) for name, is_folder in entries if not is_folder]
+    if EXTENSIONS & set(loose):
+        return NoClassFoldersError(
+            f"images lie directly in {spec}, without class folders; move them into one folder per "
+            "class, e.g. cat/1.jpg and dog/2.jpg"
+        )
+    if not entries:
+        return DataError(f"{spec} is empty; expected one folder per class with images inside")
+    endings = sorted({ending or "none" for ending in loose} | set(passed_over))
+    seen = f" (files found end with: {', '.join(endings[:5])})" if endings else ""
+    return DataError(
+        f"no images in {spec}{seen}; expected one folder per class with images inside "
+        "(.jpg, .png, .webp, ...)"
+    )

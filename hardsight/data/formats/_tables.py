@@ -1,0 +1,427 @@
+"""Lists of pictures with a label each: CSV files, data frames, and columns of paths or cells."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from hardsight.data.formats._arrays import array_content
+from hardsight.data.formats._folder import ImageFiles
+from hardsight.data.pixels import decode, decode_file
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    class_indices,
+    content_digest,
+    evenly_spaced,
+)
+from hardsight.errors import BadExampleError, DataError, OptionError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.data.source import ExampleSource
+
+# the documented name first
+PATHS = (
+    "path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "img_path",
+    "image_file", "image", "img",
+)  # fmt: skip
+LABELS = (
+    "label", "labels", "class", "class_name", "classname", "class_id", "category", "target",
+    "targets", "y",
+)  # fmt: skip
+SPLIT = "split"
+IMAGE_COLUMNS = ("image", "img")  # of the picture itself
+IMAGE_LIST = "image_list.txt"
+LIST_SUFFIXES = (".csv", ".tsv")
+_LOOKED_AT = 16  # files, before a list is called wrong as a whole
+
+
+def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where: str) -> str:
+    """The column that one of ``names`` stands for, however it is written.
+
+    Args:
+        columns: there are.
+        names: it may have, the documented one first; that one wins.
+        role: what it holds, for messages.
+        where: the header, for messages.
+
+    Raises:
+        DataError: no column has such a name, or several have.
+
+    Example:
+        >>> chosen_column(["File Name", "Label"], PATHS, "paths", "the header of x.csv")
+        'File Name'
+    """
+    plain = [plain_name(column) for column in columns]
+    twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]
+    if twice:
+        raise DataError(f"column {twice[0]!r} is there twice in {where}; remove one")
+    found = [column for column, name in zip(columns, plain, strict=True) if name in names]
+    documented = [column for column in found if plain_name(column) == names[0]]
+    if len(found) == 1 or documented:
+        return (documented or found)[0]
+    if found:
+        raise DataError(
+            f"columns {found[0]!r} and {found[1]!r} could both be the {role} in {where}; rename "
+            f"the one that is meant to {names[0]}"
+        )
+    raise DataError(
+        f"no column of {role} in {where}: expected one of {', '.join(names)}, got "
+        f"{', '.join(columns) or 'none'}; write a header such as path,label"
+    )
+
+
+def plain_name(column: str) -> str:
+    """A column's name in lower case, with underscores.
+
+    Example:
+        >>> plain_name(" Image-Path ")
+        'image_path'
+    """
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+class CellSource(ExampleSource):
+    """Pictures in cells: encoded, as ``{bytes, path}``, as a path, decoded, or as an array.
+
+    Args:
+        cells: one per example.
+        labels: one per cell, in any form that :func:`class_indices` takes.
+        spec: as the user named it.
+        classes: names, position = label.
+        root: folder that relative paths start from.
+        columns: others, by name.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Any],
+        labels: Any,
+        *,
+        spec: str,
+        classes: Sequence[str] | None,
+        root: Path,
+        columns: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.spec, self._cells, self._root, self._columns = spec, list(cells), root, columns
+        where = f"the labels of {spec}"
+        self.labels, self.classes = class_indices(labels, classes=classes, where=where)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, index: int) -> Example:
+        content = cell_content(self._cells[index], self._root)
+        return Example(self.id_of(index), self.label_of(index), content)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the frame."""
+        return self._columns.get(name)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over labels, classes and evenly spaced cells; it misses changes between them."""
+        mark = Fingerprint("cells").add_array(self.labels).add_names(self.classes)
+        return mark.add(content_digest(self._cells.__getitem__, len(self))).hexdigest()
+
+
+def cell_content(cell: Any, root: Path) -> Any:
+    """The picture in a cell.
+
+    Raises:
+        BadExampleError: there is none, or it cannot be decoded.
+    """
+    if isinstance(cell, Mapping):
+        stored, path = cell.get("bytes"), cell.get("path")
+        cell = stored if stored is not None else path
+    if cell is None or cell is np.nan:
+        raise BadExampleError("no image is stored for it")
+    if isinstance(cell, bytes | bytearray | memoryview):
+        return decode(bytes(cell))
+    if isinstance(cell, str | os.PathLike):
+        return decode_file(root / cell)
+    if isinstance(cell, Image.Image):
+        cell.load()
+        return cell
+    if isinstance(cell, np.ndarray):
+        return array_content(cell, "its cell")
+    raise BadExampleError(f"expected a picture, got {type(cell).__name__}")
+
+
+class ListedImages(ImageFiles):
+    """Image files in the order of a list.
+
+    Args:
+        root: folder that relative paths start from; they may lead out of it.
+        paths: as the list writes them; they are the ids.
+        labels: one per path, in any form that :func:`class_indices` takes.
+        spec: as the user named it.
+        classes: names, position = label.
+        column: gives another column of the list by its name, ``None`` if there is none.
+
+    Raises:
+        DataError: none of the files is there.
+        LabelError: a label is missing or not a class.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        paths: Sequence[str],
+        labels: Any,
+        *,
+        spec: str,
+        classes: Sequence[str] | None,
+        column: Callable[[str], NDArray[Any] | None],
+    ) -> None:
+        indices, names = class_indices(labels, classes=classes, where=f"the labels of {spec}")
+        encoded = [os.fsencode(path) for path in paths]
+        super().__init__(root, encoded, indices, classes=names, spec=spec, kind="list")
+        self._column = column
+        looked = [self._path(index) for index in evenly_spaced(len(self), _LOOKED_AT)]
+        if not any(os.path.exists(path) for path in looked):
+            raise DataError(
+                f"none of the pictures that {spec} names is there: looked for "
+                f"{os.fsdecode(looked[0])}; relative paths start from {root}"
+            )
+
+    def __getitem__(self, index: int) -> Example:
+        try:
+            return super().__getitem__(index)
+        except BadExampleError as err:
+            raise BadExampleError(f"{err}: {os.fsdecode(self._path(index))}") from err
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the list."""
+        return self._column(name)
+
+
+def csv_images(
+    file: Path, *, spec: str, classes: Sequence[str] | None, split: str | None
+) -> ListedImages:
+    """Images that a CSV file names, with their labels; paths start from the file's folder.
+
+    Args:
+        file: with a header and columns of paths and labels, separated by commas, semicolons or
+            tabs; a column ``split`` may say what belongs where.
+        spec: as the user named it.
+        classes: names, position = label.
+        split: rows to keep.
+
+    Raises:
+        DataError: it cannot be read, or the header leaves no choice or several.
+        LabelError: a label is missing or not a class.
+    """
+    header, rows = _cells(file, spec)
+    where = f"the header of {spec}"
+    path, label = (
+        header.index(chosen_column(header, names, role, where))
+        for names, role in ((PATHS, "paths"), (LABELS, "labels"))
+    )
+    for number, row in rows:
+        if len(row) != len(header):
+            raise DataError(
+                f"line {number} of {spec} has {len(row)} cells, the header {len(header)}; quote "
+                'cells that hold the separator: "a, b.png"'
+            )
+        if not row[path].strip():
+            raise DataError(f"line {number} of {spec} names no picture; remove it")
+    if not rows:
+        raise DataError(f"no examples in {spec}: it has no rows below its header")
+    columns = {name: [row[at].strip() for _, row in rows] for at, name in enumerate(header)}
+    return listed_images(
+        columns[header[path]],
+        [text or None for text in columns[header[label]]],
+        root=file.parent.absolute(),
+        spec=spec,
+        classes=classes,
+        split=split,
+        columns=columns,
+    )
+
+
+def listed_images(
+    paths: Sequence[str],
+    labels: Any,
+    *,
+    root: Path,
+    spec: str,
+    classes: Sequence[str] | None,
+    split: str | None,
+    columns: Mapping[str, Any],
+) -> ListedImages:
+    """The images of one split of a list, all of them if it has no column ``split``."""
+    values: NDArray[Any] = np.empty(len(paths), dtype=object)
+    values[:] = list(labels)
+    kept = rows_of_split(columns, split, spec)
+    rows = np.arange(len(paths)) if kept is None else kept
+    return ListedImages(
+        root,
+        [str(paths[row]) for row in rows],
+        values[rows],
+        spec=spec,
+        classes=classes,
+        column=partial(_kept_column, columns, kept),
+    )
+
+
+def rows_of_split(
+    columns: Mapping[str, Any], split: str | None, spec: str
+) -> NDArray[np.int64] | None:
+    """Rows whose column ``split`` says so; ``None`` for all of them.
+
+    Raises:
+        DataError: there are several splits and none was asked for, or no such split.
+        OptionError: a split was asked for, and there is no such column.
+    """
+    name = next((column for column in columns if plain_name(str(column)) == SPLIT), None)
+    if name is None:
+        if split is not None:
+            raise OptionError(f"split cannot be used here: {spec} has no column {SPLIT!r}")
+        return None
+    stated = [str(value) for value in columns[name]]
+    known = list(dict.fromkeys(stated))
+    if split is None:
+        if len(known) > 1:
+            raise DataError(
+                f"{spec} holds the splits {', '.join(known[:8])}; pass split={known[0]!r}"
+            )
+        return None
+    if split not in known:
+        raise DataError(f"no split {split!r} in {spec}; it has {', '.join(known[:8])}")
+    return np.flatnonzero([value == split for value in stated])
+
+
+def visda_images(file: Path, *, classes: Sequence[str], spec: str) -> ImageFiles:
+    """Images that lines such as ``aeroplane/0001.png 0`` name, in their order.
+
+    Args:
+        file: the list; paths are relative to its folder and may not leave it.
+        classes: names, position = label.
+        spec: as the user named it.
+
+    Raises:
+        DataError: a line is not a path and a label, a label is not a class, or there are no lines.
+    """
+    names: list[bytes] = []
+    labels: list[int] = []
+    for number, line in enumerate(_lines(file), start=1):
+        if line.strip():
+            name, label = _entry(line, len(classes), f"line {number} of {file}")
+            names.append(name)
+            labels.append(label)
+    if not names:
+        raise DataError(f"{file} names no images; expected lines such as 'aeroplane/1.png 0'")
+    return ImageFiles(file.parent, names, labels, classes=classes, spec=spec, kind="folder")
+
+
+def _cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header, and the cells of every further line with its number; blank lines are left out."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as source:
+            first = source.readline()
+            source.seek(0)
+            reader = csv.reader(source, delimiter=_separator(first))
+            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except UnicodeDecodeError as err:
+        raise DataError(f"{spec} is not UTF-8 text ({err}); save it as UTF-8") from err
+    except csv.Error as err:
+        raise DataError(f"{spec} cannot be read as a table: {err}; check its quotes") from err
+    except OSError as err:
+        raise DataError(f"cannot read {spec}: {err.strerror or err}") from err
+    header = [cell.strip() for cell in rows[0][1]] if rows else []
+    return header, rows[1:]
+
+
+def _separator(header: str) -> str:
+    """What stands between the names of the columns most often."""
+    return max((",", ";", "\t"), key=header.count)
+
+
+def _kept_column(
+    columns: Mapping[str, Any], rows: NDArray[np.int64] | None, name: str
+) -> NDArray[Any] | None:
+    if name not in columns:
+        return None
+    values = np.asarray(columns[name])
+    return values if rows is None else values[rows]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"cannot read {file}: {err}") from err
+
+
+def _entry(line: str, num_classes: int, where: str) -> tuple[bytes, int]:
+    """Path and label of a line; a path may hold spaces."""
+    path, _, label = line.strip().rpartition(" ")
+    if not path or not label.isdecimal():
+        raise DataError(f"expected a path and a label in {where}, got {line.strip()[:80]!r}")
+    if int(label) >= num_classes:
+        raise DataError(f"expected a label below {num_classes} in {where}, got {label}")
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise DataError(f"expected a path below the list's folder in {where}, got {path[:80]!r}")
+    return os.fsencode(path), int(label)
+
+
+def frame_source(frame: Any, *, classes: Sequence[str] | None, split: str | None) -> ExampleSource:
+    """The examples of a data frame; relative paths start from the working directory.
+
+    Raises:
+        DataError: no column, or more than one, can be the pictures or the labels.
+        LabelError: a label is missing or not a class.
+    """
+    spec = type(frame).__name__
+    if not len(frame):
+        raise DataError(f"no examples in {spec}: it has no rows")
+    names = [str(name) for name in frame.columns]
+    where = f"the columns of {spec}"
+    columns = {name: frame.iloc[:, at].to_numpy() for at, name in enumerate(names)}
+    label = chosen_column(names, LABELS, "labels", where)
+    stored = (name for name in IMAGE_COLUMNS if name in names and not _are_paths(columns[name]))
+    pictures = next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
+    labels, known = _labels(frame.iloc[:, names.index(label)])
+    cells, given = columns[pictures], known if classes is None else classes
+    if _are_paths(cells):
+        return listed_images(
+            [os.fspath(cell) for cell in cells], labels, root=Path.cwd(), spec=spec,
+            classes=given, split=split, columns=columns,
+        )  # fmt: skip
+    rows = rows_of_split(columns, split, spec)
+    if rows is not None:
+        columns = {name: values[rows] for name, values in columns.items()}
+        cells, labels = columns[pictures], labels[rows]
+    return CellSource(cells, labels, spec=spec, classes=given, root=Path.cwd(), columns=columns)
+
+
+def _are_paths(cells: NDArray[Any]) -> bool:
+    return all(isinstance(cell, str | os.PathLike) for cell in cells)
+
+
+def _labels(column: Any) -> tuple[NDArray[Any], Sequence[str] | None]:
+    """Labels of a column, and the names of its categories in their order."""
+    values = column.to_numpy(dtype=object)
+    values[column.isna().to_numpy()] = None
+    categories = getattr(column.dtype, "categories", None)
+    if categories is None or not all(isinstance(name, str) for name in categories):
+        return _plain(values), None
+    return values, tuple(categories)
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    """Objects as numbers, if that is what all of them are."""
+    numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
+    return np.array(values.tolist()) if numbers else values

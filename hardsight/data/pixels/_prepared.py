@@ -1,0 +1,410 @@
+"""What is done to an example before a model sees it: one rule for every kind of data.
+
+================================================  =============================================
+pictures, and arrays of a file or of memory       all of the preprocessing
+8-bit tensors and arrays of a user's own dataset  the same: they are pixels of 0 to 255
+float tensors and arrays of such a dataset        what the user stated herself, else nothing
+vectors, text, anything else                      nothing; what is stated is refused
+================================================  =============================================
+
+Floats on the scale 0 to 255 are refused, whichever way they come, unless ``white`` is stated.
+Everything here is done by pillow and numpy, so that loader processes need no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from hardsight.data.pixels._images import MAX_PIXELS, eight_bit, picture
+from hardsight.data.source import in_memory
+from hardsight.errors import BadExampleError, DataError, HardsightWarning, OptionError
+from hardsight.preprocessing import Preprocessing
+from hardsight.registry import unknown_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.data.source import ExampleSource
+    from hardsight.preprocessing import Preprocessing
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
+_SLACK = 0.1  # how far resizing and noise may carry a pixel out of [0, 1]
+_LOOKED_AT = 64  # examples, in search of one that can be read
+_SAMPLED = 1024  # values of an example
+_BRIGHT = 32  # a byte above this is in every picture but the darkest
+_PLAIN = Preprocessing()
+
+
+def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[np.float32]:
+    r"""One picture as a model wants it.
+
+    .. math:: x_c = \frac{p_c / p_\text{white} - \mathrm{mean}_c}{\mathrm{std}_c}
+
+    White is that of ``how``, by default 255 for images and 8-bit arrays, 65535 for 16-bit arrays,
+    and 1 for float arrays.
+
+    Args:
+        content: image, or array ``[H, W]`` or ``[H, W, C]``.
+        how: size, channels and normalisation.
+
+    Returns:
+        ``[C, H, W]``, float32.
+
+    Raises:
+        OptionError: ``how`` has an unknown interpolation, or means that fit no channel.
+        BadExampleError: the picture is so elongated that it would not fit into memory.
+
+    Example:
+        >>> from hardsight.preprocessing import Preprocessing
+        >>> grey = Image.new("L", (4, 2), 255)
+        >>> model_input(grey, Preprocessing(mean=(0.5,), std=(0.5,))).shape
+        (1, 2, 4)
+    """
+    planes = _planes(content, how, _channels(how))
+    white = (how.white or 255.0) if planes.dtype == np.uint8 else 1.0
+    values = np.empty(planes.shape, dtype=np.float32)
+    means, stds = _per_channel(how.mean, len(planes)), _per_channel(how.std, len(planes))
+    for plane, value, mean, std in zip(planes, values, means, stds, strict=True):
+        # one plane at a time: several times quicker than broadcasting over strided channels
+        np.multiply(plane, np.float32(1 / (white * std)), out=value)
+        value -= np.float32(mean / std)
+    return values
+
+
+def raw_pixels(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[Any]:
+    """One picture as :func:`model_input` has it before mean and std: in size and channels.
+
+    Training keeps these, augments them on the device, and normalises there.
+
+    Returns:
+        ``[C, H, W]``: bytes of a picture or an 8-bit array, else float32 with white at 1.
+    """
+    return np.array(_planes(content, how, how.channels), order="C")
+
+
+def _planes(
+    content: Image.Image | NDArray[Any], how: Preprocessing, channels: int | None
+) -> NDArray[Any]:
+    if isinstance(content, Image.Image):
+        image = eight_bit(content)
+        mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
+        if image.mode != mode:
+            image = image.convert(mode)
+        pixels = np.asarray(_fitted(image, how))
+    else:
+        pixels = _array_pixels(content, how, channels)
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return planes[::-1] if how.bgr else planes
+
+
+def _channels(how: Preprocessing) -> int | None:
+    if how.channels not in (None, 1, 3):
+        raise OptionError(f"expected 1 or 3 channels, got {how.channels}")
+    if not all(how.std):
+        raise OptionError(f"expected std without zeros, got {how.std}")
+    return how.channels or (3 if max(len(how.mean), len(how.std)) == 3 else None)
+
+
+def _array_pixels(
+    array: NDArray[Any], how: Preprocessing, channels: int | None
+) -> NDArray[np.float32]:
+    """16-bit and float arrays: each channel is resized on its own, in float."""
+    own = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
+    values = array.astype(np.float32) / np.float32(how.white or own)
+    if values.ndim == 2:
+        values = values[:, :, None]
+    values = values[:, :, :3]
+    if channels == 3 and values.shape[2] == 1:
+        values = values.repeat(3, axis=2)
+    if channels == 1 and values.shape[2] == 3:
+        values = values @ np.array([[0.299], [0.587], [0.114]], dtype=np.float32)  # ITU-R 601-2
+    if how.resize is None and how.size in (None, values.shape[:2]) and not how.crop_first:
+        return values
+    planes = [_fitted(Image.fromarray(values[:, :, c]), how) for c in range(values.shape[2])]
+    return np.stack([np.asarray(plane) for plane in planes], axis=2)
+
+
+def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
+    """Resize and centre crop to ``how.size``, with the rounding of the library it came from."""
+    if how.size is None and how.resize is None:
+        return image
+    if how.crop_first:
+        side = int(how.crop * min(image.size))
+        image = _centre(image, (side, side), rounds_down=how.crop_rounds_down)
+    box = _box(image.height, image.width, how)
+    if box[0] * box[1] > MAX_PIXELS:
+        raise BadExampleError(
+            f"too elongated: {image.width} x {image.height} pixels would become {box[1]} x {box[0]}"
+        )
+    if (image.height, image.width) != box:
+        image = image.resize((box[1], box[0]), _filter(how.interpolation))
+    return _centre(image, how.size or box, rounds_down=how.crop_rounds_down)
+
+
+def _box(height: int, width: int, how: Preprocessing) -> tuple[int, int]:
+    """What an image is resized to before its centre is cut out."""
+    if isinstance(how.resize, int):
+        return _cover(height, width, (how.resize, how.resize))
+    if how.resize is not None or how.size is None:
+        return how.resize or (height, width)
+    if how.crop_first:
+        return how.size
+    box = (
+        math.floor(how.size[0] / how.crop + 1e-6),
+        math.floor(how.size[1] / how.crop + 1e-6),
+    )
+    return box if how.squash else _cover(height, width, box)
+
+
+def _cover(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
+    """Smallest size of the image's own aspect ratio that covers the box."""
+    if height * box[1] <= width * box[0]:
+        return box[0], max(box[1], int(box[0] * width / height))
+    return max(box[0], int(box[1] * height / width)), box[1]
+
+
+def _centre(image: Image.Image, size: tuple[int, int], *, rounds_down: bool) -> Image.Image:
+    """The middle of an image; black around it if the image is smaller."""
+    spare = (image.height - size[0], image.width - size[1])
+    top, left = (pixels // 2 if rounds_down else round(pixels / 2) for pixels in spare)
+    return image.crop((left, top, left + size[1], top + size[0]))
+
+
+def _filter(name: str) -> Image.Resampling:
+    try:
+        return _FILTERS[name]
+    except KeyError:
+        raise OptionError(unknown_name("interpolation", name, _FILTERS)) from None
+
+
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    if len(values) not in (1, channels):
+        counts = "1 value for grey images" if channels == 1 else f"1 or {channels} values for RGB"
+        raise OptionError(f"expected mean and std with {counts}, got {len(values)}")
+    return values * channels if len(values) == 1 else values
+
+
+@dataclass(frozen=True)
+class PixelContent:
+    """Pixels that are ours to prepare.
+
+    Attributes:
+        content: a picture, or an array ``[H, W]`` or ``[H, W, C]``.
+        how: what is to be done to it.
+        is_model_ready: it is a float tensor or array of a user's own dataset.
+    """
+
+    content: Image.Image | NDArray[Any]
+    how: Preprocessing
+    is_model_ready: bool = False
+
+    @property
+    def is_eight_bit(self) -> bool:
+        """Whether values are bytes."""
+        return isinstance(self.content, Image.Image) or self.content.dtype == np.uint8
+
+
+def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
+    """The pixels of an example; ``None`` if it goes to the model as it is.
+
+    Args:
+        content: of an example of ``source``.
+        how: what the model wants, and what the user stated.
+        source: says whether tensors come as the model takes them.
+
+    Raises:
+        DataError: floats are on the scale 0 to 255, or normalised already.
+        OptionError: something is stated that cannot be applied.
+    """
+    if isinstance(content, Image.Image):
+        return PixelContent(content, how)
+    is_tensor = hasattr(content, "detach")
+    if not is_tensor and not isinstance(content, np.ndarray):
+        _refuse_stated(type(content).__name__, how, source)
+        return None
+    if not is_tensor and not source.is_model_ready:
+        if content.ndim < 2:
+            _refuse_stated(f"vectors {list(content.shape)}", how, source)
+            return None
+        if content.dtype == np.uint8 and (content.ndim == 2 or content.shape[2] in (1, 3, 4)):
+            return PixelContent(picture(content), how)
+        _check_scale(content, how, source, is_model_ready=False)
+        return PixelContent(content, how)
+    return _own_pixels(content, how, source)
+
+
+def prepared(content: Any, how: Preprocessing, source: ExampleSource) -> Any:
+    """An example as the model takes it: pixels as ``[C, H, W]`` in float32."""
+    pixels = pixels_of(content, how, source)
+    return content if pixels is None else model_input(pixels.content, pixels.how)
+
+
+def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preprocessing:
+    """What is really done to the examples of a source, for the record; from the first readable one.
+
+    Warns if 8-bit tensors are divided by 255, or if tensors look as if they lacked the model's
+    normalisation.
+
+    Raises:
+        DataError: floats are on the scale 0 to 255, or normalised already.
+        OptionError: something is stated that cannot be applied.
+    """
+    if source.loading.collate is not None:
+        check_collated(how, source)
+        return Preprocessing(origin=f"inputs as the collate_fn of {source.spec} makes them")
+    content = _first_content(source)
+    if content is None:
+        return how
+    pixels = pixels_of(content, how, source)
+    if pixels is None:
+        _warn_of_plain_pixels(content, how, source)
+        return Preprocessing(origin=f"the inputs of {source.spec}, as they are")
+    if pixels.is_model_ready:
+        return replace(pixels.how, origin=f"{how.origin}; applied to the tensors of {source.spec}")
+    is_ours = isinstance(content, Image.Image) or not source.is_model_ready
+    if not is_ours and how.white is None:
+        warnings.warn(
+            f"the 8-bit tensors of {source.spec} are read as pixels of 0 to 255 and divided by "
+            "255, as pictures are; pass white=255 to agree, or white=1 (--white) if the model does "
+            "that itself",
+            HardsightWarning,
+            stacklevel=2,
+        )
+    return how
+
+
+def check_collated(how: Preprocessing, source: ExampleSource) -> None:
+    """Raise if something is stated about inputs that a user's own collate_fn makes.
+
+    Raises:
+        OptionError: it cannot be applied.
+    """
+    if how.stated:
+        raise OptionError(
+            f"{_said(how)} cannot be applied to what the collate_fn of {source.spec} makes; leave "
+            "it out, or the collate_fn"
+        )
+
+
+def _own_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
+    """A tensor or array of a user's own dataset."""
+    array = in_memory(content)
+    first = _channels_first(array.shape, is_tensor=hasattr(content, "detach"))
+    if array.dtype == np.uint8 and (first is not None or array.ndim == 2):
+        return PixelContent(picture(array.transpose(1, 2, 0) if first else array), how)
+    if array.dtype.kind != "f" or first is None:
+        _refuse_stated(f"{array.dtype} {list(array.shape)}", how, source)
+        return None
+    if not how.stated:
+        # some of its values are enough: all of every example would be one more pass over memory
+        middle = max(0, array.size // 2 - _SAMPLED // 2)
+        some = array.reshape(-1)[middle : middle + _SAMPLED]
+        _check_scale(some, _PLAIN, source, is_model_ready=True)
+        return None
+    stated = how.of_tensors
+    _check_scale(array, stated, source, is_model_ready=True)
+    return PixelContent(array.transpose(1, 2, 0) if first else array, stated, is_model_ready=True)
+
+
+def _channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
+    """Where the channels of a picture are; ``None`` if it is none. If both fit, as is usual."""
+    if len(shape) != 3:
+        return None
+    first, last = shape[0] in (1, 3), shape[2] in (1, 3, 4)
+    if first and last:
+        return is_tensor
+    return first if first or last else None
+
+
+def _check_scale(
+    values: NDArray[Any], how: Preprocessing, source: ExampleSource, *, is_model_ready: bool
+) -> None:
+    """Raise unless floats are on the scale that will be taken for theirs."""
+    if values.dtype.kind != "f" or how.white is not None or not values.size:
+        return
+    high = float(values.max())
+    if high <= 1 + _SLACK and not how.normalises:
+        return
+    low = float(values.min())
+    # what comes as the model takes it may be on any scale, and only bytes are whole numbers
+    are_bytes = (
+        _BRIGHT < high <= 255 and bool((values == np.rint(values)).all())
+        if is_model_ready
+        else high > 2
+    )
+    if low >= 0 and are_bytes:
+        raise DataError(
+            f"floats of {source.spec} run from {low:g} to {high:g}, and white is 1 for floats; "
+            "pass white=255 (--white 255) to divide by it, or white=1 if the model takes them as "
+            "they are"
+        )
+    # a deviation above 0.5 is not one of pixels: it may have been measured on these very values
+    is_of_pixels = how.normalises and (is_model_ready or max(how.std) <= 0.5)
+    if is_of_pixels and (low < -_SLACK or high > 1 + _SLACK):
+        raise DataError(
+            f"mean and std are for pixels in [0, 1], and floats of {source.spec} run from {low:g} "
+            f"to {high:g}, as if they were normalised already; give pixels, or pass mean=0 and "
+            "std=1 (--mean 0 --std 1)"
+        )
+
+
+def _refuse_stated(what: str, how: Preprocessing, source: ExampleSource) -> None:
+    """Raise ``OptionError`` if something is stated about examples that go to the model as is."""
+    if how.stated:
+        raise OptionError(
+            f"{_said(how)} cannot be applied to the examples of {source.spec}, which are {what}, "
+            "not pictures; leave it out"
+        )
+
+
+def _said(how: Preprocessing) -> str:
+    return ", ".join(how.stated)
+
+
+def _first_content(source: ExampleSource) -> Any:
+    """The first content that can be read; ``None`` if none of the first few can."""
+    positions = range(_LOOKED_AT if source.is_stream else min(_LOOKED_AT, len(source)))
+    for position in positions:
+        try:
+            return source[position].content
+        except BadExampleError:
+            continue
+        except IndexError:  # a stream that ends
+            break
+    return None
+
+
+def _warn_of_plain_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> None:
+    """Tensors in [0, 1] for a model that subtracts a mean were probably not normalised."""
+    is_array = isinstance(content, np.ndarray) or hasattr(content, "detach")
+    if not how.normalises or not is_array:
+        return
+    array = in_memory(content)
+    is_picture = _channels_first(array.shape, is_tensor=True) is not None
+    if is_picture and array.dtype.kind == "f" and array.size:
+        low, high = float(array.min()), float(array.max())
+        if low >= 0 and 0 < high <= 1:
+            warnings.warn(
+                f"the tensors of {source.spec} lie in [0, 1] and go to the model as they are, but "
+                f"it states mean {_values(how.mean)} and std {_values(how.std)}; if they are "
+                "pixels, pass these as mean and std",
+                HardsightWarning,
+                stacklevel=3,
+            )
+
+
+def _values(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,305 @@
+"""One example, what every source of examples can do, and fingerprints of where they lie."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.errors import DataError, MissingDataError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from hardsight.data.source._view import SourceView
+
+_SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
+HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
+
+
+def in_memory(value: Any) -> NDArray[Any]:
+    """A tensor, sequence or array as an array; bfloat16 widened to float32."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
+    return np.asarray(value)
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path, with ``~`` expanded.
+
+    Raises:
+        MissingDataError: nothing is there; the message names the part of the path that is.
+        DataError: it may not be looked at, or is a pipe or device, which would block.
+    """
+    file = Path(path).expanduser()
+    try:
+        if file.is_dir() or is_regular(file):
+            return file
+        if file.exists():
+            raise DataError(
+                f"{path} is neither a file nor a folder, but a pipe, socket or device; write its "
+                "content to a file first"
+            )
+        above = next((parent for parent in file.parents if parent.exists()), Path("."))
+    except OSError as err:
+        raise DataError(f"cannot open {path}: {err.strerror or err}") from err
+    raise MissingDataError(f"no file or folder {path}; the path exists up to {above.resolve()}")
+
+
+def is_regular(file: Path) -> bool:
+    """Whether a path, or where its links lead, is a plain file: reading it ends."""
+    return stat.S_ISREG(file.stat().st_mode) if file.exists() else False
+
+
+def check_listable(folder: Path) -> None:
+    """Raise ``DataError`` if the folder may not be listed."""
+    try:
+        os.scandir(folder).close()
+    except OSError as err:
+        raise DataError(
+            f"cannot list {folder}: {err.strerror or err}; check its permissions"
+        ) from err
+
+
+def matching(pattern: str) -> list[Path]:
+    """Files that match a glob pattern, sorted.
+
+    Raises:
+        MissingDataError: there are none.
+    """
+    found = sorted(Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    files = [file for file in found if file.is_file()]
+    if not files:
+        raise MissingDataError(f"no file matches {pattern}; check the pattern and its folder")
+    return files
+
+
+def is_pattern(text: str) -> bool:
+    """Whether ``text`` must be a glob pattern: it has wildcards and names no file itself."""
+    return glob.has_magic(text) and not os.path.exists(os.path.expanduser(text))
+
+
+class Fingerprint:
+    """A SHA-256 over a few facts, each set off from the next."""
+
+    def __init__(self, kind: str) -> None:
+        self._digest = hashlib.sha256()
+        self.add(kind)
+
+    def add(self, *facts: object) -> Fingerprint:
+        """Take in facts whose text describes them fully."""
+        for fact in facts:
+            self._take(str(fact).encode("utf-8", "surrogatepass"))
+        return self
+
+    def add_names(self, names: Iterable[str]) -> Fingerprint:
+        """Take in names, such as those of the classes."""
+        return self.add(len(names := list(names)), *names)
+
+    def add_array(self, array: NDArray[Any]) -> Fingerprint:
+        """Take in a small array in full, such as the labels."""
+        self.add(array.shape, array.dtype)
+        self._take(np.ascontiguousarray(array).tobytes())
+        return self
+
+    def add_rows(self, array: Any) -> Fingerprint:
+        """Take in shape, dtype and evenly spaced rows of a large array, in memory or stored."""
+        self.add(array.shape, array.dtype)
+        for row in evenly_spaced(array.shape[0], _SAMPLE_ROWS):
+            rows = array.read(row, row + 1) if hasattr(array, "read") else array[row : row + 1]
+            self._take(np.ascontiguousarray(rows).tobytes())
+        return self
+
+    def add_file(self, file: Path) -> Fingerprint:
+        """Take in size and evenly spaced pieces of a file, its end (a footer) among them."""
+        size = file.stat().st_size
+        self.add(size)
+        with file.open("rb") as source:
+            for offset in evenly_spaced(max(size - _SAMPLE_BYTES, 0) + 1, _SAMPLES):
+                source.seek(offset)
+                self._take(source.read(_SAMPLE_BYTES))
+        return self
+
+    def hexdigest(self) -> str:
+        """The fingerprint of everything taken in so far."""
+        return self._digest.hexdigest()
+
+    def _take(self, content: bytes) -> None:
+        self._digest.update(len(content).to_bytes(8, "little"))
+        self._digest.update(content)
+
+
+def evenly_spaced(length: int, count: int) -> list[int]:
+    """Up to ``count`` distinct positions from first to last.
+
+    Example:
+        >>> evenly_spaced(100, 3)
+        [0, 50, 99]
+    """
+    return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
+
+
+@dataclass(frozen=True)
+class Example:
+    """One decoded example.
+
+    Attributes:
+        id: path relative to the folder, key, or position as text.
+        label: class index.
+        content: an upright RGB or grey ``PIL.Image``, a numpy array, or anything else that a
+            user's own dataset yields.
+    """
+
+    id: str
+    label: int
+    content: Any
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a user's DataLoader loads; ``None`` leaves the choice to the caller."""
+
+    batch_size: int | None = None
+    workers: int | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    worker_init: Callable[[int], None] | None = None
+    context: Any = None
+
+
+class ExampleSource(ABC):
+    """Labelled examples by position; may be sent to loader workers.
+
+    A source of your own derives from this class and defines ``spec``, ``classes``, ``__len__``,
+    ``__getitem__`` and ``fingerprint``. Everything else has a default.
+
+    Attributes:
+        spec: as the user named it; the class name of a Python object.
+        classes: names, position = label; empty if a user's dataset does not tell.
+        loading: settings of the DataLoader that the data came in.
+        images: all pictures, uint8 ``[N, H, W]`` or ``[N, H, W, 3]``, if they lie decoded in
+            memory.
+        numbers: position of every example in what the user named, ascending, ``[N]``, if that is
+            not its position here: those that a DataLoader's sampler picks.
+        passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
+        is_stream: reading starts at the first example every time.
+        is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
+    """
+
+    spec: str
+    classes: tuple[str, ...]
+    loading: Loading = Loading()
+    images: NDArray[np.uint8] | None = None
+    numbers: NDArray[np.int64] | None = None
+    passed_over: Mapping[str, int] = {}
+    is_stream: bool = False
+    is_model_ready: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Example:
+        """The decoded example; ``BadExampleError`` if it cannot be read."""
+        ...
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 that changes when the data does, without reading all of it."""
+        ...
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """Class indices, ``[N]``, read once; decodes the examples only if nothing lists them."""
+        return np.array([self[index].label for index in range(len(self))], dtype=np.int64)
+
+    @property
+    def named_classes(self) -> tuple[str, ...]:
+        """``classes``, or numbers up to the highest label if the data does not name them.
+
+        Raises:
+            LabelError: labels are so few and so high that they must be identifiers.
+        """
+        from hardsight.data.source._labels import numbered_names
+
+        return self.classes or numbered_names(self.labels, f"the labels of {self.spec}")
+
+    def label_of(self, index: int) -> int:
+        """Label of the example, without decoding it if the source can."""
+        return int(self.labels[index])
+
+    def id_of(self, index: int) -> str:
+        """Name of the example, without decoding it."""
+        return str(index)
+
+    def sample(self, index: int) -> Any:
+        """What a user's own dataset yields, for the ``collate_fn`` of ``loading``."""
+        raise NotImplementedError(f"{type(self).__name__} has no collate_fn to feed")
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """A column stored beside the examples, such as ``human_counts``; ``None`` without it."""
+        return None
+
+    def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
+        """The numbers of the examples at ``positions``; see ``numbers``."""
+        at = np.asarray(positions, dtype=np.int64)
+        return at if self.numbers is None else self.numbers[at]
+
+    @property
+    def span(self) -> int:
+        """One more than the largest number: how many rows a list by number has."""
+        return len(self) if self.numbers is None else int(self.numbers[-1]) + 1
+
+    def position_of(self, number: int) -> int:
+        """Where the example is that has this number; see ``numbers``."""
+        return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
+
+    def subset(self, rows: ArrayLike) -> ExampleSource:
+        """The examples at ``rows``, in that order."""
+        view = self._view(rows=rows)
+        view.spec = f"{len(view):,} of {self.spec}"
+        return view
+
+    def relabelled(
+        self, labels: ArrayLike, *, classes: tuple[str, ...] | None = None, spec: str | None = None
+    ) -> ExampleSource:
+        """The same examples with other labels, ``[N]``, of the same or of other classes."""
+        return self._view(labels=labels, classes=classes, spec=spec)
+
+    def renumbered(
+        self, labels: Sequence[int], classes: Sequence[str], *, spec: str | None = None
+    ) -> ExampleSource:
+        """The same examples with other numbers for their classes, also of a stream.
+
+        Args:
+            labels: new label of each old one, ``[C]``; several may become one.
+            classes: names, position = new label.
+            spec: what the result is called; as this source if ``None``.
+        """
+        return self._view(renumber=labels, classes=classes, spec=spec)
+
+    def without_labels(self) -> ExampleSource:
+        """The same examples with labels that nobody can read: each is -1."""
+        return self._view(labels=np.full(len(self), -1))
+
+    def _view(self, **changes: Any) -> SourceView:
+        from hardsight.data.source._view import SourceView
+
+        return SourceView([self], **changes)
+
+
+def id_at(ids: Any, index: int) -> str:
+    """The stored id at a position as text; the position itself if none are stored."""
+    if ids is None:
+        return str(index)
+    value = ids[index]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,86 @@
+"""Long-tailed subsets: few classes with many examples, many classes with few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardsight.data.source import check_range
+from hardsight.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def long_tailed_counts(class_counts: ArrayLike, *, ratio: float) -> NDArray[np.int64]:
+    r"""Examples to keep of each class, falling exponentially from the first to the last one.
+
+    .. math:: n_c = \lfloor n_0\, r^{-c / (C - 1)} \rfloor
+
+    with the largest :math:`n_0` that no class is too small for.
+
+    Args:
+        class_counts: examples there are of each class, ``[C]``.
+        ratio: :math:`r \ge 1`, the first class's count over the last one's.
+
+    Returns:
+        ``[C]``; all equal for ``ratio=1``.
+
+    Raises:
+        OptionError: ``ratio`` is below 1.
+        DataError: fewer than 2 classes, or a class would be left without an example.
+
+    Example:
+        >>> long_tailed_counts([5000] * 10, ratio=100).tolist()
+        [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+
+    Reference:
+        Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss,
+        NeurIPS 2019: long-tailed CIFAR.
+    """
+    there = np.asarray(class_counts, dtype=np.int64)
+    if not ratio >= 1:
+        raise OptionError(f"expected ratio of at least 1, got {ratio}")
+    if len(there) < 2:
+        raise DataError(f"expected at least 2 classes for a long tail, got {len(there)}")
+    shares = ratio ** (-np.arange(len(there)) / (len(there) - 1))
+    first = np.floor((there / shares).min())
+    counts: NDArray[np.int64] = np.floor(first * shares + 1e-9).astype(np.int64)
+    if counts.min() < 1:
+        raise DataError(
+            f"ratio {ratio:g} leaves class {int(counts.argmin())} without an example, of "
+            f"{int(there[counts.argmin()])}; use a smaller ratio"
+        )
+    return counts
+
+
+def long_tailed_rows(
+    labels: ArrayLike, *, num_classes: int, ratio: float, seed: int
+) -> NDArray[np.int64]:
+    """Positions of a long-tailed subset, in ascending order; see :func:`long_tailed_counts`.
+
+    Args:
+        labels: class indices in ``[0, num_classes)``, ``[N]``.
+        num_classes: C.
+        ratio: the first class's count over the last one's.
+        seed: decides which examples of a class are kept. Of two ratios and one seed the smaller
+            subset of a class lies within the larger one.
+
+    Raises:
+        OptionError: ``ratio`` is below 1.
+        LabelError: a label is not a class.
+        DataError: a class would be left without an example.
+
+    Example:
+        >>> rows = long_tailed_rows([0, 1] * 50, num_classes=2, ratio=10, seed=0)
+        >>> len(rows), int((rows % 2 == 1).sum())
+        (55, 5)
+    """
+    given = np.asarray(labels)
+    check_range(given, num_classes)
+    counts = long_tailed_counts(np.bincount(given, minlength=num_classes), ratio=ratio)
+    order = np.random.default_rng([seed, 0x7A11]).permutation(len(given))
+    kept = [order[given[order] == label][:count] for label, count in enumerate(counts)]
+    rows: NDArray[np.int64] = np.sort(np.concatenate(kept))
+    return rows
