@@ -86,7 +86,7 @@ class _Options:
         )
 
     def refuse(self, *names: str, because: str) -> None:
-        """Raise where an option that plays no part was given."""
+        """Raise if an option that plays no part was given."""
         for name in names:
             if getattr(self, name) is not None:
                 raise OptionError(f"{name} cannot be used here: {because}")

@@ -94,7 +94,7 @@ class EmbeddingSource:
         return self._rows.shape[0]
 
     def chunk(self, start: int, stop: int) -> NDArray[Any]:
-        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file where possible."""
+        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file if possible."""
         return self._rows.read(start, stop)
 
     def ids(self, start: int, stop: int) -> pa.Array:
@@ -175,14 +175,14 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
     if not _is_path(value):
         return in_memory(value)
     arrays, name = _opened(value, option)
-    found = [name] if name is not None else [key for key in names if key in arrays]
-    if not found and len(arrays) == 1:
-        found = list(arrays)
-    if not found:
+    keys = [name] if name is not None else [key for key in names if key in arrays]
+    if not keys and len(arrays) == 1:
+        keys = list(arrays)
+    if not keys:
         raise DataError(
             f'no {option} in {value}: it holds {_listed(arrays)}; pass {option}="{value}:NAME"'
         )
-    return arrays[found[0]].whole()
+    return arrays[keys[0]].whole()
 
 
 def head_arrays(

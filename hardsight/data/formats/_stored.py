@@ -66,7 +66,7 @@ class StoredArray(Protocol):
         ...
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start`` to ``stop``: a view where possible."""
+        """Rows ``start`` to ``stop``: a view if possible."""
         ...
 
     def add_to(self, mark: Fingerprint) -> None:
@@ -432,11 +432,11 @@ def idx_images_in(folder: Path, split: str | None) -> Path | None:
         DataError: there are several and ``split`` names none, or not one of them.
     """
     named = (file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
-    found = sorted(file for file in named if is_regular(file))
-    if not found:
+    images = sorted(file for file in named if is_regular(file))
+    if not images:
         return None
     # the same file packed and unpacked counts once, unpacked first
-    files = list({IDX_NAME.sub("", file.name): file for file in reversed(found)}.values())
+    files = list({IDX_NAME.sub("", file.name): file for file in reversed(images)}.values())
     words = _SPLIT_WORDS.get(split or "", (split or "",))
     chosen = [file for file in files if any(word in file.name for word in words)]
     if len(chosen) == 1:

@@ -77,8 +77,8 @@ def matching(pattern: str) -> list[Path]:
     Raises:
         MissingDataError: there are none.
     """
-    found = sorted(Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
-    files = [file for file in found if file.is_file()]
+    paths = (Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    files = sorted(path for path in paths if path.is_file())
     if not files:
         raise MissingDataError(f"no file matches {pattern}; check the pattern and its folder")
     return files

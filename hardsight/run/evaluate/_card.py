@@ -38,9 +38,9 @@ from hardsight.run.loop import (
     chosen_device,
     decisive,
     fed_in_its_dtype,
-    first_look,
     loaded_model,
     matched_classes,
+    model_traits,
     returning,
     state_digest,
     stated_classes,
@@ -469,25 +469,25 @@ def _subject(
     stack.enter_context(fed_in_its_dtype(loaded.model))
     network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
     how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-    look = first_look(
+    traits = model_traits(
         network, source, how, device=place, head=head, output=output,
         num_classes=len(loaded.class_names.names) or len(source.classes),
     )  # fmt: skip
-    stack.enter_context(returning(network, look.output))
-    assert look.head is not None
+    stack.enter_context(returning(network, traits.output))
+    assert traits.head is not None
     facts = {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(network),
-        "head": look.head.name,
-        "output": look.output,
+        "head": traits.head.name,
+        "output": traits.output,
         "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
     }
     label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
     states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
     return Subject(
-        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+        label, network, traits.head, how, states, traits.shape, place, facts, loaded.class_names
     )
 
 

@@ -46,7 +46,7 @@ _STEP = (
     "(--size, --mean, --std)"
 )
 Need = Literal["must", "may", "none"]
-_MOST_LOOKED_AT = 256  # examples, in search of one with finite outputs
+_MOST_TRIED = 256  # examples, in search of one with finite outputs
 
 
 class PixelOptions(NamedTuple):
@@ -248,7 +248,7 @@ def _pictures(channels: int | None) -> Iterator[Image.Image]:
 
 
 @dataclass(frozen=True)
-class FirstLook:
+class ModelTraits:
     """What the first examples tell of a model.
 
     Attributes:
@@ -266,7 +266,7 @@ class FirstLook:
     no_head: str | None = None
 
 
-def first_look(
+def model_traits(
     model: nn.Module,
     source: ExampleSource,
     preprocessing: Preprocessing,
@@ -277,13 +277,13 @@ def first_look(
     num_classes: int | None = None,
     need: Need = "must",
     at_once: int = 8,
-) -> FirstLook:
-    """A look at the first examples that show which output and which layer make the logits.
+) -> ModelTraits:
+    """What the first examples show: which output and which layer make the logits.
 
     Examples that cannot be read or have no finite output say nothing of the head; the next do.
 
     Args:
-        model: to look into, on ``device``.
+        model: on ``device``.
         source: of its examples.
         preprocessing: of images.
         device: where the model is.
@@ -300,7 +300,7 @@ def first_look(
         ModelError: none of the examples could be read, or several outputs could be the logits.
         NonFiniteError: none of the first few hundred examples has a finite output.
     """
-    looker = _Looker(model, head, output, num_classes or len(source.classes) or None, need)
+    question = _Question(model, head, output, num_classes or len(source.classes) or None, need)
     seen = 0
     with closing(batches(source, preprocessing, batch_size=at_once)) as few:
         for batch in few:
@@ -308,10 +308,10 @@ def first_look(
                 continue
             seen += len(batch.index)
             inputs = moved(batch.inputs, device)
-            look = looker.look(inputs) or looker.look(looker.finite_rows(inputs))
-            if look is not None:
-                return look
-            if seen >= _MOST_LOOKED_AT:
+            traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
+            if traits is not None:
+                return traits
+            if seen >= _MOST_TRIED:
                 break
     if not seen:
         raise ModelError(f"none of the examples of {source.spec} could be read")
@@ -323,14 +323,16 @@ def first_look(
 
 
 @dataclass(frozen=True)
-class _Looker:
+class _Question:
+    """What is asked of a model, batch after batch until one answers it."""
+
     model: nn.Module
     head: str | Head | None
     output: int | str | None
     num_classes: int | None
     need: Need
 
-    def look(self, inputs: Any) -> FirstLook | None:
+    def answer(self, inputs: Any) -> ModelTraits | None:
         """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
         if inputs is None:
             return None
@@ -345,7 +347,7 @@ class _Looker:
             return self._without_head(inputs, shape, err)
         assert head.reading is not None
         plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
-        return FirstLook(
+        return ModelTraits(
             dataclasses.replace(head, reading=plain), head.num_classes, shape, head.reading.output
         )
 
@@ -373,10 +375,10 @@ class _Looker:
     @torch.inference_mode()
     def _without_head(
         self, inputs: Any, shape: tuple[int, ...] | None, why: HardsightError
-    ) -> FirstLook:
+    ) -> ModelTraits:
         output, logits = self._logits(inputs)
         _check_logits(logits, type(self.model).__name__)
-        return FirstLook(None, logits.shape[1], shape, output, str(why))
+        return ModelTraits(None, logits.shape[1], shape, output, str(why))
 
     def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
         returned = call_model(self.model, inputs)
@@ -390,7 +392,7 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
 
     Args:
         model: to change meanwhile.
-        output: as :class:`FirstLook` has it; ``None`` leaves the model as it is.
+        output: as :class:`ModelTraits` has it; ``None`` leaves the model as it is.
     """
     if output is None:
         yield

@@ -35,9 +35,9 @@ def generator(seed: int, *purpose: object) -> torch.Generator:
 
 @contextmanager
 def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
-    """Whatever is drawn or seeded inside, the states of CPU and GPUs are as before afterwards.
+    """Random states of CPU and GPUs that are the same after the block as before.
 
-    CUDA is started for it only where ``device`` says that it will be used: until then torch holds
+    CUDA is started for it only if ``device`` says that it will be used: until then torch holds
     the user's seed back. A GPU that is first used inside goes back to the seed it started with,
     so inside, seed with :func:`seed_generators`.
 
@@ -71,7 +71,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
 
 
 def seed_generators(seed: int, *, gpus: bool) -> None:
-    """Seed the CPU and, where they are wanted and in use, all GPUs.
+    """Seed the CPU and, if they are wanted and in use, all GPUs.
 
     ``torch.manual_seed`` would also replace the seed that waits for a GPU not in use yet, which
     cannot be taken back.
@@ -108,13 +108,13 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of everything that can change a score, and of ``more`` packages."""
-    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    known = {"hardsight": hardsight.__version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "pyarrow", "pillow", *more):
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:  # such as a vendored build without metadata
             continue
-    return found
+    return known
 
 
 def values_digest(values: Any) -> str:

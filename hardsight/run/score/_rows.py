@@ -30,8 +30,8 @@ from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     ClassOrder,
-    FirstLook,
     ModelPass,
+    ModelTraits,
     Need,
     Passed,
     check_labels,
@@ -106,7 +106,7 @@ class ScorePlan:
 
     def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
-        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
+        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to traits at
         self.is_open = names is None
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
@@ -139,11 +139,11 @@ class ScorePlan:
             return "may"
         return "must" if self.needs_head else "none"
 
-    def fitted_to(self, look: FirstLook) -> ScorePlan:
+    def fitted_to(self, traits: ModelTraits) -> ScorePlan:
         """The plan without the scores that need a head, if the model has none."""
         return (
             self
-            if look.head is not None or not self.needs_head
+            if traits.head is not None or not self.needs_head
             else ScorePlan(None, has_head=False)
         )
 
@@ -284,7 +284,7 @@ class ModelScorer:
         plan: ScorePlan,
         preprocessing: Preprocessing,
         *,
-        look: FirstLook,
+        traits: ModelTraits,
         device: torch.device,
         precision: str,
         batch_size: int,
@@ -295,8 +295,8 @@ class ModelScorer:
         self.source, self.model, self.plan = source, model, plan
         self.preprocessing, self.device, self.precision = preprocessing, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = look.head if plan.needs_head else None
-        self.num_classes = look.num_classes
+        self.head = traits.head if plan.needs_head else None
+        self.num_classes = traits.num_classes
         self._running = ModelPass(
             model, self.head, device=device, precision=precision, goes_on=goes_on
         )
@@ -480,8 +480,8 @@ class ScoreRun:
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
             if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
-                found = pictures(source, table, most=thumbnails, show=self.show)
-                self.folder.write_side_file(THUMBNAILS, found)
+                small = pictures(source, table, most=thumbnails, show=self.show)
+                self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
         return read_table(self.folder.folder)
 

@@ -21,7 +21,7 @@ from hardsight.models import ClassNames, LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
-    FirstLook,
+    ModelTraits,
     PixelOptions,
     borrowed,
     chosen_device,
@@ -29,9 +29,9 @@ from hardsight.run.loop import (
     chosen_workers,
     decisive,
     fed_in_its_dtype,
-    first_look,
     loaded_model,
     matched_classes,
+    model_traits,
     returning,
     state_digest,
     stated_classes,
@@ -75,10 +75,10 @@ class ScoreConfig:
         model: ``package.module:factory``, ``file.py:factory``, ``timm:``, ``torchvision:`` or
             ``hf:NAME``; none for stored embeddings.
         weights: file with the model's weights.
-        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        head: name of the classifier layer or bare parameter, if it is not stored by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
-        scores: names of the scores; all where none is given.
+        scores: names of the scores; all of them if none is given.
         out: folder of the run.
         resume: continue the unfinished run in ``out``.
         overwrite: replace the scored dataset in ``out``, finished or not.
@@ -101,8 +101,8 @@ class ScoreConfig:
         class_order: ``auto`` matches classes by name if both sides have names; ``name``,
             ``position``.
         trust_remote_code: run Python files that an ``hf:`` model brings.
-        batch_size: examples at once; chosen by device where not given.
-        workers: loader processes; chosen by data and cores where not given.
+        batch_size: examples at once; chosen by device if not given.
+        workers: loader processes; chosen by data and cores if not given.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         precision: of the forward pass: ``auto``, ``float32``, ``bfloat16``, ``float16``.
         sample: whether the model was trained on this data: ``in-sample``, ``out-of-sample``.
@@ -231,12 +231,12 @@ def score(
     Args:
         model: any ``nn.Module``, or its name (see :func:`hardsight.models.load_model`). For
             stored embeddings their head: a :class:`Head`, a tensor of class weights ``[C, D]``,
-            or ``None`` where ``class_weights`` or the file itself has it.
+            or ``None`` if ``class_weights`` or the file itself has it.
         data: any labelled data, see :func:`hardsight.data.open_source`.
         scores: name of a score, or names; every score there is if ``None``. Of a model without a
             head these are the scores that need only logits, and the table says what is missing.
         head: name of the classifier layer or of a bare parameter, or a :class:`Head`, if it is not
-            found by itself. It is held to the logits of every batch.
+            stored by itself. It is held to the logits of every batch.
         output: the model's output that holds the logits, by key, attribute or position; by default
             the one with a column for each class of the data.
         batch_size: examples at once.
@@ -251,7 +251,7 @@ def score(
         data_root: folder above those of named datasets, such as ``cifar10``.
         labels: labels of stored embeddings, values or a file.
         class_weights: head of stored embeddings, values or a file.
-        bias: its bias, likewise.
+        bias: its bias, in the same ways.
         classes: names of the classes, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
@@ -259,7 +259,7 @@ def score(
             are resized by their shorter side and cropped in the centre, unless ``squash``.
         mean: per channel on the pixel scale [0, 1], over the model's own; three values make
             grey images RGB.
-        std: likewise.
+        std: per channel, on the same scale.
         channels: 1 or 3, over the model's own; pictures of other channels are converted.
         crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
             own.
@@ -337,7 +337,7 @@ def score(
             _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            parts = [one for one in (stored.weight, stored.bias) if one is not None]
+            parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
             about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
@@ -354,19 +354,19 @@ def score(
             network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
             size_of_batch = batch_size or _usual_batch_size(source, place)
             with naming_other_scores():
-                look = first_look(
+                traits = model_traits(
                     network, source, wanted, device=place, head=head, output=output,
                     num_classes=len(names.names) or len(source.classes), need=plan.need,
                     at_once=min(8, size_of_batch),
                 )  # fmt: skip
-            stack.enter_context(returning(network, look.output))
-            plan = plan.fitted_to(look)
+            stack.enter_context(returning(network, traits.output))
+            plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
                 network,
                 plan,
                 wanted,
-                look=look,
+                traits=traits,
                 device=place,
                 precision=chosen_precision(precision, place),
                 batch_size=size_of_batch,
@@ -374,9 +374,9 @@ def score(
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
             )
-            about["model"] = _model_facts(loaded, scorer, look)
+            about["model"] = _model_facts(loaded, scorer, traits)
             if plan.missing:
-                about["missing"] = {"scores": plan.missing, "reason": look.no_head}
+                about["missing"] = {"scores": plan.missing, "reason": traits.no_head}
             about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
@@ -462,9 +462,9 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
     """The head of stored embeddings, from wherever the user has it."""
     given = head if isinstance(head, Head) else model
     if isinstance(given, Head):
-        found = given
+        stored = given
     elif isinstance(given, Tensor):
-        found = Head(name="stored", weight=given.detach(), bias=None)
+        stored = Head(name="stored", weight=given.detach(), bias=None)
     elif given is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
@@ -477,13 +477,13 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
         )
     else:
         bias = None if source.bias is None else torch.tensor(source.bias)
-        found = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
-    if found.width != source.width:
+        stored = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
+    if stored.width != source.width:
         raise ShapeError(
             f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
-            f"embeddings {[len(source), source.width]}, class_weights {list(found.weight.shape)}"
+            f"embeddings {[len(source), source.width]}, class_weights {list(stored.weight.shape)}"
         )
-    return found
+    return stored
 
 
 def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
@@ -491,12 +491,12 @@ def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
     return source.loading.batch_size or (256 if device.type == "cuda" else 64)
 
 
-def _model_facts(loaded: LoadedModel, scorer: ModelScorer, look: FirstLook) -> dict[str, Any]:
+def _model_facts(loaded: LoadedModel, scorer: ModelScorer, traits: ModelTraits) -> dict[str, Any]:
     return {
         "spec": loaded.spec,
         "weights": loaded.weights_origin,
         "weights_digest": loaded.weights_digest,
         "digest": state_digest(loaded.model),
         "head": None if scorer.head is None else scorer.head.name,
-        "output": look.output,
+        "output": traits.output,
     }
