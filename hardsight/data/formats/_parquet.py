@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight.data.formats._stored import StoredArray
 from hardsight.data.formats._tables import (
     IMAGE_COLUMNS,
     LABELS,
@@ -254,7 +255,7 @@ def _other_column(files: Sequence[Path], name: str) -> NDArray[Any] | None:
     return column_values(files, name) if name in common_schema(files).names else None
 
 
-class ParquetEmbeddings:
+class ParquetEmbeddings(StoredArray):
     """A column of equally long lists of floats, as an array ``[N, D]`` read in parts."""
 
     def __init__(self, files: Sequence[Path], column: str, *, spec: str) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -36,10 +36,10 @@ from hardsight.heads import (
     verify_head,
     which_output,
 )
-from hardsight.models import LoadedModel, load_model
+from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop._origin import seeded
-from hardsight.run.loop._pass import moved
+from hardsight.run.loop._origin import seeded, state_digest
+from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
@@ -384,6 +384,98 @@ class _Question:
         returned = call_model(self.model, inputs)
         output = which_output(returned, num_classes=self.num_classes, which=self.output)
         return output, logit_rows(returned, output)
+
+
+@dataclass(frozen=True)
+class ModelAtWork:
+    """A model that is ready for a pass over data.
+
+    Attributes:
+        loaded: as it was loaded.
+        network: on its device, in eval mode.
+        preprocessing: what it wants done to images, with the user's own values over it.
+        class_names: of its outputs, as the user or else the model states them.
+        traits: what the first examples show of it.
+    """
+
+    loaded: LoadedModel
+    network: nn.Module
+    preprocessing: Preprocessing
+    class_names: ClassNames
+    traits: ModelTraits
+
+    def facts(self) -> dict[str, Any]:
+        """For the metadata of a result."""
+        return {
+            "spec": self.loaded.spec,
+            "weights": self.loaded.weights_origin,
+            "weights_digest": self.loaded.weights_digest,
+            "digest": state_digest(self.network),
+            "head": None if self.traits.head is None else self.traits.head.name,
+            "output": self.traits.output,
+        }
+
+
+@contextmanager
+def model_at_work(
+    model: Any,
+    source: ExampleSource,
+    pixels: PixelOptions,
+    *,
+    device: torch.device,
+    weights: str | os.PathLike[str] | None,
+    preprocessing: Preprocessing | None,
+    class_names: ClassNames | None,
+    head: str | Head | None,
+    output: int | str | None,
+    need: Need = "must",
+    at_once: int = 8,
+    **loading: Any,
+) -> Iterator[ModelAtWork]:
+    """The model a user passes or names, ready for a pass over ``source``; given back as it was.
+
+    Args:
+        model: a module, or its name.
+        source: the data it is to be run on.
+        pixels: what the user states of its inputs.
+        device: to run on.
+        weights: file with its weights.
+        preprocessing: in place of the model's own.
+        class_names: of its outputs, in place of the model's own.
+        head: name of the classifier layer, or a head made by hand; ``None`` to find it.
+        output: the part of its output that holds the logits; ``None`` to choose it.
+        need: whether there must be a head, see :func:`model_traits`.
+        at_once: how many examples to find the head on.
+        loading: further options of :func:`loaded_model`.
+    """
+    with ExitStack() as stack:
+        if isinstance(model, nn.Module):
+            stack.enter_context(borrowed(model, device))
+        loaded = loaded_model(
+            model,
+            weights,
+            device=device,
+            preprocessing=stated_preprocessing(preprocessing),
+            is_stated=pixels.are_complete,
+            **loading,
+        )
+        stack.enter_context(fed_in_its_dtype(loaded.model))
+        network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
+        how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+        names = class_names or loaded.class_names
+        traits = model_traits(
+            network,
+            source,
+            how,
+            device=device,
+            head=head,
+            output=output,
+            num_classes=len(names.names) or len(source.classes),
+            need=need,
+            at_once=at_once,
+        )
+        stack.enter_context(returning(network, traits.output))
+        yield ModelAtWork(loaded, network, how, names, traits)
 
 
 @contextmanager

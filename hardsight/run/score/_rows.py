@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.errors import DataError, HeadError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
-from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     ClassOrder,
+    ModelAtWork,
     ModelPass,
     ModelTraits,
     Need,
@@ -280,11 +280,9 @@ class ModelScorer:
     def __init__(
         self,
         source: ExampleSource,
-        model: nn.Module,
+        model: ModelAtWork,
         plan: ScorePlan,
-        preprocessing: Preprocessing,
         *,
-        traits: ModelTraits,
         device: torch.device,
         precision: str,
         batch_size: int,
@@ -292,13 +290,13 @@ class ModelScorer:
         strict: bool,
         goes_on: str = "",
     ) -> None:
-        self.source, self.model, self.plan = source, model, plan
-        self.preprocessing, self.device, self.precision = preprocessing, device, precision
+        self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = traits.head if plan.needs_head else None
-        self.num_classes = traits.num_classes
+        self.head = model.traits.head if plan.needs_head else None
+        self.num_classes = model.traits.num_classes
+        self._preprocessing = model.preprocessing
         self._running = ModelPass(
-            model, self.head, device=device, precision=precision, goes_on=goes_on
+            model.network, self.head, device=device, precision=precision, goes_on=goes_on
         )
         self.tiled = None
         if self.head is not None:
@@ -314,7 +312,7 @@ class ModelScorer:
         with naming_other_scores(), self._running as running:
             for passed in running.over(
                 self.source,
-                self.preprocessing,
+                self._preprocessing,
                 num_classes=self.num_classes,
                 start=start,
                 batch_size=self.batch_size,

@@ -17,29 +17,21 @@ from hardsight.config import load_config
 from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, LoadedModel
+from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
-    ModelTraits,
     PixelOptions,
-    borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
     decisive,
-    fed_in_its_dtype,
-    loaded_model,
     matched_classes,
-    model_traits,
-    returning,
-    state_digest,
+    model_at_work,
     stated_classes,
-    stated_preprocessing,
     tensors_digest,
     values_digest,
     versions,
-    wanted_preprocessing,
     warns_of,
 )
 from hardsight.run.score._rows import (
@@ -341,32 +333,21 @@ def score(
             about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
-            if isinstance(model, nn.Module):
-                stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(
-                model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
-                preprocessing=stated_preprocessing(preprocessing),
+            size_of_batch = batch_size or _usual_batch_size(source, place)
+            work = model_at_work(
+                model, source, pixels, device=place, weights=weights, preprocessing=preprocessing,
+                class_names=names, head=head, output=output, need=plan.need,
+                at_once=min(8, size_of_batch), num_classes=num_classes, seed=seed,
                 trust_remote_code=trust_remote_code,
             )  # fmt: skip
-            stack.enter_context(fed_in_its_dtype(loaded.model))
-            names = names or loaded.class_names
-            wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-            network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
-            size_of_batch = batch_size or _usual_batch_size(source, place)
             with naming_other_scores():
-                traits = model_traits(
-                    network, source, wanted, device=place, head=head, output=output,
-                    num_classes=len(names.names) or len(source.classes), need=plan.need,
-                    at_once=min(8, size_of_batch),
-                )  # fmt: skip
-            stack.enter_context(returning(network, traits.output))
+                ready = stack.enter_context(work)
+            names, traits = ready.class_names, ready.traits
             plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
-                network,
+                ready,
                 plan,
-                wanted,
-                traits=traits,
                 device=place,
                 precision=chosen_precision(precision, place),
                 batch_size=size_of_batch,
@@ -374,10 +355,15 @@ def score(
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
             )
-            about["model"] = _model_facts(loaded, scorer, traits)
+            about["model"] = {
+                **ready.facts(),
+                "head": None if scorer.head is None else scorer.head.name,
+            }
             if plan.missing:
                 about["missing"] = {"scores": plan.missing, "reason": traits.no_head}
-            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
+            about["preprocessing"] = dataclasses.asdict(
+                applied_preprocessing(source, ready.preprocessing)
+            )
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
         about["data"] = {
@@ -489,14 +475,3 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
 def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
     """Examples at once if nobody says: as in the user's DataLoader, else by device."""
     return source.loading.batch_size or (256 if device.type == "cuda" else 64)
-
-
-def _model_facts(loaded: LoadedModel, scorer: ModelScorer, traits: ModelTraits) -> dict[str, Any]:
-    return {
-        "spec": loaded.spec,
-        "weights": loaded.weights_origin,
-        "weights_digest": loaded.weights_digest,
-        "digest": state_digest(loaded.model),
-        "head": None if scorer.head is None else scorer.head.name,
-        "output": traits.output,
-    }
