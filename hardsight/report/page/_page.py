@@ -1,0 +1,212 @@
+"""What every page is made with: templates, numbers in words, records, and the file on disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from hardsight.errors import DataError, MissingDataError, OutputError, RunExistsError
+from hardsight.run_folder import write_text
+
+NONE = "\N{EN DASH}"  # what stands in place of a number that does not exist
+MINUS = "\N{MINUS SIGN}"
+
+
+@cache
+def environment() -> Environment:
+    """Templates from our own files, everything filled in escaped."""
+    made = Environment(
+        autoescape=True,
+        loader=FunctionLoader(asset),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(count=count, number=number, percent=percent)
+    made.globals.update(plural=plural)
+    return made
+
+
+def asset(name: str) -> str:
+    """The text of a template, style or script."""
+    return (resources.files("hardsight.report") / "assets" / name).read_text("utf-8")
+
+
+def content_policy(script: str) -> str:
+    """What the page may load: nothing from anywhere, and no script but ours."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def number(value: float | None, *, digits: int = 4, trim: bool = True) -> str:
+    r"""A number with ``digits`` significant digits, or :data:`NONE`; a minus is a minus sign.
+
+    Args:
+        value: the number.
+        digits: significant digits, fewer where ``trim`` removes zeros.
+        trim: drop zeros at the end.
+
+    Example:
+        >>> print(*[ascii(number(x)) for x in (0.123456, 0.05, 1234.5, 1.5e-7, -2.0, None)])
+        '0.1235' '0.05' '1,234' '1.5e\u22127' '\u22122' '\u2013'
+        >>> number(0.09, digits=3, trim=False)
+        '0.0900'
+    """
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{_trim(mantissa)}e{int(exponent)}"
+    else:
+        before = int(f"{value:.{digits - 1}e}".split("e")[1]) + 1  # digits before the point
+        text = f"{value:,.{max(0, digits - before)}f}"
+        text = _trim(text) if trim else text
+    return text.replace("-", MINUS)
+
+
+def count(value: float) -> str:
+    """A whole number with thousands separators.
+
+    Example:
+        >>> count(60000)
+        '60,000'
+    """
+    return f"{int(value):,}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage, or :data:`NONE`; only all is 100, only none is 0.
+
+    Example:
+        >>> [percent(x) for x in (0.9432, 1.0, 0.99999, 0.00001, 0.0)]
+        ['94.3%', '100%', '>99.9%', '<0.1%', '0%']
+    """
+    if share is None or not math.isfinite(share):
+        return NONE
+    if share in (0, 1):
+        return f"{100 * share:.0f}%"
+    if share > 0.9995:
+        return ">99.9%"
+    return f"{100 * share:.1f}%" if share >= 0.0005 else "<0.1%"
+
+
+def plural(n: float, noun: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> plural(1, "class"), plural(1200, "example")
+        ('1 class', '1,200 examples')
+    """
+    if int(n) == 1:
+        return f"1 {noun}"
+    return f"{count(n)} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kind of record.
+
+    Attributes:
+        what: it is, in words.
+        command: that makes one.
+        needed: keys that tell it from other files.
+        format: that this version reads.
+    """
+
+    what: str
+    command: str
+    needed: tuple[str, ...]
+    format: int = 1
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """The values in a file.
+
+        Raises:
+            MissingDataError: there is no such file.
+            DataError: the file is no such record, or of another format.
+        """
+        if not file.is_file():
+            raise MissingDataError(f"no {self.what} at {file}; make one with {self.command}")
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as err:
+            raise DataError(f"{file} is no {self.what}: {err}") from err
+        return self.checked(values, str(file))
+
+    def checked(self, values: Any, where: str) -> dict[str, Any]:
+        """The values, if they are such a record.
+
+        Raises:
+            DataError: they are none, or of another format.
+        """
+        if not isinstance(values, Mapping) or not all(key in values for key in self.needed):
+            raise DataError(f"{where} is no {self.what}; make one with {self.command}")
+        if values.get("format") != self.format:
+            raise DataError(
+                f"{where} has format {values.get('format')!r}, this version reads {self.format}; "
+                f"make the {self.what} anew with {self.command}"
+            )
+        return dict(values)
+
+
+def page_file(
+    out: str | os.PathLike[str] | None, *, run: Path | None, name: str, overwrite: bool
+) -> Path:
+    """Where a page goes.
+
+    The page in the folder of its own run may be replaced unasked: it is made from the run and can
+    be made from it again. Any other file may not.
+
+    Args:
+        out: the file, or an existing folder; that of the run by default.
+        run: folder of the run; ``None`` if the page is of something else.
+        name: of the page in a folder.
+        overwrite: whether any file may be replaced.
+
+    Raises:
+        RunExistsError: a file is there.
+    """
+    place = Path(out if out is not None else run or "")
+    file = place / name if place.is_dir() else place
+    if file.exists() and not overwrite:
+        is_page_of_run = run is not None and file.name == name and file.parent.samefile(run)
+        if not is_page_of_run:
+            raise RunExistsError(
+                f"{file} is there already; choose another --out, or replace it with --overwrite "
+                "(overwrite=True)"
+            )
+    return file
+
+
+def replace_page(file: Path, text: str) -> None:
+    """Write a page; an older one stays whole until the end.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    except OSError as err:
+        raise OutputError(
+            f"cannot write the report to {file}: {err.strerror or err}; choose another file "
+            "with --out"
+        ) from err
