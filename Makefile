@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
+# Tests start many interpreters: without compiled files each of them compiles all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import model_options, pixel_options, run_options
+from hardsight.cli._flags import flags_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +15,7 @@ _EPILOG = """\b
 What happens: the model is trained on the source (or is a trained one). Then, in every round,
 it predicts the target, the rule selects the predictions to trust, and the model is trained on
 the source and the selected target examples. The portion of each class that is selected grows
-from round to round. Labels of the target, where it has some, are read to evaluate only.
+from round to round. Labels of the target, if it has some, are read to evaluate only.
 
 \b
 Rules:
@@ -36,6 +36,15 @@ Examples:
   hardsight adapt adapt.toml --resume
 """
 
+_ADAPT, _TRAIN = "run/adapt/_config.py", "run/train/_config.py"
+_SETTINGS = f"{_ADAPT}:AdaptConfig"
+_WEIGHTS = "Weights of a trained model; it is not trained on the source then."
+_OF_SOURCE, _OF_TARGET = {"help": "Split of --source."}, {"help": "Split of --target."}
+_SOURCE_EPOCHS = {
+    "type": click.IntRange(min=0), "help": "Epochs on the source (10; 0 for a trained model).",
+}  # fmt: skip
+_CLASSES = {"metavar": "NAME[,NAME]|FILE"}
+_PIXELS = ("size", "crop", "squash", "channels", "mean", "std", "white")
 # flag -> key of the settings
 _NESTED = {
     "model": "model.name",
@@ -48,10 +57,7 @@ _NESTED = {
     "target": "target.name",
     "target_split": "target.split",
     "unlabelled": "target.unlabelled",
-    **{
-        name: f"source.{name}"
-        for name in ("size", "crop", "squash", "channels", "mean", "std", "white")
-    },
+    **{name: f"source.{name}" for name in _PIXELS},
     "source_epochs": "pretrain.epochs",
     "epochs": "retrain.epochs",
 }
@@ -59,32 +65,28 @@ _NESTED = {
 
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--model", help="A network by name, file.py:factory, or the folder of a trained "
-              "model.")  # fmt: skip
-@click.option("--weights", help="Weights of a trained model; it is not trained on the source then.")
-@click.option("--source", help="Labelled data: folder of class folders, .csv, .parquet, idx, ...")
-@click.option("--source-split", help="Split of --source.")
-@click.option("--target", help="The domain to adapt to; its labels are never trained on.")
-@click.option("--target-split", help="Split of --target.")
-@click.option("--unlabelled", is_flag=True, default=None,
-              help="--target has no labels: any folder of images.")  # fmt: skip
-@click.option("--rule", multiple=True, help="Which target examples to trust (cbst); may be "
-              "repeated, all from the same source model.")  # fmt: skip
-@click.option("--out", help="Folder of the run.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Of select and retrain (7).")
-@click.option("--portion", type=float, help="Share of each class in the first round (0.2).")
-@click.option("--portion-step", type=float, help="Added per round (0.05).")
-@click.option("--portion-max", type=float, help="Largest share (0.5).")
-@click.option("--source-epochs", type=click.IntRange(min=0),
-              help="Epochs on the source (10; 0 for a trained model).")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(min=1), help="Epochs of every round (2).")
-@model_options
-@pixel_options
-@click.option("--batch-size", type=click.IntRange(min=1), help="Examples per step (128).")
-@click.option("--data-root", help="Folder above those of named datasets, such as pacs/.")
-@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
-@click.option("--seed", type=int, help="Of everything random.")
-@run_options
+@flags_of(_SETTINGS, "model")
+@flags_of(_TRAIN + ":ModelConfig", "weights", weights={"help": _WEIGHTS})
+@flags_of(_SETTINGS, "source")
+@flags_of(_TRAIN + ":DataConfig", "split", names_of={"split": "source_split"}, split=_OF_SOURCE)
+@flags_of(_SETTINGS, "target")
+@flags_of(
+    _ADAPT + ":TargetConfig", "split", "unlabelled", names_of={"split": "target_split"},
+    split=_OF_TARGET,
+)  # fmt: skip
+@flags_of(_SETTINGS, "rule", "out", "rounds", "portion", "portion_step", "portion_max")
+@flags_of(
+    _ADAPT + ":StageConfig", "epochs", names_of={"epochs": "source_epochs"}, epochs=_SOURCE_EPOCHS
+)
+@flags_of(_ADAPT + ":StageConfig", "epochs", epochs={"help": "Epochs of every round (2)."})
+@flags_of(
+    _TRAIN + ":ModelConfig", "classes", "class_order", "trust_remote_code",
+    names_of={"classes": "model_classes"}, classes=_CLASSES,
+)  # fmt: skip
+@flags_of(_TRAIN + ":DataConfig", *_PIXELS)
+@flags_of(_SETTINGS, "batch_size")
+@flags_of(_TRAIN + ":DataConfig", "root", names_of={"root": "data_root"})
+@flags_of(_SETTINGS, "device", "seed", "resume", "overwrite")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Set any key of the configuration, in TOML syntax.")  # fmt: skip
 def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import click
 
-from hardsight.cli._options import (
-    model_options,
-    names,
-    output_option,
-    pixel_options,
-    run_options,
-    work_options,
-)
+from hardsight.cli._flags import flags_of
+
+_CARD = "run/evaluate/_card.py:evaluation_card"
+_WEIGHTS = "Weights of MODEL, if they do not stand behind an @."
 
 _EPILOG = """\b
 A model is [NAME=]SPEC[@WEIGHTS], with SPEC the folder of a trained model, a name such as
@@ -32,62 +27,19 @@ Attacks need to know how inputs are made from pixels: from the model's own confi
 """
 
 
-def _radii(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[float, ...] | None:
-    """``0,0.01`` or ``0,1/255,8/255``."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(Fraction(part.strip())) for part in value.split(","))
-    except (ValueError, ZeroDivisionError):
-        raise click.BadParameter(f"expected numbers such as 0,1/255,0.03, got {value!r}") from None
-
-
 @click.command(epilog=_EPILOG)
 @click.argument("model")
-@click.option("--data", required=True, help="Labelled data the model was not trained on: folder of "
-              "class folders, .csv of path,label, .parquet, idx, .npz, hub:OWNER/NAME, "
-              "builtin:digits, or a name such as cifar10.")  # fmt: skip
-@click.option("--compare", multiple=True, metavar="MODEL",
-              help="A further model, compared with the first; may be repeated.")  # fmt: skip
-@click.option("--ood", multiple=True, metavar="DATA",
-              help="Foreign data to be told apart; may be repeated.")  # fmt: skip
-@click.option("--train", metavar="DATA", help="The training data: for the linear probe and for "
-              "many/medium/few-shot accuracy.")  # fmt: skip
-@click.option("--out", required=True, help="Folder; card.json and card.html appear in it.")
-@click.option("--weights", help="Weights of MODEL, where they do not stand behind an @.")
-@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
-              "by itself.")  # fmt: skip
-@output_option
-@click.option("--split", help="Split of --data, such as test.")
-@click.option("--ood-split", help="Split of --ood.")
-@click.option("--train-split", help="Split of --train.")
-@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names of the data, position = label.")  # fmt: skip
-@click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@model_options
-@pixel_options
-@click.option("--epsilons", callback=_radii, metavar="E,E,...", help="Radii of FGSM and PGD in "
-              "L-infinity, in pixels 0..1 (0,1/255,2/255,4/255,8/255).")  # fmt: skip
-@click.option("--epsilons-l2", callback=_radii, metavar="E,E,...",
-              help="Radii of PGD in L2, in pixels 0..1 (0,0.25,0.5,1).")  # fmt: skip
-@click.option("--attack-steps", type=click.IntRange(min=1), help="Steps of PGD (10).")
-@click.option("--attack-examples", type=click.IntRange(min=0),
-              help="Examples to attack (256); 0 for no attacks.")  # fmt: skip
-@click.option("--explain-examples", type=click.IntRange(min=0),
-              help="Examples for Grad-CAM (64); 0 for none.")  # fmt: skip
-@click.option("--cam-layer", help="Layer of Grad-CAM, where it is not found by itself.")
-@click.option("--feature-examples", type=click.IntRange(min=10),
-              help="Most examples for probe and clusters (5000).")  # fmt: skip
-@click.option("--map-examples", type=click.IntRange(min=10),
-              help="Most points on the map of features (1000).")  # fmt: skip
-@click.option("--validation-share", type=click.FloatRange(0, 1, min_open=True, max_open=True),
-              help="Share of --data that the temperature is fitted on (0.2).")  # fmt: skip
-@work_options
-@click.option("--seed", type=int, help="Of everything that is drawn.")
-@run_options
+@flags_of(_CARD, "data", data={"required": True})
+@flags_of(
+    "run/evaluate/_card.py:EvaluateConfig", "compare", "ood",
+    compare={"metavar": "MODEL", "callback": None}, ood={"metavar": "DATA", "callback": None},
+)  # fmt: skip
+@flags_of(_CARD, "train", "out", train={"metavar": "DATA"}, out={"required": True})
+@flags_of("run/evaluate/_card.py:EvaluateConfig", "weights", weights={"help": _WEIGHTS})
+@flags_of(
+    _CARD, without=("models", "data", "ood", "train", "out", "preprocessing", "show_progress"),
+    last=("resume", "overwrite"),
+)  # fmt: skip
 def evaluate(**flags: Any) -> None:
     """Evaluate MODEL on labelled data: one JSON and one HTML card.
 

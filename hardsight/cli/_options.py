@@ -1,13 +1,11 @@
-"""Options that more than one command has, and what their values may look like."""
+"""What the values of flags may look like."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from fractions import Fraction
+from typing import Any
 
 import click
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -53,70 +51,46 @@ def key_or_position(
     return int(value) if value.removeprefix("-").isdigit() else value
 
 
-output_option = click.option(
-    "--output", callback=key_or_position, metavar="NAME|POSITION",
-    help="The model's output that holds the logits, by key, attribute or position (from 0), if the "
-    "classes of the data do not tell it.",
-)  # fmt: skip
+def radii(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    """``0,0.01`` or ``0,1/255,8/255``."""
+    if value is None:
+        return None
+    try:
+        return tuple(float(Fraction(part.strip())) for part in value.split(","))
+    except (ValueError, ZeroDivisionError):
+        raise click.BadParameter(f"expected numbers such as 0,1/255,0.03, got {value!r}") from None
 
 
-def model_options(command: Command) -> Command:
-    """``--model-classes``, ``--class-order`` and ``--trust-remote-code``."""
-    for option in reversed((
-        click.option("--model-classes", multiple=True, callback=names, metavar="NAME[,NAME]|FILE",
-                     help="Names of the model's outputs, in their order, or a text file with one "
-                     "name per line; by default what the model itself says."),
-        click.option("--class-order", type=click.Choice(["auto", "name", "position"]),
-                     help="How classes of data and model are matched: auto (default) by name if "
-                     "both have names, else by position; name refuses that, position forces it."),
-        click.option("--trust-remote-code", is_flag=True, default=None,
-                     help="Run Python files that an hf: model brings; they may do all that you may "
-                     "do. Without it such a model is refused."),
-    )):  # fmt: skip
-        command = option(command)
-    return command
+def _least(count: int) -> dict[str, Any]:
+    return {"type": click.IntRange(min=count)}
 
 
-def pixel_options(command: Command) -> Command:
-    """``--size``, ``--mean`` and the like: how pictures become inputs."""
-    for option in reversed((
-        click.option("--size", callback=pair, metavar="H[xW]", help="Input size of the model. "
-                     "Pictures are resized by their shorter side and cropped in the centre."),
-        click.option("--crop", type=float, metavar="SHARE", help="Share of the resized picture "
-                     "that the centre crop keeps (1, or as the model says)."),
-        click.option("--squash/--no-squash", default=None, help="Resize to --size without keeping "
-                     "the aspect ratio, so that nothing is cut off."),
-        click.option("--channels", type=click.Choice(["1", "3"]), callback=whole,
-                     help="Make all pictures grey (1) or RGB (3)."),
-        click.option("--mean", callback=floats, metavar="M[,M,M]",
-                     help="Mean to subtract, on the pixel scale 0..1. Three values make grey "
-                     "images RGB, for a model of RGB images."),
-        click.option("--std", callback=floats, metavar="S[,S,S]", help="Deviation to divide by."),
-        click.option("--white", type=float, metavar="W",
-                     help="Value of white, if it is not 255 in bytes and 1 in floats."),
-    )):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def work_options(command: Command) -> Command:
-    """``--batch-size``, ``--workers`` and ``--device``."""
-    for option in reversed((
-        click.option("--batch-size", type=click.IntRange(min=1), help="Examples at once."),
-        click.option("--workers", type=click.IntRange(min=0), help="Loader processes."),
-        click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps."),
-    )):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def run_options(command: Command) -> Command:
-    """``--resume`` and ``--overwrite``: what to do with a run that is in the folder already."""
-    for option in reversed((
-        click.option("--resume", is_flag=True, default=None,
-                     help="Continue the unfinished run in --out, with the same settings."),
-        click.option("--overwrite", is_flag=True, default=None,
-                     help="Replace the run in --out; other files there stay."),
-    )):  # fmt: skip
-        command = option(command)
-    return command
+_INSIDE: dict[str, Any] = {"type": click.FloatRange(0, 1, min_open=True, max_open=True)}
+# what a type does not say about a flag, by the name of its setting, which means the same everywhere
+LOOKS: dict[str, dict[str, Any]] = {
+    "precision": {"type": click.Choice(["auto", "float32", "bfloat16", "float16"])},
+    "sample": {"type": click.Choice(["in-sample", "out-of-sample", "unknown"])},
+    "class_order": {"type": click.Choice(["auto", "name", "position"])},
+    "channels": {"type": click.Choice(["1", "3"]), "callback": whole},
+    "model_classes": {"metavar": "NAME[,NAME]|FILE"},
+    "output": {"callback": key_or_position, "metavar": "NAME|POSITION"},
+    "mean": {"metavar": "M[,M,M]"},
+    "std": {"metavar": "S[,S,S]"},
+    "crop": {"metavar": "SHARE"},
+    "white": {"metavar": "W"},
+    "noise": {"metavar": "W,W,..."},
+    "contrast": {"metavar": "C,C,..."},
+    "epsilons": {"callback": radii, "metavar": "E,E,..."},
+    "epsilons_l2": {"callback": radii, "metavar": "E,E,..."},
+    "validation_share": _INSIDE,
+    "alpha": _INSIDE,
+    "limit": _least(2),
+    "feature_examples": _least(10),
+    "map_examples": _least(10),
+    **dict.fromkeys(
+        ("batch_size", "shard_rows", "epochs", "rounds", "attack_steps", "quantiles"), _least(1)
+    ),
+    **dict.fromkeys(("workers", "thumbnails", "attack_examples", "explain_examples"), _least(0)),
+}

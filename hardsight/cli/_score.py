@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import (
-    model_options,
-    names,
-    output_option,
-    pixel_options,
-    run_options,
-    work_options,
-)
+from hardsight.cli._flags import flags_of
 
 if TYPE_CHECKING:
     from hardsight.table import ScoreTable
@@ -30,41 +23,12 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("config", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--data", help="Folder of class folders, .csv of path,label, .parquet, idx, "
-              ".npz/.npy/.safetensors, hub:OWNER/NAME, builtin:digits, or a name such as "
-              "cifar10.")  # fmt: skip
-@click.option("--model", help="Folder of a trained model, a name such as resnet18, "
-              "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or hf:NAME. "
-              "None for stored embeddings.")  # fmt: skip
-@click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
-@click.option("--out", help="Folder of the run; table.parquet and more appear in it.")
-@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Scores to compute; all by default.")  # fmt: skip
-@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
-              "by itself.")  # fmt: skip
-@output_option
-@click.option("--split", help="Split of data that has several, such as train or test.")
-@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--labels", help="Stored embeddings: file with their labels.")
-@click.option("--class-weights", help="Stored embeddings: file with the head's weights.")
-@click.option("--bias", help="Stored embeddings: file with the head's bias.")
-@click.option("--classes", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Class names of the data, position = label.")  # fmt: skip
-@click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@model_options
-@pixel_options
-@work_options
-@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-              help="Of the forward pass; auto is bfloat16 on a GPU.")  # fmt: skip
-@click.option("--sample", type=click.Choice(["in-sample", "out-of-sample", "unknown"]),
-              help="Whether the model was trained on this data; stated in the table.")  # fmt: skip
-@click.option("--thumbnails", type=click.IntRange(min=0),
-              help="Most pictures kept for the report (600).")  # fmt: skip
-@click.option("--shard-rows", type=click.IntRange(min=1),
-              help="Source positions per shard; a kill loses at most one.")  # fmt: skip
-@click.option("--seed", type=int, help="Of a model that is initialised at random.")
-@run_options
-@click.option("--strict", is_flag=True, default=None, help="Stop at the first unreadable example.")
+@flags_of(
+    "run/score/_score.py:score", without=("preprocessing", "show_progress"),
+    first=("data", "model", "weights", "out"),
+    last=("batch_size", "workers", "device", "precision", "sample", "thumbnails", "shard_rows",
+          "seed", "resume", "overwrite", "strict"),
+)  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip
 def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:

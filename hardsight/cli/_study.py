@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardsight.cli._options import (
-    floats,
-    model_options,
-    names,
-    output_option,
-    pixel_options,
-    run_options,
-    work_options,
-)
+from hardsight.cli._flags import flags_of
 from hardsight.cli._tables import print_table
 
 if TYPE_CHECKING:
@@ -21,6 +13,11 @@ if TYPE_CHECKING:
 
     from hardsight.run.study import StudyTable
 
+_SCORE = "run/score/_score.py:score"
+_HUMAN = "run/study/_study.py:study_human"
+_DEGRADATION = "run/study/_study.py:study_degradation"
+_FILE = {"type": click.Path(path_type=Path)}
+_OUT = "Folder for study.json, study.md and figures; by default {}."
 _HUMAN_EPILOG = """\b
 FILE is one of
   people.csv        columns id,frequency   (id as in the table, or the file name)
@@ -55,22 +52,12 @@ def study() -> None:
 
 @study.command(epilog=_HUMAN_EPILOG)
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--human", required=True, metavar="FILE", type=click.Path(path_type=Path),
-              help="What people chose: a CSV of frequencies, or counts (.npy, "
-              ".parquet).")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path),
-              help="Folder for study.json, study.md and figures; by default study-human beside "
-              "the table.")  # fmt: skip
-@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Columns to study; all scores by default.")  # fmt: skip
-@click.option("--test", type=click.Choice(["steiger", "meng", "bootstrap"]), default="steiger",
-              show_default=True,
-              help="Between the correlations of AVH and confidence.")  # fmt: skip
-@click.option("--quantiles", type=click.IntRange(min=1), default=5, show_default=True,
-              help="Quantile bins of human frequency, beside the paper's five.")  # fmt: skip
-@click.option("--alpha", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05,
-              show_default=True, help="Level of the decisions.")  # fmt: skip
-@run_options
+@flags_of(
+    _HUMAN, "human", "out", "scores", "test", "quantiles", "alpha", "resume", "overwrite",
+    human={**_FILE, "required": True, "metavar": "FILE"},
+    out={**_FILE, "help": _OUT.format("study-human beside the table")},
+    test={"type": click.Choice(["steiger", "meng", "bootstrap"])},
+)  # fmt: skip
 def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     """Hold every score of TABLE against how often people chose the label.
 
@@ -98,30 +85,17 @@ hardness rises as pictures get harder to see.
 
 
 @study.command(epilog=_DEGRADATION_EPILOG)
-@click.option("--model", required=True, help="Folder of a trained model, or any model as in "
-              "hardsight score.")  # fmt: skip
-@click.option("--data", required=True, help="Labelled pictures: folder, .csv, .parquet, a name.")
-@click.option("--weights", help="The model's weights: safetensors or a torch file of tensors.")
-@click.option("--split", help="Split of data that has several, such as test.")
-@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--noise", callback=floats, default="0,0.1,0.2,0.3,0.4", show_default=True,
-              metavar="W,W,...", help="Widths of uniform noise, in pixels 0..1.")  # fmt: skip
-@click.option("--contrast", callback=floats, default="1,0.6,0.3,0.2,0.1", show_default=True,
-              metavar="C,C,...", help="Levels of contrast.")  # fmt: skip
-@click.option("--scores", multiple=True, callback=names, metavar="NAME[,NAME]",
-              help="Scores to study (avh, model_confidence, feature_norm).")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=2), help="Take so many pictures, evenly spaced.")
-@click.option("--head", help="Name of the classifier layer or bare parameter, if it is not found "
-              "by itself.")  # fmt: skip
-@output_option
-@click.option("--num-classes", type=int, help="Given to a model factory that takes it.")
-@model_options
-@pixel_options
-@work_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the noise.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("study-degradation"),
-              show_default=True, help="Folder for study.json, study.md and figures.")  # fmt: skip
-@run_options
+@flags_of(_DEGRADATION, "model", "data", model={"required": True}, data={"required": True})
+@flags_of(_SCORE, "weights")
+@flags_of(_DEGRADATION, "split", "data_root", "noise", "contrast", "scores", "limit")
+@flags_of(
+    _SCORE, "head", "output", "num_classes", "model_classes", "class_order", "trust_remote_code",
+    "size", "crop", "squash", "channels", "mean", "std", "white", "batch_size", "workers", "device",
+)  # fmt: skip
+@flags_of(
+    _DEGRADATION, "seed", "out", "resume", "overwrite",
+    out={**_FILE, "default": Path("study-degradation"), "show_default": True},
+)  # fmt: skip
 def degradation(out: Path, **options: Any) -> None:
     """Score the same pictures at levels of noise and of contrast.
 
@@ -149,14 +123,11 @@ Examples:
 
 @study.command(epilog=_DYNAMICS_EPILOG)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--examples", default="test", show_default=True,
-              help="Which recorded examples: test, train, or a name of track_on.")  # fmt: skip
-@click.option("--human", metavar="FILE", type=click.Path(path_type=Path),
-              help="What people chose, as in study human; splits the curves.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path),
-              help="Folder for study.json, study.md and figures; by default study-dynamics in the "
-              "first run.")  # fmt: skip
-@run_options
+@flags_of(
+    "run/study/_study.py:study_dynamics", "examples", "human", "out", "resume", "overwrite",
+    human={**_FILE, "metavar": "FILE"},
+    out={**_FILE, "help": _OUT.format("study-dynamics in the first run")},
+)  # fmt: skip
 def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     """Follow norm, AVH, confidence and accuracy of RUNS, folders that `hardsight train` wrote.
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from hardsight.cli._options import run_options
+from hardsight.cli._flags import flags_of
 
+_RECIPE = "run/train/_config.py:TrainConfig"
 _EPILOG = """\b
 A recipe:
   model = "resnet18"
@@ -31,12 +32,9 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--out", help="Folder of the run, over the recipe's.")
-@click.option("--data-root", help="Folder above those of named datasets, such as cifar10/.")
-@click.option("--device", help="auto (default), cpu, cuda, cuda:1, mps.")
-@click.option("--epochs", type=click.IntRange(min=1), help="Passes over the training split.")
-@click.option("--seed", type=int, help="Of everything random.")
-@run_options
+@flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
+@flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})
+@flags_of(_RECIPE, "device", "epochs", "seed", "resume", "overwrite", defaults=False)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:

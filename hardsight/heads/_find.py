@@ -1,6 +1,7 @@
 """Finding the classifier head of a model."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,13 @@ from hardsight.heads._layers import (
     unwrapped,
     weight_and_bias,
 )
-from hardsight.heads._outputs import Which, choose_output, listed_outputs
+from hardsight.heads._outputs import (
+    Which,
+    call_model,
+    choose_output,
+    listed_outputs,
+    which_output,
+)
 from hardsight.heads._record import Call, Recorded, recorded_features, recorded_inputs
 from hardsight.heads._structure import choose, name_from_structure, stated_classes
 from hardsight.heads._verify import LinearForm, linear_form
@@ -74,7 +81,8 @@ def find_head(
             the model's modules.
         output: the part of the model's output that holds the logits, by key, attribute or
             position, if the model returns several that could be them.
-        num_classes: of the data; of several outputs, the one with as many columns is taken.
+        num_classes: of the data; of several outputs, the one with as many columns is taken. What a
+            head turns into another output is not taken for the logits.
 
     Returns:
         the head, with its effective weight.
@@ -98,6 +106,40 @@ def find_head(
         if inputs is not None:
             return search.verified(inputs, output, num_classes)
         return search.unverified()
+
+
+def find_output(
+    model: nn.Module, inputs: Any, *, num_classes: int | None = None, output: Which | None = None
+) -> Which | None:
+    """The part of a model's output that holds the logits; ``None`` if it returns a bare tensor.
+
+    Args:
+        model: as :func:`find_head` takes it.
+        inputs: a batch as the model takes it.
+        num_classes: how many columns the logits should have.
+        output: the part that is meant, if that is known.
+
+    Raises:
+        ModelError: the forward pass fails, there is no such part, or several parts could be the
+            logits.
+
+    Example:
+        >>> class Pair(nn.Linear):
+        ...     def forward(self, x):
+        ...         return x, super().forward(x)
+        >>> find_output(Pair(4, 3), torch.rand(2, 4))
+        1
+    """
+    inner = unwrapped(model)
+    try:
+        search = _search(inner, None)
+    except HeadNotFoundError:  # TorchScript: only its outputs can be looked at
+        search = None
+    with evaluating(inner):
+        returned = call_model(inner, inputs)
+        if output is not None or isinstance(returned, Tensor) or search is None:
+            return which_output(returned, num_classes=num_classes, which=output)
+        return search.output(inputs, num_classes)
 
 
 def verify_head(
@@ -154,6 +196,20 @@ def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_
 
 
 @dataclass(frozen=True)
+class _Fit:
+    """A head that gives one part of the output, and the features it gives it from, ``[B, D]``."""
+
+    form: LinearForm
+    head: Head
+    features: Tensor
+
+
+def _same(part: Tensor, features: Tensor) -> bool:
+    """Whether a part of the output is what enters a head."""
+    return part.shape == features.shape and torch.equal(part.to(features.dtype), features)
+
+
+@dataclass(frozen=True)
 class _Search(ABC):
     """The search for the weights and the features that make a model's logits.
 
@@ -166,7 +222,7 @@ class _Search(ABC):
     given: Head | None
 
     @abstractmethod
-    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
+    def recorded(self, inputs: Any, output: Which | None) -> Recorded:
         """One forward pass, with all features that may enter the head."""
 
     @abstractmethod
@@ -187,50 +243,81 @@ class _Search(ABC):
 
     def verified(self, inputs: Any, output: Which | None, num_classes: int | None) -> Head:
         """The one head that gives the logits in a forward pass."""
-        if num_classes is None:
-            num_classes = stated_classes(self.model)
-        seen = self.recorded(inputs, output, num_classes)
-        finite = {key: z for key, z in seen.outputs.items() if bool(torch.isfinite(z).all())}
-        if not finite:
+        seen = self.recorded(inputs, output)
+        parts = seen.outputs
+        finite = {key for key, part in parts.items() if bool(torch.isfinite(part).all())}
+        # a part that is not finite may still be the logits, so it takes part in the choice
+        fits = {
+            key: self._best_fits(inputs, seen, key, part) if key in finite else []
+            for key, part in parts.items()
+        }
+        key = self._chosen(parts, fits, num_classes) if finite else None
+        if key not in finite:
             raise NonFiniteError(
                 f"the logits of {type(self.model).__name__} for these inputs are not all finite, "
                 "so its head cannot be verified; pass another batch, or check the weights"
             )
-        heads = {key: self._heads(inputs, seen, key, z) for key, z in finite.items()}
-        key = next(iter(heads))
-        # a tuple gives its logits first, if at all; of names and of two heads nothing goes first
-        if len(heads) > 1 and (not isinstance(key, int) or [k for k in heads if heads[k]] != [key]):
-            raise ModelError(
-                f"{type(self.model).__name__} returns several tensors that could be its logits: "
-                f"{listed_outputs(finite)}; {choose_output(finite)}"
-            )
-        some = heads[key]
-        if not some:
-            raise self.explained(seen, finite[key])
-        names = list(dict.fromkeys(head.name for head in some))
+        heads = [fit.head for fit in fits[key]]
+        if not heads:
+            raise self.explained(seen, parts[key])
+        names = list(dict.fromkeys(head.name for head in heads))
         if len(names) > 1:
             raise AmbiguousHeadError(
-                f"{len(names)} linear layers have {some[0].num_classes} outputs "
+                f"{len(names)} linear layers have {heads[0].num_classes} outputs "
                 f"({', '.join(names)}) in {type(self.model).__name__}, and each gives the logits; "
                 f"{choose(names[0])}"
             )
-        return some[0]
+        return heads[0]
 
-    def _heads(self, inputs: Any, seen: Recorded, key: Which | None, logits: Tensor) -> list[Head]:
+    def output(self, inputs: Any, num_classes: int | None) -> Which | None:
+        """The part of the model's output that holds the logits, with a head or without."""
+        seen = self.recorded(inputs, None)
+        fits = {key: self._best_fits(inputs, seen, key, z) for key, z in seen.outputs.items()}
+        return self._chosen(seen.outputs, fits, num_classes)
+
+    def _chosen(
+        self,
+        parts: Mapping[Which | None, Tensor],
+        fits: Mapping[Which | None, list[_Fit]],
+        num_classes: int | None,
+    ) -> Which | None:
+        """Which part of the output holds the logits.
+
+        Features that a head turns into another part are not the logits. Of what is left, the part
+        with as many columns as there are classes, unless only another one has a head. Of parts of
+        the same size a tuple gives the logits first; of names nothing goes first.
+        """
+        entering = [fit.features for some in fits.values() for fit in some]
+        left = [key for key, part in parts.items() if not any(_same(part, x) for x in entering)]
+        left = left or list(parts)
+        wanted = num_classes or stated_classes(self.model)
+        fitting = [key for key in left if parts[key].shape[1] == wanted] or left
+        with_head = [key for key in left if fits[key]]
+        if len(left) == 1 or (len(fitting) == 1 and (fits[fitting[0]] or not with_head)):
+            return fitting[0]
+        first = fitting[0]
+        if isinstance(first, int) and [key for key in fitting if fits[key]] == [first]:
+            return first
+        some = {key: parts[key] for key in left}
+        raise ModelError(
+            f"{type(self.model).__name__} returns several tensors that could be its logits: "
+            f"{listed_outputs(some)}; {choose_output(some)}"
+        )
+
+    def _best_fits(
+        self, inputs: Any, seen: Recorded, key: Which | None, logits: Tensor
+    ) -> list[_Fit]:
         """Every head that gives one part of the output; plain ones alone, if there are any."""
         fits = [fit for one in seen.calls for fit in self._fits(one, key, logits)]
         if not fits:
             fits = self._own_token_fits(inputs, key, logits)
-        plain = [head for form, head in fits if form.plain]
-        return plain or [head for _, head in fits]
+        return [fit for fit in fits if fit.form.plain] or fits
 
-    def _own_token_fits(
-        self, inputs: Any, key: Which | None, logits: Tensor
-    ) -> list[tuple[LinearForm, Head]]:
+    def _own_token_fits(self, inputs: Any, key: Which | None, logits: Tensor) -> list[_Fit]:
         """Heads on tokens of which each example takes another one."""
         return []
 
-    def _fits(self, one: Call, key: Which | None, logits: Tensor) -> list[tuple[LinearForm, Head]]:
+    def _fits(self, one: Call, key: Which | None, logits: Tensor) -> list[_Fit]:
         """The head, and its form, if the features of a call give the logits."""
         name = self.head_name(one)
         for weight, bias in self._weights(one, logits.shape[1]):
@@ -240,7 +327,8 @@ class _Search(ABC):
                 form = linear_form(features, logits, weight, bias, one.computed_in)
                 if form is not None:
                     reading = Reading(one.name, one.side, one.number, position, form, key)
-                    return [(form, Head(name, *form.effective(weight, bias), reading))]
+                    head = Head(name, *form.effective(weight, bias), reading)
+                    return [_Fit(form, head, features)]
         return []
 
     def _fits_by_itself(self, seen: Recorded, logits: Tensor) -> bool:
@@ -263,10 +351,8 @@ class _Search(ABC):
 class _Layers(_Search):
     layers: dict[str, nn.Module]
 
-    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
-        return recorded_inputs(
-            self.model, inputs, self.layers, output=output, num_classes=num_classes
-        )
+    def recorded(self, inputs: Any, output: Which | None) -> Recorded:
+        return recorded_inputs(self.model, inputs, self.layers, output=output)
 
     def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
         return class_weights(self.layers[name], num_classes)
@@ -284,9 +370,7 @@ class _Layers(_Search):
         name = names[0] if len(names) == 1 else name_from_structure(self.model, self.layers)
         return Head(name, *weight_and_bias(self.layers[name]))
 
-    def _own_token_fits(
-        self, inputs: Any, key: Which | None, logits: Tensor
-    ) -> list[tuple[LinearForm, Head]]:
+    def _own_token_fits(self, inputs: Any, key: Which | None, logits: Tensor) -> list[_Fit]:
         # a second pass, over the few layers of the right width: all tokens of all layers of a
         # language model would fill the memory
         fitting = {
@@ -310,11 +394,11 @@ class _Layers(_Search):
 class _Parameter(_Search):
     name: str
 
-    def recorded(self, inputs: Any, output: Which | None, num_classes: int | None) -> Recorded:
+    def recorded(self, inputs: Any, output: Which | None) -> Recorded:
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
         seen = [
-            recorded_features(self.model, inputs, width, output=output, num_classes=num_classes)
+            recorded_features(self.model, inputs, width, output=output)
             for width in dict.fromkeys(matrix.shape)
         ]
         # the module that owns the parameter comes first, then what was seen last

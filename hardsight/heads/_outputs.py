@@ -99,7 +99,9 @@ def which_output(
         >>> which_output((torch.zeros(2, 64), torch.zeros(2, 10)), num_classes=10)
         1
     """
-    parts = possible_logits(output, which, num_classes)
+    parts = possible_logits(output, which)
+    fitting = {name: part for name, part in parts.items() if part.shape[1] == num_classes}
+    parts = fitting or parts
     if len(parts) > 1:
         raise ModelError(
             f"the model returns several tensors that could be its logits: {listed_outputs(parts)}; "
@@ -108,15 +110,12 @@ def which_output(
     return next(iter(parts))
 
 
-def possible_logits(
-    output: Any, which: Which | None = None, num_classes: int | None = None
-) -> dict[Which | None, Tensor]:
+def possible_logits(output: Any, which: Which | None = None) -> dict[Which | None, Tensor]:
     """Every part of a model's output that may be its logits, by what names it, as rows.
 
     Args:
         output: of a model, for a batch.
         which: the part that is meant, if that is known.
-        num_classes: of the data; of several parts, those with as many columns are returned.
 
     Returns:
         at least one part, ``[B, C]`` each; the name of a bare tensor is ``None``.
@@ -139,8 +138,7 @@ def possible_logits(
     rows = {name: as_rows(part) for name, part in tensors.items() if _has_rows(part)}
     if not rows:
         raise _unclear(output)
-    fitting = {name: part for name, part in rows.items() if part.shape[1] == num_classes}
-    return fitting or rows
+    return rows
 
 
 def listed_outputs(parts: Mapping[Which | None, Tensor]) -> str:

@@ -55,7 +55,6 @@ def recorded_inputs(
     layers: Mapping[str, nn.Module],
     *,
     output: Which | None = None,
-    num_classes: int | None = None,
     whole: bool = False,
 ) -> Recorded:
     """One pass, and what entered the given layers in it.
@@ -65,7 +64,6 @@ def recorded_inputs(
         inputs: a batch as it takes it.
         layers: to watch, by name.
         output: the part of the model's output that holds the logits, if that is known.
-        num_classes: of the data, which tells such a part.
         whole: keep all tokens of a layer's input and output.
 
     Raises:
@@ -81,17 +79,19 @@ def recorded_inputs(
             number, count = count, count + 1
             entered = tensor_input(args, kwargs)
             tokens = None if entered is None else positions_of(layer, entered)
-            if tokens is None or not isinstance(out, Tensor):
+            if tokens is None:
                 return
-            made = positions_of(layer, out) if whole else None
+            is_tensor = isinstance(out, Tensor)  # a layer may return its features as well
+            made = positions_of(layer, out) if whole and is_tensor else None
+            is_map = is_tensor and is_pointwise(layer)
             calls.append(
                 Call(
                     name=name,
                     number=number,
                     side="input",
                     features=_by_position(tokens),
-                    computed_in=out.dtype,
-                    rectified=out.relu().flatten(2).mean(dim=2) if is_pointwise(layer) else None,
+                    computed_in=out.dtype if is_tensor else None,
+                    rectified=out.relu().flatten(2).mean(dim=2) if is_map else None,
                     tokens=None if made is None else (tokens, made),
                 )
             )
@@ -99,7 +99,7 @@ def recorded_inputs(
         return record
 
     hooks = {name: (layer, recorder(name)) for name, layer in layers.items()}
-    return Recorded(_outputs(model, inputs, hooks, output, num_classes), calls)
+    return Recorded(_outputs(model, inputs, hooks, output), calls)
 
 
 def recorded_features(
@@ -108,7 +108,6 @@ def recorded_features(
     width: int,
     *,
     output: Which | None = None,
-    num_classes: int | None = None,
 ) -> Recorded:
     """One pass, and every ``width`` features that entered or left a module in it, in order.
 
@@ -117,7 +116,6 @@ def recorded_features(
         inputs: a batch as it takes it.
         width: number of features.
         output: the part of the model's output that holds the logits, if that is known.
-        num_classes: of the data, which tells such a part.
 
     Raises:
         ModelError: the pass fails, or returns no logits.
@@ -139,7 +137,7 @@ def recorded_features(
         return record
 
     hooks = {name: (module, recorder(name)) for name, module in model.named_modules()}
-    return Recorded(_outputs(model, inputs, hooks, output, num_classes), calls)
+    return Recorded(_outputs(model, inputs, hooks, output), calls)
 
 
 def _by_position(tokens: Tensor) -> dict[Position, Tensor]:
@@ -151,7 +149,6 @@ def _outputs(
     inputs: Any,
     hooks: Mapping[str, tuple[nn.Module, _Hook]],
     output: Which | None,
-    num_classes: int | None,
 ) -> dict[Which | None, Tensor]:
     with ExitStack() as stack:
         for layer, hook in hooks.values():
@@ -167,4 +164,4 @@ def _outputs(
                 f"{err}; pass inputs as the model takes them (a tensor, a tuple of arguments or a "
                 "mapping of keywords), on the model's device"
             ) from err
-    return possible_logits(returned, output, num_classes)
+    return possible_logits(returned, output)

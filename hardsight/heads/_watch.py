@@ -59,6 +59,12 @@ def live_weight(layer: nn.Module) -> Tensor:
     return matrix
 
 
+def live_class_weights(layer: nn.Module, classes: int) -> Tensor:
+    """:func:`live_weight` with a row per class, also of a layer that keeps it as ``[D, C]``."""
+    weight = live_weight(layer)
+    return weight.T if len(weight) != classes == weight.shape[1] else weight
+
+
 def watch(layer: nn.Module, see: See) -> RemovableHandle:
     """Call ``see(embeddings, logits, class_weights)`` at every forward pass of a head.
 
@@ -99,10 +105,7 @@ def watch(layer: nn.Module, see: See) -> RemovableHandle:
         if outputs is None:
             return
         embeddings, logits = (_mean_position(part) for part in (positions, outputs))
-        weight = live_weight(layer)
-        if len(weight) != logits.shape[1] == weight.shape[1]:  # kept as [D, C]
-            weight = weight.T
-        see(embeddings, logits, weight)
+        see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
 
     # compiled code calls the hook between two graphs
     uncompiled: Any = torch.compiler.disable(hook)

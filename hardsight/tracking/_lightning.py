@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from hardsight.errors import HeadMismatchError
-from hardsight.heads import watch
+from hardsight.heads import live_class_weights, watch
 from hardsight.tracking._batch import index_and_labels
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 class TrackingCallback(pl.Callback):
     """Records every training step, or every validation step, by a hook on the head.
+
+    A module with a method ``kept_pass() -> (embeddings, logits)`` is asked for its training steps
+    instead: it has a hook already, and a step replayed from a CUDA graph calls none at all.
 
     Of several forward passes in one step (two views, checkpointed activations) the first counts.
 
@@ -48,7 +51,8 @@ class TrackingCallback(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hang the hook on the head."""
-        self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
+        if not self._is_told_by(pl_module):
+            self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the hook away."""
@@ -69,6 +73,16 @@ class TrackingCallback(pl.Callback):
             if self._epoch not in (None, trainer.current_epoch):
                 self._end_epoch()
             self._await(batch, trainer)
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+    ) -> None:
+        """Record a pass that the module kept, before the class weights move on."""
+        if self._is_told_by(pl_module):
+            module: Any = pl_module
+            embeddings, logits = module.kept_pass()
+            layer = self.tracker.layer_in(pl_module, self._head)
+            self._see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
 
     def on_train_batch_end(self, *args: Any) -> None:
         """Check that the forward pass came."""
@@ -110,6 +124,9 @@ class TrackingCallback(pl.Callback):
 
     def _await(self, batch: Any, trainer: pl.Trainer) -> None:
         self._batch, self._epoch = index_and_labels(batch), trainer.current_epoch
+
+    def _is_told_by(self, module: pl.LightningModule) -> bool:
+        return self.tracker.stage == "train" and hasattr(module, "kept_pass")
 
     def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
         if self._batch is not None:

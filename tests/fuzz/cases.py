@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -110,6 +111,20 @@ class _HungError(BaseException):
 
 
 @contextlib.contextmanager
+def _memory_limit(more: int = 4 << 30) -> Iterator[None]:
+    """Refuse this process more memory than it has and some: a case must not end all others."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if pages:
+        limit = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
     """Raise in this thread, the main one, when the time is up."""
 
@@ -133,7 +148,7 @@ def _called(words: list[str], folder: Path, limit: float) -> Answer:
     here = Path.cwd()
     os.chdir(folder)
     try:
-        with warnings.catch_warnings(), _time_limit(limit):
+        with warnings.catch_warnings(), _memory_limit(), _time_limit(limit):
             warnings.simplefilter("default")  # as a user sees them, not as this suite raises them
             result = CliRunner().invoke(main, words, prog_name="hardsight")
     except _HungError:

@@ -24,7 +24,8 @@ class Examples:
         errors: ids of the examples that cannot be read.
         must_refuse: why no table could be right; empty if one can.
         may_refuse: whether a refusal is as good an answer.
-        any_order: positions and ids are not promised, only that every example is there.
+        must_tell: what the output has to say of them.
+        remedy: flags with which a refusal is not as good an answer.
     """
 
     flags: list[str]
@@ -36,7 +37,8 @@ class Examples:
     errors: list[str] = field(default_factory=list)
     must_refuse: str = ""
     may_refuse: bool = False
-    any_order: bool = False
+    must_tell: str = ""
+    remedy: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.index = self.index or list(range(len(self.ids)))

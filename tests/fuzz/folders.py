@@ -25,7 +25,8 @@ class _Tree:
     found: list[tuple[bytes, str, Array]] = field(default_factory=list)  # path, class, planes
     bad: list[tuple[bytes, str]] = field(default_factory=list)  # path, class
     may_refuse: bool = False
-    any_order: bool = False
+    must_tell: str = ""
+    remedy: tuple[str, ...] = ()
 
     def add(self, path: bytes, name: str, picture: Array) -> None:
         self.found.append((path, name, planes(picture)))
@@ -196,7 +197,7 @@ def _other_channels(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
     picture = np.full((shape.height, shape.width, *(() if shape.rgb else (3,))), 90, np.uint8)
     _saved("PNG")(os.path.join(tree.root, path), picture)
     tree.add(path, name, picture)
-    tree.may_refuse = True
+    tree.may_refuse, tree.remedy = True, ("--channels", "3")
 
 
 def _notes(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
@@ -205,11 +206,11 @@ def _notes(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
 
 
 def _unnamed_picture(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
-    """A picture whose name does not end as one: to be listed or counted, read or not."""
+    """Pictures whose names do not end as one: counted, not read."""
     picture = shape.pixels(draw, "pixels.unnamed")
     for file in (b"IMG_0001", b"IMG_0002.heic"):
         _saved("PNG")(os.path.join(tree.root, os.fsencode(name), file), picture)
-    tree.any_order = True
+    tree.must_tell = "2 files were passed over: 1 without an ending, 1 .heic"
 
 
 def _empty_folder(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
@@ -233,9 +234,9 @@ def _hidden_folder(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
 
 
 def _loose_picture(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
-    """Beside the class folders, so in none of them."""
+    """Beside the class folders, so in none of them: counted, not read."""
     _saved("PNG")(os.path.join(tree.root, b"loose.png"), shape.pixels(draw, "pixels.loose"))
-    tree.may_refuse = tree.any_order = True
+    tree.must_tell = "1 file was passed over"
 
 
 def _linked_folder(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
@@ -248,9 +249,9 @@ def _linked_folder(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
 
 
 def _link_to_above(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
-    """No example may be counted twice, nor under another class."""
+    """Not followed: no example may be counted twice, nor under another class."""
     os.symlink(tree.root, os.path.join(tree.root, os.fsencode(name), b"above"))
-    tree.may_refuse = True
+    tree.must_tell = "link to a folder above"
 
 
 def _link_to_itself(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
@@ -260,7 +261,7 @@ def _link_to_itself(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
 
 def _pipe_without_ending(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
     os.mkfifo(os.path.join(tree.root, os.fsencode(name), b"queue"))
-    tree.any_order = True
+    tree.must_tell = "passed over"
 
 
 def _other_size(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
@@ -270,7 +271,7 @@ def _other_size(draw: Draw, tree: _Tree, shape: Shape, name: str) -> None:
         picture = larger.pixels(draw, "pixels.larger")
         _saved("PNG")(os.path.join(tree.root, path), picture)
         tree.add(path, name, picture[: shape.height, : shape.width])
-        tree.may_refuse = True
+        tree.may_refuse, tree.remedy = True, ("--size", f"{shape.height}x{shape.width}")
 
 
 _ODD_ENTRIES: dict[str, Callable[[Draw, _Tree, Shape, str], None]] = {
@@ -320,5 +321,6 @@ def _listed(draw: Draw, tree: _Tree, names: list[str], shape: Shape) -> Examples
         errors=[ids[at] for at in range(len(rows)) if rows[at][2] is None],
         must_refuse="" if good else "no picture can be read",
         may_refuse=tree.may_refuse,
-        any_order=tree.any_order,
+        must_tell=tree.must_tell,
+        remedy=tree.remedy,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Head:
         weight: of that layer.
         may_refuse: the layer is hidden too well for a search to be expected to find it.
         must_refuse: why no number could be right.
+        flags: that name what the search would not find.
     """
 
     setup: list[str]
@@ -68,6 +69,7 @@ class Head:
     weight: Array
     may_refuse: bool = False
     must_refuse: str = ""
+    flags: tuple[str, ...] = ()
 
 
 _Maker = Callable[[Parts], Head]
@@ -106,10 +108,22 @@ def _without_bias(setup: str, forward: str = "z = self.head(h)") -> _Maker:
     def head(parts: Parts) -> Head:
         lines = setup.replace("WEIGHT", text_of(parts.weight)).splitlines()
         logits = parts.features @ parts.weight.T
-        hidden = "Parameter" in setup
-        return Head(lines, forward.splitlines(), logits, parts.features, parts.weight, hidden)
+        head = Head(lines, forward.splitlines(), logits, parts.features, parts.weight)
+        return _with_name(parts.draw, head) if "Parameter" in setup else head
 
     return head
+
+
+def _with_name(draw: Draw, head: Head) -> Head:
+    """The head of a bare parameter, which has to be named, on features that pass a module."""
+    kind = draw.pick("net.head named", ("through a module", "in the open", "unnamed"), plain=0.5)
+    if kind == "unnamed":
+        return replace(head, may_refuse=True)
+    head = replace(head, flags=("--head", "weight"))
+    if kind == "in the open":  # nothing hooks onto the features, unless the body ends in a module
+        return replace(head, may_refuse=True)
+    setup = [*head.setup, "self.embeddings = nn.Identity()"]
+    return replace(head, setup=setup, forward=["h = self.embeddings(h)", *head.forward])
 
 
 def _convolution(parts: Parts) -> Head:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ def complaint_about(answer: Answer) -> str:
 
 
 def complaint_about_table(
-    file: Path, expected: Expected, asked: list[str] | None, *, any_order: bool = False
+    file: Path, expected: Expected, asked: list[str] | None, *, may_lack: bool = False
 ) -> str:
     """Where a table differs from what it must hold; empty if it does not.
 
@@ -60,29 +60,25 @@ def complaint_about_table(
         file: the table.
         expected: its rows.
         asked: scores that were asked for; ``None`` for all.
-        any_order: the data may have further examples, whose place is not promised.
+        may_lack: scores that need a head may be missing, if the table says so.
     """
     table = pq.read_table(file)
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     about = json.loads(table.schema.metadata[b"hardsight"])
-    if any_order:
-        columns, expected = _in_common(columns, expected)
-    for name, values in (("id", expected.ids), ("label", expected.labels)):
-        if columns[name].tolist() != list(values):
-            return f"{name}: expected {list(values)}, got {columns[name].tolist()}"
-    if not any_order and columns["index"].tolist() != expected.index:
-        return f"index: expected {expected.index}, got {columns['index'].tolist()}"
+    keys = {"index": expected.index, "id": expected.ids, "label": expected.labels.tolist()}
+    for name, values in keys.items():
+        if columns[name].tolist() != values:
+            return f"{name}: expected {values}, got {columns[name].tolist()}"
     if about["classes"][: len(expected.classes)] != expected.classes:
         return f"classes: expected {expected.classes}, got {about['classes']}"
-    if not any_order and about["counts"]["errors"] != len(expected.errors):
+    if about["counts"]["errors"] != len(expected.errors):
         return f"errors: expected {expected.errors}, got {about['counts']['errors']}"
+    names = [name for name, spec in SCORES.items() if not spec.per_class]
+    lacking = [name for name in asked or names if name not in columns]
+    told = about.get("missing", {"scores": []})["scores"]
+    if lacking and (asked or not may_lack or sorted(lacking) != sorted(told)):
+        return f"missing: there are no columns {lacking}, and the table tells of {told}"
     return _complaint_about_scores(columns, expected, asked)
-
-
-def _in_common(columns: dict[str, Array], expected: Expected) -> tuple[dict[str, Array], Expected]:
-    """The rows that must be there; what else there is was read by the program's own choice."""
-    rows = [at for at, name in enumerate(columns["id"]) if name in set(expected.ids)]
-    return {name: values[rows] for name, values in columns.items()}, expected
 
 
 def _complaint_about_scores(
@@ -102,8 +98,6 @@ def _complaint_about_scores(
     for name in names if asked is None else asked:
         needs_head = "embeddings" in SCORES[name].inputs
         if name not in columns:
-            if not needs_head:
-                return f"{name}: the column is missing"
             continue
         if needs_head and outputs.features is None:
             return f"{name}: there is a column, but no layer makes the logits from any features"
@@ -134,17 +128,4 @@ def _complaint_about_score(
         f"{name}: row {row}: expected {wanted[row]:.6g} within "
         f"{np.broadcast_to(allowed, wanted.shape)[row]:.2g}, got {values[row]:.6g}; "
         f"{int(wrong.sum())} of {len(wanted)} rows differ"
-    )
-
-
-def without(expected: Expected, rows: Array) -> Expected:
-    """The same rows, less some."""
-    keep = np.flatnonzero(~rows)
-    outputs = expected.outputs
-    return replace(
-        expected,
-        index=[expected.index[at] for at in keep],
-        ids=[expected.ids[at] for at in keep],
-        labels=expected.labels[keep],
-        outputs=replace(outputs, logits=outputs.logits[keep]),
     )

@@ -88,9 +88,9 @@ def _digits(indices: Array, classes: int) -> Labels:
 
 
 def _padded_digits(indices: Array, classes: int) -> Labels:
-    """01 and 1 are two names."""
     names = ["01", "1", "2", "3"][:classes]
-    return Labels(np.array(names)[indices], indices, names, may_refuse=True)
+    why = "01 and 1 are two names and one number"
+    return Labels(np.array(names)[indices], indices, names, why)
 
 
 def _gap(indices: Array, classes: int) -> Labels:
@@ -99,7 +99,7 @@ def _gap(indices: Array, classes: int) -> Labels:
 
 
 def _one_hot(indices: Array, classes: int) -> Labels:
-    return Labels(np.eye(classes)[indices], indices, _numbered(classes), may_refuse=True)
+    return Labels(np.eye(classes)[indices], indices, _numbered(classes))
 
 
 def _soft(indices: Array, classes: int) -> Labels:
@@ -152,11 +152,11 @@ _KINDS: dict[str, Any] = {
     "bytes": _named(NAMES, "S"),
     "odd names": _named(ODD_NAMES),
     "digits": _digits,
-    "padded digits": _padded_digits,
     "gap": _gap,
     "one-hot": _one_hot,
 }
 _FAULTS: dict[str, Any] = {
+    "padded digits": _padded_digits,
     "soft": _soft,
     "negative": _one_is(-1, "a label is negative"),
     "fraction": _one_is(0.5, "a label is not whole"),

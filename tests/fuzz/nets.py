@@ -7,7 +7,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def make_net(
     body = _body(draw, flat, inputs.shape[2] if inputs.ndim == 4 else 1)
     classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
     head = make_head(draw, body.features, body.tokens, marked, classes=classes)
-    output, output_may, output_must = _output(draw)
+    output, output_flags = _output(draw)
     dtype = draw.pick("net.dtype", ("float32", "float64", "bfloat16", "float16"), plain=0.75)
     quirk, quirk_must = _quirk(draw, bool(marked.any()))
     logits, features = head.logits, head.features
@@ -130,7 +130,7 @@ def make_net(
     weights = "none"
     if quirk in _MADE:
         weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)
-    forward = [*_PRELUDES.get(quirk, ()), *body.forward, *head.forward, f"return {output}"]
+    forward = [*_PRELUDES.get(quirk, ()), *body.forward, *head.forward, f"return {output.text}"]
     text = _FILE.format(
         setup=_indented([*body.setup, *head.setup]),
         level=level,
@@ -146,10 +146,12 @@ def make_net(
         [
             *("--model", f"{name}.py:{_FACTORY_NAMES.get(quirk, 'make')}"),
             *(() if weights == "none" else ("--weights", f"{name}-{weights}")),
+            *output_flags,
+            *head.flags,
         ],
         Outputs(logits, features, head.weight, body.magnitude, TOLERANCE[dtype]),
-        must_refuse=head.must_refuse or output_must or quirk_must or _WEIGHTS[weights],
-        may_refuse=head.may_refuse or output_may,
+        must_refuse=head.must_refuse or output.must_refuse or quirk_must or _WEIGHTS[weights],
+        may_refuse=head.may_refuse or output.may_refuse,
     )
 
 
@@ -218,34 +220,58 @@ def _body(draw: Draw, flat: Array, tokens: int) -> _Body:
         )
 
 
-# what forward returns -> the line, whether a refusal is as good, why numbers cannot be right
-_OUTPUTS: dict[str, tuple[str, bool, str]] = {
-    "tensor": ("z", False, ""),
-    "features and logits": ("h, z", True, ""),
-    "logits and features": ("z, h", True, ""),
-    "loss and logits": ("z.sum(), z", False, ""),
-    "list": ("[z]", False, ""),
-    "logits by name": ("{'logits': z}", False, ""),
-    "one by name": ("{'out': z}", False, ""),
-    "named features and logits": ("{'features': h, 'logits': z}", False, ""),
-    "two by name": ("{'features': h, 'out': z}", True, ""),
-    "dataclass": ("Answer(z, h)", False, ""),
-    "model output": ("_model_output()(logits=z, hidden_states=(h,))", False, ""),
-    "named tuple": ("Both(h, z)", True, ""),
-    "map of one pixel": ("z[:, :, None, None]", True, ""),
-    "tokens": ("torch.stack([z, z + 1], 1)", True, "there are two predictions per example"),
-    "nested": ("{'head': {'logits': z}}", True, ""),
-    "nothing": ("None", False, "there is no output"),
-    "text": ("'logits'", False, "a text is not logits"),
-    "whole numbers": ("z.round().long()", False, "classes are not logits"),
-    "transposed": ("z.T", True, ""),
-    "first row": ("z[:1]", True, ""),
+@dataclass(frozen=True)
+class _Output:
+    """What ``forward`` returns.
+
+    Attributes:
+        text: in Python.
+        name: of the part that holds the logits, if it has to be named to be sure.
+        may_refuse: whether a refusal is as good an answer, also if it is named.
+        must_refuse: why no number could be right.
+    """
+
+    text: str
+    name: str = ""
+    may_refuse: bool = False
+    must_refuse: str = ""
+
+
+_OUTPUTS = {
+    "tensor": _Output("z"),
+    "features and logits": _Output("h, z", "1"),
+    "logits and features": _Output("z, h", "0"),
+    "loss and logits": _Output("z.sum(), z"),
+    "list": _Output("[z]"),
+    "logits by name": _Output("{'logits': z}"),
+    "one by name": _Output("{'out': z}"),
+    "named features and logits": _Output("{'features': h, 'logits': z}"),
+    "two by name": _Output("{'features': h, 'out': z}", "out"),
+    "dataclass": _Output("Answer(z, h)"),
+    "model output": _Output("_model_output()(logits=z, hidden_states=(h,))"),
+    "named tuple": _Output("Both(h, z)", "scores"),
+    "map of one pixel": _Output("z[:, :, None, None]", may_refuse=True),
+    "nested": _Output("{'head': {'logits': z}}", may_refuse=True),
+    "transposed": _Output("z.T", may_refuse=True),
+    "first row": _Output("z[:1]", may_refuse=True),
+    "tokens": _Output(
+        "torch.stack([z, z + 1], 1)", must_refuse="there are two predictions per example"
+    ),
+    "nothing": _Output("None", must_refuse="there is no output"),
+    "text": _Output("'logits'", must_refuse="a text is not logits"),
+    "whole numbers": _Output("z.round().long()", must_refuse="classes are not logits"),
 }
 
 
-def _output(draw: Draw) -> tuple[str, bool, str]:
-    faults = {name: fault for name, (_, _, fault) in _OUTPUTS.items()}
-    return _OUTPUTS[draw.pick("net.output", **_split(faults), plain=0.5)]
+def _output(draw: Draw) -> tuple[_Output, list[str]]:
+    """What forward returns, and the flags that name a part of it."""
+    faults = {name: output.must_refuse for name, output in _OUTPUTS.items()}
+    output = _OUTPUTS[draw.pick("net.output", **_split(faults), plain=0.5)]
+    if not output.name:
+        return output, []
+    if draw.pick("net.output named", (True, False), plain=0.4):
+        return output, ["--output", output.name]
+    return replace(output, may_refuse=True), []
 
 
 # the name of a weights file -> why it cannot be used

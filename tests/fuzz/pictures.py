@@ -215,29 +215,39 @@ def _parquet(draw: Draw, folder: Path) -> Examples:
         pixels=np.stack([planes(pictures[at]) for at in good]),
         errors=[ids[at] for at in bad],
         must_refuse=labels.must_refuse,
-        may_refuse=labels.may_refuse or kind == "paths",
+        may_refuse=labels.may_refuse,
     )
 
 
 def _list_of_paths(draw: Draw, folder: Path) -> Examples:
-    """A CSV of path,label."""
+    """A CSV of paths and labels; relative paths start from its folder."""
     shape = make_shape(draw)
     names = sorted(("âne", *NAMES[1:])[: draw.whole("csv.classes", 2, 4)])
     pictures = _stacked(draw, shape)
     labels = np.arange(shape.count) % len(names)
-    (folder / "p").mkdir()
+    below = draw.pick("csv.folder", ("", "lists/"), plain=0.7)
+    (folder / below / "p").mkdir(parents=True)
     files = [f"p/{at:02d}.png" for at in range(shape.count)]
     for file, picture in zip(files, pictures, strict=True):
-        (folder / file).write_bytes(_png(picture))
-    header = draw.pick("csv.header", ("path,label", "label,path", "file,label", ""), plain=0.6)
-    rows = [(file, names[label]) for file, label in zip(files, labels, strict=True)]
-    lines = [",".join(reversed(row) if header == "label,path" else row) for row in rows]
-    text = "\n".join([header, *lines] if header else lines) + "\n"
+        (folder / below / file).write_bytes(_png(picture))
+    separator = draw.pick("csv.separator", (",", ";", "\t"), plain=0.7)
+    columns = draw.pick(
+        "csv.columns",
+        (("path", "label"), ("label", "path"), ("Image Path", "class"), ("label", "no", "path")),
+        plain=0.5,
+    )
+    rows = zip(files, labels, strict=True)
+    cells = [{"path": f, "Image Path": f, "no": "7", "label": names[y], "class": names[y]}
+             for f, y in rows]  # fmt: skip
+    header = draw.pick("csv.header", (True, False), plain=0.9)
+    lines = [separator.join(columns)] if header else []
+    lines += [separator.join(cell[column] for column in columns) for cell in cells]
     encoding = draw.pick("csv.encoding", ("utf-8", "utf-8-sig", "utf-16", "latin-1"), plain=0.7)
-    (folder / "list.csv").write_bytes(text.encode(encoding))
+    (folder / below / "list.csv").write_bytes(("\n".join(lines) + "\n").encode(encoding))
     seen = np.stack([planes(picture) for picture in pictures])
-    found = Labels(labels, labels, names, may_refuse=True)
-    examples = _with_labels(["--data", "list.csv"], seen, found)
+    odd = not header or encoding in ("utf-16", "latin-1")
+    found = Labels(labels, labels, names, may_refuse=odd)
+    examples = _with_labels(["--data", f"{below}list.csv"], seen, found)
     examples.ids = files
     return examples
 

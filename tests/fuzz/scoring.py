@@ -41,8 +41,8 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
         [*examples.flags, *net.flags, *flags, *precision_flags],
         expected,
         must_refuse=examples.must_refuse or net.must_refuse or must,
-        may_refuse=examples.may_refuse or net.may_refuse or may,
-        any_order=examples.any_order,
+        may_refuse=net.may_refuse or may,
+        must_tell=examples.must_tell,
     )
 
 
@@ -61,14 +61,14 @@ def score_stored(draw: Draw, folder: Path) -> Iterator[Step]:
 
 def _prepared(draw: Draw, examples: Examples) -> tuple[list[str], Array, bool, str]:
     """Flags of the preprocessing, what the model is fed, may refuse, must refuse."""
-    pixels, flags, may, must = examples.pixels, [], False, ""
+    pixels, flags, may, must = examples.pixels, list[str](), examples.may_refuse, ""
     is_picture = pixels.ndim == 4
     kind = draw.pick(
         "pixels.mean", ("none", "one", "three"), faults=("two", "zero", "nan"), plain=0.6
     )
     if kind == "one" or (kind == "three" and not is_picture):
         flags, pixels = ["--mean", "0.5", "--std", "0.25"], (pixels - 0.5) / 0.25
-        may = not is_picture
+        may = may or not is_picture
     elif kind == "three":
         flags = ["--mean", "0.25,0.5,0.75", "--std", "0.5,0.25,1"]
         mean, std = np.array([0.25, 0.5, 0.75]), np.array([0.5, 0.25, 1.0])
@@ -81,6 +81,8 @@ def _prepared(draw: Draw, examples: Examples) -> tuple[list[str], Array, bool, s
             "nan": ["--mean", "nan"],
         }[kind]
         must = "such a mean or deviation means nothing"
+    if examples.remedy and draw.pick("pixels.remedy", (True, False)):
+        return [*flags, *examples.remedy], pixels, False, must
     size = draw.pick("pixels.size", ("none", "same", "other"), faults=("zero", "word"), plain=0.7)
     if size == "same" and is_picture:
         flags += ["--size", f"{pixels.shape[2]}x{pixels.shape[3]}"]
@@ -127,7 +129,7 @@ def _scored(
     *,
     must_refuse: str,
     may_refuse: bool,
-    any_order: bool = False,
+    must_tell: str = "",
 ) -> Iterator[Step]:
     """The command, and what may follow it."""
     asked, scores_flags, scores_must = _asked(draw)
@@ -151,7 +153,10 @@ def _scored(
             return "" if must or may_refuse else f"refusal of what is fine: {answer.output}"
         if must:
             return f"accepted although {must}"
-        return complaint_about_table(table, expected, asked, any_order=any_order)
+        if must_tell not in " ".join(answer.output.split()):
+            return f"accepted without a word: expected {must_tell!r} in {answer.output!r}"
+        may_lack = may_refuse or expected.outputs.features is None
+        return complaint_about_table(table, expected, asked, may_lack=may_lack)
 
     yield Step(["score", *words], judge)
     if (folder / out / "table.parquet").exists():
@@ -184,7 +189,7 @@ def _by_file(draw: Draw, folder: Path, words: list[str]) -> list[str]:
             text = "[" + ", ".join(parts * (2 if key == "size" and len(parts) == 1 else 1)) + "]"
         elif key == "scores":
             text = json.dumps(value.split(","))
-        elif key in ("batch_size", "shard_rows", "thumbnails", "seed"):
+        elif value.isdigit():
             text = value
         else:
             text = "true" if name == "strict" else json.dumps(value, ensure_ascii=False)
@@ -196,7 +201,8 @@ def _by_file(draw: Draw, folder: Path, words: list[str]) -> list[str]:
 
 def _afterwards(draw: Draw, run: Path, words: list[str], out: str) -> Iterator[Step]:
     """The same again, on top of a finished run."""
-    kind = draw.pick("then", ("nothing", "again", "resume", "other", "report"), plain=0.6)
+    kinds = ("nothing", "again", "resume", "other", "overwrite", "report")
+    kind = draw.pick("then", kinds, plain=0.6)
     content = (run / "table.parquet").read_bytes()
 
     def refused(answer: Answer) -> str:
@@ -220,6 +226,8 @@ def _afterwards(draw: Draw, run: Path, words: list[str], out: str) -> Iterator[S
         yield Step(words, refused)
     elif kind == "resume":
         yield Step([*words, "--resume"], same)
+    elif kind == "overwrite":
+        yield Step([*words, "--overwrite"], same)
     elif kind == "other":
         yield Step([*words, "--resume", "--seed", "99", "--batch-size", "2"], refused)
     elif kind == "report":

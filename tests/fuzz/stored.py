@@ -56,7 +56,11 @@ def make_stored(draw: Draw, folder: Path) -> Stored:
         np.linalg.norm(embeddings, axis=1),
         TOLERANCE["float32"] * (1 + np.nan_to_num(sizes, posinf=0).max() / 100),
     )
-    names_given = labels.classes != [str(at) for at in range(len(labels.classes))]
+    # names and one-hot rows say how many classes there are; if the head says another number, which
+    # of its rows they mean is a guess
+    tells_count = np.ndim(labels.stored) == 2 or labels.classes != [
+        str(at) for at in range(len(labels.classes))
+    ]
     return Stored(
         ["--data", file, *head_flags],
         Expected(
@@ -67,7 +71,7 @@ def make_stored(draw: Draw, folder: Path) -> Stored:
             outputs,
         ),
         must_refuse=must or head_must or labels.must_refuse,
-        may_refuse=labels.may_refuse or (names_given and len(weights) != len(labels.classes)),
+        may_refuse=labels.may_refuse or (tells_count and len(weights) != len(labels.classes)),
     )
 
 

@@ -73,11 +73,16 @@ def test_one_number_that_is_off_by_a_hundredth_is_found(table, expected, name):
         ("index", list(range(1, 13))),
         ("prediction", [2] * 12),
         ("finite", [False] * 12),
-        ("entropy", None),
     ],
 )
 def test_a_wrong_column_is_found(table, expected, column, value):
     assert complaint_about_table(table(**{column: value}), expected, None).startswith(column)
+
+
+@pytest.mark.parametrize("name", ["entropy", "avh"])
+def test_a_column_that_is_missing_is_found(table, expected, name):
+    assert name in complaint_about_table(table(**{name: None}), expected, None)
+    assert name in complaint_about_table(table(**{name: None}), expected, None, may_lack=True)
 
 
 def test_angles_of_a_model_without_a_head_are_found(table, expected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -38,6 +39,19 @@ def test_a_compiled_model_learns_and_is_tracked(tmp_path):
     assert done.test["accuracy"] > 0.9
     assert done.dynamics is not None
     assert set(done.dynamics.column("epochs_seen")) == {5}
+
+
+def test_recorded_steps_are_tracked_like_plain_ones(tmp_path):
+    margins = {}
+    for capture in (False, True):
+        done = hs.train(
+            "small_cnn", "builtin:digits", out=tmp_path / str(capture), capture=capture,
+            track=True, precision="float32", deterministic=True, **{**DIGITS, "epochs": 2},
+        )  # fmt: skip
+        rows = done.dynamics
+        assert set(rows.column("epochs_seen")) == {2}
+        margins[capture] = rows.column("area_under_margin")
+    np.testing.assert_allclose(margins[True], margins[False], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

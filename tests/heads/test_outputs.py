@@ -7,7 +7,7 @@ from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hardsight.errors import HeadMismatchError, HeadNotFoundError, ModelError
-from hardsight.heads import capture, find_head, logits_of
+from hardsight.heads import capture, find_head, find_output, logits_of
 
 LOGITS = torch.arange(6.0).reshape(2, 3)
 
@@ -124,14 +124,54 @@ def test_of_several_outputs_the_one_with_the_datas_classes_holds_the_logits(orde
     torch.testing.assert_close(logits, model.fc(model.body(x)).detach())
 
 
+@pytest.mark.parametrize("num_classes", [None, 3, 8])
+@pytest.mark.parametrize("width", [3, 8])
+def test_what_a_head_turns_into_another_output_is_not_taken_for_the_logits(num_classes, width):
+    model, x = Pair(width=width), torch.randn(4, 6)
+    assert find_head(model, x, num_classes=num_classes).name == "fc"
+    assert find_output(model, x, num_classes=num_classes) == 1
+    assert find_head(model, x, output=0).name == "body"
+
+
+class Auxiliary(nn.Module):
+    """Two heads, of the same size or not."""
+
+    def __init__(self, other=3) -> None:
+        super().__init__()
+        self.fc, self.aux = nn.Linear(6, 3), nn.Linear(6, other)
+
+    def forward(self, x):
+        return self.aux(x.tanh()), self.fc(x)
+
+
 def test_several_outputs_that_could_be_the_logits_are_refused_with_their_shapes():
     x = torch.randn(4, 6)
-    with pytest.raises(ModelError, match=r"several tensors .*: 0 \[4, 8\], 1 \[4, 3\]; pass out"):
-        find_head(Pair(), x)
-    with pytest.raises(ModelError, match=r": 0 \[4, 3\], 1 \[4, 3\]; pass output=1 \(--output 1"):
-        find_head(Pair(width=3), x, num_classes=3)
-    assert find_head(Pair(), x, output=1).name == "fc"
-    assert find_head(Pair(width=3), x, output=0, num_classes=3).name == "body"
+    for find in (find_head, find_output):
+        with pytest.raises(
+            ModelError, match=r": 0 \[4, 3\], 1 \[4, 3\]; pass output=1 \(--output 1"
+        ):
+            find(Auxiliary(), x, num_classes=3)
+        with pytest.raises(ModelError, match=r"several tensors .*: 0 \[4, 5\], 1 \[4, 3\]; pass"):
+            find(Auxiliary(other=5), x)
+    assert find_head(Auxiliary(), x, output=1).name == "fc"
+    assert find_head(Auxiliary(other=5), x, num_classes=3).name == "fc"
+    assert find_output(Auxiliary(), x, output="0") == "0"
+
+
+def test_an_output_with_the_datas_classes_gives_way_if_only_another_one_has_a_head():
+    class Detached(nn.Module):
+        """Its features are returned after they were changed, and have five columns by chance."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.fc = nn.Linear(6, 5), nn.Linear(5, 8)
+
+        def forward(self, x):
+            features = self.body(x).relu()
+            return features.sqrt(), self.fc(features)
+
+    with pytest.raises(ModelError, match=r"0 \[4, 5\], 1 \[4, 8\]"):
+        find_head(Detached(), torch.randn(4, 6), num_classes=5)
 
 
 class Einsum(nn.Module):

@@ -198,7 +198,8 @@ def test_saved_for_backward_grows_with_rows_and_classes_but_not_their_product(na
 
 def peak_bytes(run):
     """Most bytes allocated at any moment of ``run``, beyond those held before it."""
-    with torch.profiler.profile(profile_memory=True) as profiler:
+    # without acc_events some releases of torch warn that they forget the events of earlier cycles
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as profiler:
         run()
     events = profiler.profiler.kineto_results.events()
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")

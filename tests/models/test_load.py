@@ -195,7 +195,9 @@ def test_a_module_may_state_its_own_preprocessing():
 
 @pytest.mark.parametrize("package", ["timm", "torchvision", "transformers"])
 def test_a_package_that_is_not_installed_is_missed_with_a_next_step(monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
+    loaded = [name for name in sys.modules if name.startswith(f"{package}.")]
+    for name in [package, *loaded]:  # an import of a module that is loaded asks nobody
+        monkeypatch.setitem(sys.modules, name, None)
     kind = "hf" if package == "transformers" else package
     with pytest.raises(MissingExtraError, match=rf"model {kind}:some needs .*hardsight\[models\]"):
         load_model(f"{kind}:some")

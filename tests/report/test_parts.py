@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hardsight.report.figures._chart import axis_for
+from hardsight.report.table._classes import class_rows, confusions_of
 from hardsight.report.table._galleries import picture
 from hardsight.report.table._histograms import histograms
 from hardsight.report.table._map import HEX, _hexagons, angle_norm_map
-from hardsight.report.table._summary import class_rows, confusions_of, summary_of
+from hardsight.report.table._summary import summary_of
 from hardsight.report.table._view import view_of
 
 finite_numbers = st.floats(-1e300, 1e300, allow_nan=False)

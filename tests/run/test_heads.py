@@ -20,6 +20,7 @@ from hardsight.errors import (
     HeadMismatchError,
     HeadNotFoundError,
     ModelError,
+    NonFiniteError,
     NotLogitsError,
     OutOfMemoryError,
     TableError,
@@ -160,6 +161,21 @@ def test_rounding_of_the_forward_pass_is_not_a_mismatch(precision):
 # heads by hand and by name
 
 
+class Cosine(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        unit = nn.functional.normalize
+        return 4 * nn.functional.linear(unit(x), unit(self.weight))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_size_of_a_batch_does_not_decide_whether_a_head_is_found(classes):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, WIDTH), Cosine(WIDTH, classes, bias=False))
+    data = TensorDataset(rows().tensors[0], torch.arange(40) % classes)
+    one, many = (hs.score(net, data, batch_size=size).to_pandas() for size in (1, 40))
+    np.testing.assert_allclose(one["avh"], many["avh"], rtol=1e-5)
+
+
 def test_a_head_made_by_hand_is_held_to_the_model():
     net, data = Net(), rows()
     weight, bias = net.fc.weight.detach(), net.fc.bias.detach()
@@ -222,6 +238,42 @@ def test_the_output_that_fits_the_classes_of_the_data_is_scored(end, scores):
     np.testing.assert_array_equal(table.column("prediction"), expected.column("prediction"))
     assert table.metadata["model"]["output"] is not None
     assert expected.metadata["model"]["output"] is None
+
+
+class RuledOut(nn.Module):
+    """The first class is never predicted, as its logit is minus infinity."""
+
+    def __init__(self, *, with_features: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fc = nn.Linear(6, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.with_features = with_features
+
+    def forward(self, x: Tensor):
+        features = self.body(x)
+        logits = self.fc(features).masked_fill(torch.arange(CLASSES) == 0, -torch.inf)
+        return (features, logits) if self.with_features else logits
+
+
+def test_features_are_not_scored_because_the_logits_hold_an_infinity():
+    # a layer makes the features, too: they were taken for logits of eight classes
+    net = RuledOut(with_features=True)
+    with pytest.raises(ModelError, match=r"several tensors.*0 \[8, 8\], 1 \[8, 3\]"):
+        hs.score(net, rows())
+    table = hs.score(net, rows(), output=1)
+    assert table.column("prediction").tolist() == net(rows().tensors[0])[1].argmax(1).tolist()
+
+
+def test_a_class_that_is_ruled_out_leaves_the_scores_that_need_only_logits():
+    net = RuledOut()
+    with pytest.warns(HardsightWarning, match=r"no head that can be read: avh.*are not all finite"):
+        table = hs.score(net, rows())
+    logits = net(rows().tensors[0]).detach()
+    expected = -logits.gather(1, rows().tensors[1][:, None])[:, 0]
+    np.testing.assert_allclose(table.column("conditional_energy"), expected)
+    assert "avh" in table.metadata["missing"]["scores"]
+    with pytest.raises(NonFiniteError, match="no finite output"):
+        hs.score(net, rows(), scores="avh")
 
 
 @pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
@@ -461,20 +513,19 @@ class Pair(nn.Module):
     def __init__(self, order):
         super().__init__()
         torch.manual_seed(0)
-        self.body, self.fc = nn.Linear(64, 10), nn.Linear(10, 10)
+        self.auxiliary, self.fc = nn.Linear(64, 10), nn.Linear(64, 10)
         self.order = order
 
     def forward(self, images):
-        features = self.body(images.flatten(1))
-        return self.order(features, self.fc(features))
+        return self.order(self.auxiliary(images.flatten(1)), self.fc(images.flatten(1)))
 
 
 def same_size():
-    return Pair(lambda features, logits: (features, logits))
+    return Pair(lambda auxiliary, logits: (auxiliary, logits))
 
 
 def late():
-    def order(features, logits):
+    def order(auxiliary, logits):
         if len(logits) == 1:  # the last batch of 449 examples by 64
             raise RuntimeError("CUDA out of memory")
         return logits

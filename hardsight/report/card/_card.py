@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,23 @@ from markupsafe import Markup
 from hardsight import __version__
 from hardsight.errors import OptionError
 from hardsight.report.card import _figures as figures
+from hardsight.report.card._view import Tables
 from hardsight.report.page import (
-    NONE,
     Record,
     asset,
     content_policy,
     environment,
-    number,
     page_file,
-    percent,
     replace_page,
 )
 
 _CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")
 _RECORD = Record(
-    "evaluation card",
+    "an evaluation card",
     "hardsight evaluate",
     ("data", "ood", "models", "comparisons", "explanations", "definitions"),
 )
-_INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
 def write_card(
@@ -59,7 +55,7 @@ def write_card(
 
     Raises:
         MissingDataError: there is no such file.
-        DataError: the file is no evaluation card.
+        DataError: the file is not an evaluation card.
         OptionError: values in memory, and ``out`` is not given.
         RunExistsError: a file is there, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
@@ -74,7 +70,7 @@ def write_card(
 
 def _read(card: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     if isinstance(card, Mapping):
-        return _RECORD.checked(card, "these values"), None
+        return _RECORD.checked(card, "this mapping"), None
     path = Path(card)
     file = path / _CARD if path.is_dir() else path
     return _RECORD.read(file), file.parent
@@ -123,188 +119,3 @@ def _record(card: dict[str, Any]) -> str:
         model["name"]: {key: model.get(key) for key in keys} for model in card["models"]
     }
     return json.dumps(about, indent=2, ensure_ascii=False)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a table says about one model; ``best`` where no model has a better value.
-
-    ``is_note`` where the detail is a sentence, which may take several lines.
-    """
-
-    text: str
-    detail: str = ""
-    best: bool = False
-    is_note: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """One number for all models; ``key`` leads to its definition."""
-
-    key: str
-    title: str
-    cells: list[Cell]
-
-
-class Tables:
-    """The tables of one card."""
-
-    def __init__(self, card: dict[str, Any]) -> None:
-        self.card, self.models = card, card["models"]
-
-    def headline(self) -> list[Row]:
-        """The few numbers everyone should see."""
-        ood = [
-            self._estimates("auroc", "ood", place, "min_energy", "auroc",
-                            title=f"AUROC, minimum energy, {_short(data['spec'])}")
-            for place, data in enumerate(self.card["ood"])
-        ]  # fmt: skip
-        rows = [
-            self._estimates("top1", "accuracy", "top1"),
-            self._values("nll", "calibration", "before", "nll"),
-            self._values("ece", "calibration", "before", "ece", shape=percent),
-            *ood,
-            self._estimates("worst", "robustness", "masking", "worst"),
-            self._estimates("probe", "representation", "probe", "accuracy"),
-            self._values("silhouette", "representation", "silhouette", "mean"),
-        ]
-        return [row for row in rows if any(cell.text != NONE for cell in row.cells)]
-
-    def accuracy(self) -> list[Row]:
-        """Accuracy of all examples and by number of training examples."""
-        rows = [
-            self._estimates("top1", "accuracy", "top1"),
-            self._values("balanced", "accuracy", "balanced", shape=percent),
-        ]
-        if any(model["accuracy"]["shots"] for model in self.models):
-            rows += [
-                self._estimates("shots", "accuracy", "shots", name,
-                                title=f"{name.capitalize()}-shot accuracy")
-                for name in ("many", "medium", "few")
-            ]  # fmt: skip
-        return rows
-
-    def classes(self) -> list[tuple[str, int, list[Cell]]]:
-        """Name, number of examples and accuracy of each class."""
-        rows = []
-        for place, name in enumerate(self.card["data"]["classes"]):
-            found = [model["accuracy"]["classes"][place] for model in self.models]
-            n = next((one["n"] for one in found if one), 0)
-            cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
-            rows.append((name, n, _marked(cells, values, "higher")))
-        return rows
-
-    def ood(self, place: int) -> list[tuple[str, list[Row]]]:
-        """Rows per indicator for one foreign dataset."""
-        tables = []
-        for name in _INDICATORS:
-            rows = [self._estimates("auroc", "ood", place, name, "auroc")]
-            for key in ("aupr_in", "aupr_out", "fpr95"):
-                rows.append(self._values(key, "ood", place, name, key, shape=percent))
-            notes = [_got(model, ("ood", place, name, "note")) for model in self.models]
-            tables.append((name, [_noted(row, notes) for row in rows]))
-        return tables
-
-    def calibration(self) -> list[Row]:
-        """Errors and scores before and after temperature scaling."""
-        rows = []
-        for key in ("ece", "adaptive_ece", "brier", "nll"):
-            shape = percent if key.endswith("ece") else number
-            after = f"{self._title(key)}, after scaling"
-            rows.append(self._values(key, "calibration", "before", key, shape=shape))
-            rows.append(self._values(key, "calibration", "after", key, shape=shape, title=after))
-        return [*rows, self._values("temperature", "calibration", "temperature")]
-
-    def representation(self) -> list[Row]:
-        """Probe, clusters and silhouette."""
-        rows = [self._estimates("probe", "representation", "probe", "accuracy")]
-        for key, of in (("kmeans", "k-means of features"), ("predictions", "predictions")):
-            for name in ("homogeneity", "completeness", "v_measure"):
-                title = f"{name.replace('v_', 'V-')}, {of}"
-                title = title[0].upper() + title[1:]
-                rows.append(self._values(key, "representation", key, name, title=title))
-        return [*rows, self._values("silhouette", "representation", "silhouette", "mean")]
-
-    def explanation(self) -> list[Row]:
-        """Compactness of maps, and what they do to the prediction."""
-        keys = ("top_share", "entropy", "deletion", "insertion")
-        return [self._values(key, "explanation", key) for key in keys]
-
-    def distributions(self, key: str) -> Row:
-        """Median and quartiles of one quantity."""
-        cells = []
-        for model in self.models:
-            one = model[key].get("all")
-            text = f"{number(one['q1'])} to {number(one['q3'])}" if one else ""
-            cells.append(Cell(number(one["median"]), text) if one else Cell(NONE))
-        return Row(key, f"{self._title(key)}, median", cells)
-
-    def _title(self, key: str) -> str:
-        title: str = self.card["definitions"][key]["title"]
-        return title
-
-    def _estimates(self, key: str, *path: str | int, title: str | None = None) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
-        return Row(key, title or self._title(key), _marked(cells, values, self._better(key)))
-
-    def _values(
-        self,
-        key: str,
-        *path: str | int,
-        shape: Callable[[float | None], str] = number,
-        title: str | None = None,
-    ) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells = [Cell(shape(one)) for one in found]
-        return Row(key, title or self._title(key), _marked(cells, found, self._better(key)))
-
-    def _better(self, key: str) -> str:
-        better: str = self.card["definitions"][key]["better"]
-        return better
-
-
-def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
-    """What lies at a path of a model's card; ``None`` where that part is missing or a note."""
-    found: Any = model
-    for step in path:
-        try:
-            found = found[step]
-        except (KeyError, TypeError):
-            return None
-    return found
-
-
-def _noted(row: Row, notes: list[str | None]) -> Row:
-    """A row that says why where a model has no number."""
-    pairs = zip(row.cells, notes, strict=True)
-    return replace(row, cells=[_note(note) if note else cell for cell, note in pairs])
-
-
-def _note(note: str) -> Cell:
-    return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
-
-
-def _estimate(one: dict[str, Any] | None) -> Cell:
-    if not one:
-        return Cell(NONE)
-    interval = f"{100 * one['low']:.1f} to {100 * one['high']:.1f}%"
-    return Cell(percent(one["value"]), interval)
-
-
-def _value(one: dict[str, Any] | None) -> float | None:
-    return None if not one else one["value"]
-
-
-def _marked(cells: list[Cell], values: list[float | None], better: str) -> list[Cell]:
-    """The best cells marked, where there is a choice."""
-    present = [value for value in values if value is not None]
-    if not better or len(present) < 2 or min(present) == max(present):
-        return cells
-    best = max(present) if better == "higher" else min(present)
-    return [replace(cell, best=value == best) for cell, value in zip(cells, values, strict=True)]
-
-
-def _short(spec: str) -> str:
-    return spec.rsplit("/", 1)[-1] or spec

@@ -1,4 +1,4 @@
-"""Charts as places on the page: axes, round numbers beside them, and what is drawn."""
+"""Charts as places on a page: axes with round numbers beside them, and what is drawn there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hardsight.report.page import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
 
 _SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
 _FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk

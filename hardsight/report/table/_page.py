@@ -1,4 +1,4 @@
-"""The page of a table: parts filled into templates, with everything it needs in one file."""
+"""From a run on disk to one HTML file: parts filled into templates, all it needs inside."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ from hardsight.report.page import (
     page_file,
     replace_page,
 )
-from hardsight.report.table import _dynamics, _histograms, _map
+from hardsight.report.table import _classes, _dynamics, _histograms, _map
 from hardsight.report.table._galleries import galleries
-from hardsight.report.table._summary import MOST_ROWS, class_rows, confusions_of, summary_of
+from hardsight.report.table._summary import summary_of
 from hardsight.report.table._view import view_of
 from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
 
 if TYPE_CHECKING:
     from hardsight.report.table._view import View
 
-
 _REPORT = "report.html"
 _OF_RUNS = (TABLE, DYNAMICS)
-_MOST_LISTED = 200  # unreadable or non-finite examples named one by one
 
 
 def write_table_page(
@@ -58,10 +56,13 @@ def write_table_page(
     return file
 
 
+_MOST_LISTED = 200  # unreadable or non-finite examples named one by one
+
+
 def page(view: View) -> str:
     """The whole report as HTML."""
-    confusions = confusions_of(view)
-    rows = class_rows(view, confusions)
+    confusions = _classes.confusions_of(view)
+    rows = _classes.class_rows(view, confusions)
     style, script = asset("report.css"), asset("theme.js") + asset("report.js")
     return (
         environment()
@@ -71,8 +72,8 @@ def page(view: View) -> str:
             summary=summary_of(view, rows, confusions[:5]),
             histograms=_histograms.histograms(view),
             map=_map.angle_norm_map(view),
-            classes=rows[:MOST_ROWS],
-            classes_hidden=max(0, len(rows) - MOST_ROWS),
+            classes=rows[: _classes.MOST_ROWS],
+            classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
             galleries=galleries(view),
             dynamics=_dynamics.dynamics_of(view),
             scores=_meanings(view),

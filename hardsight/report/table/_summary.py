@@ -1,4 +1,4 @@
-"""The head of the page and its classes: the few numbers and warnings everyone should see."""
+"""The head of the page: the few numbers and warnings everyone should see."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hardsight.gallery import is_finite
 from hardsight.report.page import NONE, count, number, percent, plural
 from hardsight.stats import wilson_interval
 from hardsight.table import SUSPICION
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from hardsight.report.table._classes import ClassRow, Confusion
     from hardsight.report.table._view import View
 
-
-MOST_ROWS = 2_000  # a page with more table rows than this no longer scrolls well
-_CONFUSIONS = 3
 _SAMPLE_NOTES = {
     "in-sample": "These scores are in-sample: the model was trained on these examples, so it may "
     "have memorised wrong labels and made them look easy. Scores of held-out examples are safer.",
@@ -31,117 +25,6 @@ _SAMPLE_NOTES = {
     "unknown": "It is not recorded whether the model was trained on these examples. If it was, "
     "memorised mistakes may look easy.",
 }
-
-
-@dataclass(frozen=True)
-class Confusion:
-    """``count`` examples of class ``label`` were predicted as class ``prediction``."""
-
-    label: int
-    prediction: int
-    label_name: str
-    prediction_name: str
-    count: int
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """What the table of classes says about one class.
-
-    Attributes:
-        label: the class number.
-        name: its name.
-        count: examples with this label.
-        judged: those with a finite prediction.
-        accuracy: share of them predicted right.
-        mean: mean score that the page ranks by.
-        taken_for: where its wrong predictions went, most frequent first.
-        taken_from: which other classes were predicted as this one, most frequent first.
-    """
-
-    label: int
-    name: str
-    count: int
-    judged: int
-    accuracy: float | None
-    mean: float | None
-    taken_for: list[Confusion]
-    taken_from: list[Confusion]
-
-
-def class_rows(view: View, confusions: list[Confusion]) -> list[ClassRow]:
-    """One row per class that has examples, the hardest class first."""
-    labels = view.labels
-    counts = _per_class(view, labels >= 0)
-    right, wrong = _per_class(view, view.right), _per_class(view, view.wrong)
-    means = _means(view)
-    taken_for = _grouped(confusions, by_prediction=False)
-    taken_from = _grouped(confusions, by_prediction=True)
-    rows = [
-        ClassRow(
-            label=label,
-            name=view.class_name(label),
-            count=int(counts[label]),
-            judged=int(right[label] + wrong[label]),
-            accuracy=_share(right[label], right[label] + wrong[label]),
-            mean=None if np.isnan(means[label]) else float(means[label]),
-            taken_for=taken_for.get(label, []),
-            taken_from=taken_from.get(label, []),
-        )
-        for label in np.flatnonzero(counts).tolist()
-    ]
-    sign = -1.0 if _higher_is_harder(view) else 1.0
-    return sorted(rows, key=lambda row: (row.mean is None, sign * (row.mean or 0.0), row.label))
-
-
-def confusions_of(view: View) -> list[Confusion]:
-    """Every pair of classes that was mixed up, most frequent first."""
-    pairs = view.labels[view.wrong] * view.num_classes + view.predictions[view.wrong]
-    codes, counts = np.unique(pairs, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return [
-        Confusion(label, prediction, view.class_name(label), view.class_name(prediction), n)
-        for label, prediction, n in zip(
-            (codes[order] // max(1, view.num_classes)).tolist(),
-            (codes[order] % max(1, view.num_classes)).tolist(),
-            counts[order].tolist(),
-            strict=True,
-        )
-    ]
-
-
-def _per_class(view: View, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.bincount(view.labels[rows], minlength=view.num_classes)
-
-
-def _means(view: View) -> NDArray[np.float64]:
-    """Mean score per class, NaN for a class without a finite one."""
-    if view.gallery.by is None:
-        return np.full(view.num_classes, np.nan)
-    values = view.values(view.gallery.by)
-    used = ~np.isnan(values) & (view.labels >= 0)
-    sums = np.bincount(view.labels[used], values[used], minlength=view.num_classes)
-    counts = _per_class(view, used)
-    means = np.full(view.num_classes, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
-
-
-def _grouped(confusions: list[Confusion], *, by_prediction: bool) -> dict[int, list[Confusion]]:
-    groups: dict[int, list[Confusion]] = {}
-    for one in confusions:
-        group = groups.setdefault(one.prediction if by_prediction else one.label, [])
-        if len(group) < _CONFUSIONS:
-            group.append(one)
-    return groups
-
-
-def _higher_is_harder(view: View) -> bool:
-    return view.gallery.by is None or view.table.higher_is_harder(view.gallery.by)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return float(part / whole) if whole else None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class TargetConfig:
         split: to adapt to.
         root: folder above those of named datasets.
         classes: names of the classes, position = label; those of the source by default.
-        unlabelled: never read a label, not even to evaluate.
+        unlabelled: never read a label, not even to evaluate; any folder of images will do.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -73,14 +73,17 @@ class AdaptConfig:
     """The keys of an adaptation's TOML file, and the keywords of :func:`hardsight.adapt`.
 
     Attributes:
-        model: what to adapt: a network to be trained on the source first, or a trained one.
-        source: labelled data.
-        target: the domain to adapt to. Its labels, where it has some, are read to evaluate only.
+        model: what to adapt: a network by name or ``file.py:factory``, which is trained on the
+            source first, or the folder of a trained model.
+        source: labelled data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
+            or a name such as ``pacs``.
+        target: the domain to adapt to: data as for ``source``. Its labels, if it has some, are
+            only read to evaluate.
         out: folder of the run.
-        rule: which target examples to trust: a rule of :data:`hardsight.selftrain.RULES`, or a
-            baseline: ``source-only`` (no round at all), ``entropy`` (minimise the entropy of all
-            target examples), ``threshold`` (one fixed threshold for all classes). Several start
-            from the same source model.
+        rule: which target examples to trust: ``cbst``, ``cbst+avh``, ``avc``, ``crst-mrkld``,
+            ``crst-lrent``, or a baseline: ``source-only`` (no round at all), ``entropy`` (minimise
+            the entropy of all target examples), ``threshold`` (one fixed threshold for all
+            classes). Several may be named; all start from the same source model.
         rounds: of predicting, selecting and retraining; 7 reach the largest portion.
         portion: share of each class that is selected in the first round, in (0, 1].
         portion_step: added in each later round.
@@ -104,14 +107,14 @@ class AdaptConfig:
         head: name of the classifier layer, where it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
-        device: ``auto``, ``cpu``, ``cuda``, ``mps``; one device.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
         channels_last: likewise.
         deterministic: likewise.
         resident: likewise; images of both domains are decoded once for all rounds and rules.
         workers: likewise.
-        resume: continue the unfinished run in ``out``.
-        overwrite: replace the adaptation in ``out``, finished or not.
+        resume: continue the unfinished run in ``out``, with the same settings.
+        overwrite: replace the adaptation in ``out``, finished or not; other files there stay.
     """
 
     model: ModelConfig

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from hardsight._checks import checked_options
-from hardsight.config import load_config
+from hardsight.config import Settings
 from hardsight.data import (
     DATASETS,
     EmbeddingSource,
@@ -59,109 +58,34 @@ EPSILONS = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
 EPSILONS_L2 = (0.0, 0.25, 0.5, 1.0)
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(
+    Settings,
+    of="run/evaluate/_card.py:evaluation_card",
+    without=("models", "preprocessing", "show_progress"),
+    first=(
+        "model", "data", "compare", "ood", "train", "out", "resume", "overwrite", "weights",
+    ),
+):  # fmt: skip
     """Settings of an evaluation; the keys of its TOML file and the flags of its command.
+
+    They are the keywords of :func:`evaluation_card`, and which models to evaluate.
 
     Attributes:
         model: ``[NAME=]SPEC[@WEIGHTS]``, with SPEC as ``hardsight score --model`` takes it.
-        data: labelled data the model was not trained on.
-        compare: further models, likewise.
-        ood: foreign data, each with its own card rows.
-        train: the training data; gives the linear probe its examples and the classes their
-            numbers of training examples.
-        out: folder for ``card.json`` and ``card.html``.
-        resume: take the finished card in ``out`` as it is, if it was made with these settings.
-        overwrite: replace the evaluation in ``out``.
-        weights: file with the weights of ``model``, where they do not stand behind an ``@``.
-        head: name of the classifier layer or bare parameter, if it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position, if the
-            classes of the data do not tell it.
-        split: of ``data``, where it has several.
-        ood_split: of foreign data, where it has several.
-        train_split: of ``train``, where it has several.
-        data_root: folder above those of named datasets.
-        classes: names of the classes, position = label.
-        num_classes: given to a model factory that takes it.
-        size: height and width of the models' input; pictures are resized by their shorter side and
-            cropped in the centre, unless ``squash``.
-        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
-        std: per channel, on the same scale.
-        channels: 1 or 3; pictures of other channels are converted.
-        crop: share of the resized picture that the centre crop keeps, in (0, 1].
-        squash: resize to ``size`` without keeping the aspect ratio.
-        white: value of white, if it is not 255 in bytes and 1 in floats.
-        model_classes: names of the models' outputs, if they do not tell them.
-        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
-            ``position``.
-        trust_remote_code: run Python files that an ``hf:`` model brings.
-        epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
-        epsilons_l2: of PGD in L2, on the same scale.
-        attack_steps: of PGD.
-        attack_examples: how many examples are attacked; 0 for no attacks.
-        explain_examples: how many examples are explained by Grad-CAM; 0 for none.
-        cam_layer: layer of Grad-CAM, where it is not found by itself.
-        feature_examples: most examples for probe and clusters.
-        map_examples: most points on the map of features.
-        validation_share: share of the data that the temperature is fitted on.
-        batch_size: examples at once; chosen by device where not given.
-        workers: loader processes; chosen by data and cores where not given.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of everything that is drawn.
+        compare: a further model, compared with the first; may be repeated.
+        ood: foreign data to be told apart; may be repeated.
+        weights: weights of ``model``, if they do not stand behind an ``@``.
     """
 
     model: str
-    data: str
     compare: tuple[str, ...] = ()
     ood: tuple[str, ...] = ()
-    train: str | None = None
-    out: str | None = None
-    resume: bool = False
-    overwrite: bool = False
     weights: str | None = None
-    head: str | None = None
-    output: int | str | None = None
-    split: str | None = None
-    ood_split: str | None = None
-    train_split: str | None = None
-    data_root: str | None = None
-    classes: tuple[str, ...] | None = None
-    num_classes: int | None = None
-    size: tuple[int, int] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    channels: int | None = None
-    crop: float | None = None
-    squash: bool | None = None
-    white: float | None = None
-    model_classes: tuple[str, ...] | None = None
-    class_order: str = "auto"
-    trust_remote_code: bool = False
-    epsilons: tuple[float, ...] | None = None
-    epsilons_l2: tuple[float, ...] | None = None
-    attack_steps: int = 10
-    attack_examples: int = 256
-    explain_examples: int = 64
-    cam_layer: str | None = None
-    feature_examples: int = 5000
-    map_examples: int = 1000
-    validation_share: float = 0.2
-    batch_size: int | None = None
-    workers: int | None = None
-    device: str = "auto"
-    seed: int = 0
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> EvaluateConfig:
-        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
 
 def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
     """:func:`evaluate` by settings, as the command line does it."""
-    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    options = config.keywords()
     first, weights = options.pop("model"), options.pop("weights")
     if weights is not None:
         if "@" in first:
@@ -240,50 +164,58 @@ def evaluation_card(
         models: a module, a name or the folder of a trained model; or a mapping of names to such;
             or a list of ``(name, module or spec, weights or None)``. All are compared with the
             first.
-        data: labelled data the models were not trained on, see
+        data: labelled data the models were not trained on: folder of class folders, ``.csv`` of
+            path,label, ``.parquet``, idx, ``.npz``, ``hub:OWNER/NAME``, ``builtin:digits``, or a
+            name such as ``cifar10``. In Python any labelled data, see
             :func:`hardsight.data.open_source`.
         ood: a foreign dataset, or a list of them; their labels play no part.
-        train: the training data, for the linear probe and the numbers of training examples.
-        out: folder to write ``card.json`` into; ``None`` keeps it in memory.
-        resume: if ``out`` has a finished card of these settings, models and data, return it.
-        overwrite: replace the evaluation in ``out``.
+        train: the training data: for the linear probe, and for many/medium/few-shot accuracy.
+        out: folder to write card.json into; the command line adds the page, card.html. In Python
+            ``None`` keeps the card in memory.
+        resume: take the finished card in ``out`` as it is, if it was made with these settings,
+            models and data.
+        overwrite: replace the evaluation in ``out``; other files there stay.
         head: name of the classifier layer or bare parameter, if it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position, if the
-            classes of the data do not tell it.
-        split: of ``data``, where it has several.
-        ood_split: of foreign data, where it has several.
-        train_split: of ``train``, where it has several.
-        data_root: folder above those of named datasets, such as ``cifar10``.
-        classes: names of the classes, position = label.
+        output: the model's output that holds the logits, by key, attribute or position (from 0);
+            by default the one with a column for each class of the data.
+        split: split of ``data``, such as test.
+        ood_split: split of ``ood``.
+        train_split: split of ``train``.
+        data_root: folder above those of named datasets, such as cifar10/.
+        classes: class names of the data, position = label.
         num_classes: given to model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
-        size: height and width of the input, or both in one number, over the models' own. Pictures
-            are resized by their shorter side and cropped in the centre, unless ``squash``.
-        mean: per channel on the pixel scale [0, 1], over the models' own; three values make
-            grey images RGB.
-        std: likewise.
-        channels: 1 or 3, over the models' own; pictures of other channels are converted.
-        crop: share of the resized picture that the centre crop keeps, in (0, 1].
-        squash: resize to ``size`` without keeping the aspect ratio.
-        white: value of white; see :func:`hardsight.score`.
-        model_classes: names of the models' outputs, in their order, in place of those they state
-            themselves; or a text file with a name per line.
-        class_order: how the classes of data and models are matched, see :func:`hardsight.score`.
+        size: input size of the models, height and width or one number for both. Pictures are
+            resized by their shorter side and cropped in the centre, unless ``squash``.
+        mean: mean to subtract, per channel on the pixel scale 0..1, over the models' own. Three
+            values make grey images RGB, for a model of RGB images.
+        std: deviation to divide by, per channel, over the models' own.
+        channels: make all pictures grey (1) or RGB (3), over the models' own.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1, or as the
+            models say.
+        squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats. In Python see :func:`hardsight.score`.
+        model_classes: names of the models' outputs, in their order, or a text file with one name
+            per line; by default what the models themselves say.
+        class_order: how classes of data and models are matched: ``auto`` by name if both have
+            names, else by position; ``name`` refuses that, ``position`` forces it.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do.
-        epsilons: of FGSM and PGD in L-infinity, on the pixel scale [0, 1].
-        epsilons_l2: of PGD in L2, on the same scale.
-        attack_steps: of PGD.
-        attack_examples: how many examples are attacked; 0 for no attacks.
-        explain_examples: how many examples are explained by Grad-CAM; 0 for none.
-        cam_layer: layer of Grad-CAM, where it is not found by itself.
+            may do. Without it such a model is refused.
+        epsilons: radii of FGSM and PGD in L-infinity, in pixels 0..1; 0, 1/255, 2/255, 4/255 and
+            8/255 by default.
+        epsilons_l2: radii of PGD in L2, in pixels 0..1; 0, 0.25, 0.5 and 1 by default.
+        attack_steps: steps of PGD.
+        attack_examples: examples to attack; 0 for no attacks.
+        explain_examples: examples for Grad-CAM; 0 for none.
+        cam_layer: layer of Grad-CAM, if it is not found by itself.
         feature_examples: most examples for probe and clusters.
         map_examples: most points on the map of features.
-        validation_share: share of the data that the temperature is fitted on; calibration is
+        validation_share: share of ``data`` that the temperature is fitted on; calibration is
             judged on the rest.
-        batch_size: examples at once.
-        workers: loader processes.
-        device: ``"auto"`` is cuda, else mps, else cpu.
+        batch_size: examples at once; chosen by the device by default.
+        workers: loader processes; chosen by data and cores by default.
+        device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         seed: of everything that is drawn.
         show_progress: force progress bars on or off; by default they are shown on a terminal.
 

@@ -301,7 +301,7 @@ def model_traits(
         NonFiniteError: none of the first few hundred examples has a finite output.
     """
     question = _Question(model, head, output, num_classes or len(source.classes) or None, need)
-    seen = 0
+    seen, headless = 0, None
     with closing(batches(source, preprocessing, batch_size=at_once)) as few:
         for batch in few:
             if not len(batch.index):
@@ -311,10 +311,13 @@ def model_traits(
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
                 return traits
+            headless = headless or question.answer_of_logits(inputs)
             if seen >= _MOST_TRIED:
                 break
     if not seen:
         raise ModelError(f"none of the examples of {source.spec} could be read")
+    if headless is not None:
+        return headless
     raise NonFiniteError(
         f"{type(model).__name__} has no finite output for any of the first {seen:,} examples of "
         f"{source.spec}, so its head cannot be verified; check its weights, and mean and std of "
@@ -336,20 +339,29 @@ class _Question:
         """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
         if inputs is None:
             return None
-        shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
         try:
             head = self._head(inputs)
         except NonFiniteError as err:
-            return self._without_head(inputs, shape, err) if self.need == "none" else None
+            return self._without_head(inputs, err) if self.need == "none" else None
         except HeadError as err:
             if not self._may_go_without(err):
                 raise
-            return self._without_head(inputs, shape, err)
+            return self._without_head(inputs, err)
         assert head.reading is not None
         plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
-        return ModelTraits(
-            dataclasses.replace(head, reading=plain), head.num_classes, shape, head.reading.output
-        )
+        whole = dataclasses.replace(head, reading=plain)
+        return ModelTraits(whole, head.num_classes, _shape(inputs), head.reading.output)
+
+    @torch.inference_mode()
+    def answer_of_logits(self, inputs: Any) -> ModelTraits | None:
+        """What a batch tells whose logits rule a class out by minus infinity, without a head."""
+        if self.need != "may" or self.head is not None:
+            return None
+        if not bool(torch.isfinite(self._logits(inputs)[1].amax(dim=1)).any()):
+            return None
+        name = type(self.model).__name__
+        why = f"the logits of {name} are not all finite for any example, so its head is not known"
+        return self._without_head(inputs, NonFiniteError(why))
 
     @torch.inference_mode()
     def finite_rows(self, inputs: Any) -> Tensor | None:
@@ -373,17 +385,20 @@ class _Question:
         return self.need == "none"
 
     @torch.inference_mode()
-    def _without_head(
-        self, inputs: Any, shape: tuple[int, ...] | None, why: HardsightError
-    ) -> ModelTraits:
+    def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
         _check_logits(logits, type(self.model).__name__)
-        return ModelTraits(None, logits.shape[1], shape, output, str(why))
+        return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
 
     def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
         returned = call_model(self.model, inputs)
         output = which_output(returned, num_classes=self.num_classes, which=self.output)
         return output, logit_rows(returned, output)
+
+
+def _shape(inputs: Any) -> tuple[int, ...] | None:
+    """Of one input; ``None`` if inputs are not one tensor."""
+    return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class ScorePlan:
 
     def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
-        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to traits at
+        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         self.is_open = names is None
         if names is None:
             self.specs = [spec for spec in columns if has_head or not needs_head(spec)]

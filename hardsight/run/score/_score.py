@@ -6,14 +6,13 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hardsight._checks import checked_options
-from hardsight.config import load_config
+from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
@@ -52,105 +51,32 @@ MAY_CHANGE = ("workers", "weights", "data_root")
 # what does not, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
+_ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
     "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
     "begun with; another one needs another --out"
 )
 
 
-@dataclass(frozen=True)
-class ScoreConfig:
+class ScoreConfig(
+    Settings,
+    of="run/score/_score.py:score",
+    without=_ONLY_IN_PYTHON,
+    first=("data", "model", "weights", "head", "output", "scores"),
+    last=(
+        "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
+        "shard_rows", "seed",
+    ),
+):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
 
-    Attributes:
-        data: labelled data, as ``hardsight.data.open_source`` takes it.
-        model: ``package.module:factory``, ``file.py:factory``, ``timm:``, ``torchvision:`` or
-            ``hf:NAME``; none for stored embeddings.
-        weights: file with the model's weights.
-        head: name of the classifier layer or bare parameter, if it is not stored by itself.
-        output: the model's output that holds the logits, by key, attribute or position, if the
-            classes of the data do not tell it.
-        scores: names of the scores; all of them if none is given.
-        out: folder of the run.
-        resume: continue the unfinished run in ``out``.
-        overwrite: replace the scored dataset in ``out``, finished or not.
-        split: of data that has several.
-        data_root: folder above those of named datasets.
-        labels: file with labels of stored embeddings.
-        class_weights: file with the head of stored embeddings.
-        bias: file with its bias.
-        classes: names of the classes, position = label.
-        num_classes: given to a model factory that takes it.
-        size: height and width of the model's input; pictures are resized by their shorter side and
-            cropped in the centre, unless ``squash``.
-        mean: per channel, on the pixel scale [0, 1]; three values make grey images RGB.
-        std: per channel, on the same scale.
-        channels: 1 or 3; pictures of other channels are converted.
-        crop: share of the resized picture that the centre crop keeps, in (0, 1].
-        squash: resize to ``size`` without keeping the aspect ratio.
-        white: value of white, if it is not 255 in bytes and 1 in floats.
-        model_classes: names of the model's outputs, if it does not tell them.
-        class_order: ``auto`` matches classes by name if both sides have names; ``name``,
-            ``position``.
-        trust_remote_code: run Python files that an ``hf:`` model brings.
-        batch_size: examples at once; chosen by device if not given.
-        workers: loader processes; chosen by data and cores if not given.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        precision: of the forward pass: ``auto``, ``float32``, ``bfloat16``, ``float16``.
-        sample: whether the model was trained on this data: ``in-sample``, ``out-of-sample``.
-        strict: stop at the first unreadable example.
-        thumbnails: most pictures kept for the report.
-        shard_rows: source positions per shard; a kill loses at most one.
-        seed: of a model that is initialised at random.
+    They are the keywords of :func:`score`, as far as a file can hold them.
     """
-
-    data: str
-    model: str | None = None
-    weights: str | None = None
-    head: str | None = None
-    output: int | str | None = None
-    scores: tuple[str, ...] | None = None
-    out: str | None = None
-    resume: bool = False
-    overwrite: bool = False
-    split: str | None = None
-    data_root: str | None = None
-    labels: str | None = None
-    class_weights: str | None = None
-    bias: str | None = None
-    classes: tuple[str, ...] | None = None
-    num_classes: int | None = None
-    size: tuple[int, int] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    channels: int | None = None
-    crop: float | None = None
-    squash: bool | None = None
-    white: float | None = None
-    model_classes: tuple[str, ...] | None = None
-    class_order: str = "auto"
-    trust_remote_code: bool = False
-    batch_size: int | None = None
-    workers: int | None = None
-    device: str = "auto"
-    precision: str = "auto"
-    sample: str = "unknown"
-    strict: bool = False
-    thumbnails: int = 600
-    shard_rows: int | None = None
-    seed: int = 0
-
-    @classmethod
-    def load(
-        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
-    ) -> ScoreConfig:
-        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
-        return load_config(cls, file, overrides, given)
 
 
 def run_score(config: ScoreConfig) -> ScoreTable:
     """:func:`score` by settings, as the command line does it."""
-    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    options = config.keywords()
     return score(options.pop("model"), options.pop("data"), **options)
 
 
@@ -221,58 +147,67 @@ def score(
     """Score every example of ``data`` with ``model``: one table, a row per example.
 
     Args:
-        model: any ``nn.Module``, or its name (see :func:`hardsight.models.load_model`). For
-            stored embeddings their head: a :class:`Head`, a tensor of class weights ``[C, D]``,
-            or ``None`` if ``class_weights`` or the file itself has it.
-        data: any labelled data, see :func:`hardsight.data.open_source`.
-        scores: name of a score, or names; every score there is if ``None``. Of a model without a
-            head these are the scores that need only logits, and the table says what is missing.
-        head: name of the classifier layer or of a bare parameter, or a :class:`Head`, if it is not
-            stored by itself. It is held to the logits of every batch.
-        output: the model's output that holds the logits, by key, attribute or position; by default
-            the one with a column for each class of the data.
-        batch_size: examples at once.
-        device: ``"auto"`` is cuda, else mps, else cpu.
-        out: folder for the run; ``None`` keeps the table in memory.
-        resume: continue the unfinished run in ``out``; the table is the same as without a break.
-            Of a finished run the table is returned as it is. Settings must be those the run was
-            begun with, but for ``MAY_CHANGE``.
-        overwrite: replace the scored dataset in ``out``, finished or not.
-        weights: file with the model's weights, safetensors or torch (loaded without running code).
-        split: of data that has several.
-        data_root: folder above those of named datasets, such as ``cifar10``.
-        labels: labels of stored embeddings, values or a file.
-        class_weights: head of stored embeddings, values or a file.
-        bias: its bias, in the same ways.
-        classes: names of the classes, position = label.
+        model: folder of a trained model, a name such as ``resnet18``,
+            ``package.module:factory``, ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME`` or
+            ``hf:NAME``; none for stored embeddings. In Python also any ``nn.Module``, see
+            :func:`hardsight.models.load_model`; for stored embeddings their head: a
+            :class:`Head`, a tensor of class weights ``[C, D]``, or ``None`` if ``class_weights``
+            or the file itself has it.
+        data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
+            ``.npz``/``.npy``/``.safetensors``, ``hub:OWNER/NAME``, ``builtin:digits``, or a name
+            such as ``cifar10``. In Python any labelled data, see
+            :func:`hardsight.data.open_source`.
+        scores: names of the scores to compute; all by default. Of a model without a head these are
+            the scores that need only logits, and the table says what is missing. In Python also
+            the name of one.
+        head: name of the classifier layer or bare parameter, if it is not found by itself. It is
+            held to the logits of every batch. In Python also a :class:`Head`.
+        output: the model's output that holds the logits, by key, attribute or position (from 0);
+            by default the one with a column for each class of the data.
+        batch_size: examples at once; chosen by the device by default.
+        device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
+            table in memory.
+        resume: continue the unfinished run in ``out``, with the same settings; the table is the
+            same as without a break. In Python the table of a finished run is returned as it is.
+            Settings must be those the run was begun with, but for ``MAY_CHANGE``.
+        overwrite: replace the run in ``out``, finished or not; other files there stay.
+        weights: the model's weights: safetensors, or a torch file of tensors, loaded without
+            running code.
+        split: split of data that has several, such as train or test.
+        data_root: folder above those of named datasets, such as cifar10/.
+        labels: of stored embeddings: file with their labels. In Python also the labels themselves.
+        class_weights: of stored embeddings: file with the head's weights. In Python also the
+            weights themselves.
+        bias: of stored embeddings: file with the head's bias. In Python also the bias itself.
+        classes: class names of the data, position = label.
         num_classes: given to a model factory that takes it.
         preprocessing: what the model wants done to images; by default what its own config says.
-        size: height and width of the input, or both in one number, over the model's own. Pictures
-            are resized by their shorter side and cropped in the centre, unless ``squash``.
-        mean: per channel on the pixel scale [0, 1], over the model's own; three values make
-            grey images RGB.
-        std: per channel, on the same scale.
-        channels: 1 or 3, over the model's own; pictures of other channels are converted.
-        crop: share of the resized picture that the centre crop keeps, in (0, 1], over the model's
-            own.
-        squash: resize to ``size`` without keeping the aspect ratio, over the model's own.
+        size: input size of the model, height and width or one number for both. Pictures are
+            resized by their shorter side and cropped in the centre, unless ``squash``.
+        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own. Three
+            values make grey images RGB, for a model of RGB images.
+        std: deviation to divide by, per channel, over the model's own.
+        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1, or as the
+            model says.
+        squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
-            floats. These seven are also applied to tensors of your own dataset, which otherwise
-            are used as they are, unless they are 8-bit.
-        model_classes: names of the model's outputs, in their order, in place of those it states
-            itself; or a text file with a name per line.
-        class_order: ``"auto"`` matches the classes of data and model by name if both have
-            names, and labels become the model's outputs; if one has none, positions count.
-            ``"name"`` refuses that, ``"position"`` asks for it. The table's
-            metadata says under ``class_order`` what was done.
+            floats. In Python these seven are also applied to tensors of your own dataset, which
+            otherwise are used as they are, unless they are 8-bit.
+        model_classes: names of the model's outputs, in their order, or a text file with one name
+            per line; by default what the model itself says.
+        class_order: how classes of data and model are matched: ``auto`` by name if both have
+            names, else by position; ``name`` refuses that, ``position`` forces it. Labels become
+            the model's outputs, and the table's metadata says what was done.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do. Without it such a model is refused.
-        workers: loader processes.
-        precision: of the forward pass; ``"auto"`` is bfloat16 autocast on a GPU, else float32.
-        sample: ``"in-sample"`` if the model was trained on this data, ``"out-of-sample"`` if not.
-        strict: stop at the first unreadable example instead of listing it.
+        workers: loader processes; chosen by data and cores by default.
+        precision: of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
+        sample: whether the model was trained on this data; stated in the table.
+        strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
-        shard_rows: source positions per shard.
+        shard_rows: source positions per shard; a kill loses at most one.
         seed: of a model that is initialised at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
@@ -337,7 +272,8 @@ def score(
             work = model_at_work(
                 model, source, pixels, device=place, weights=weights, preprocessing=preprocessing,
                 class_names=names, head=head, output=output, need=plan.need,
-                at_once=min(8, size_of_batch), num_classes=num_classes, seed=seed,
+                # of a single row a scaled head cannot be told from other layers
+                at_once=min(8, max(2, size_of_batch)), num_classes=num_classes, seed=seed,
                 trust_remote_code=trust_remote_code,
             )  # fmt: skip
             with naming_other_scores():

@@ -62,17 +62,18 @@ def study_human(
 
     Args:
         table: a score table, its file, or the folder of its run.
-        human: a CSV with a column ``id`` or ``index`` and one ``frequency``; or counts ``[N, C]``
-            in the order of the data, as ``.npy`` or as the column ``human_counts`` of a
-            ``.parquet``.
-        out: folder for ``study.json``; :func:`hardsight.report.write_study` then adds the page and
+        human: what people chose: a CSV with a column ``id`` or ``index`` and one ``frequency``, or
+            counts ``[N, C]`` in the order of the data, as ``.npy`` or as the column
+            ``human_counts`` of a ``.parquet``.
+        out: folder for study.json; :func:`hardsight.report.write_study` then adds the page and
             the figures.
-        resume: if ``out`` has a finished study of the same things, return what it found.
-        overwrite: replace the study in ``out``.
+        resume: take the finished study in ``out`` as it is, if it is of the same things.
+        overwrite: replace the study in ``out``; other files there stay.
         scores: columns to study; every score of the table by default.
-        test: between the correlations of AVH and of model confidence; see :func:`human_study`.
+        test: between the correlations of AVH and of model confidence: ``steiger``, ``meng`` or
+            ``bootstrap``. In Python see :func:`human_study`.
         bins: edges of the bins of human frequency.
-        quantiles: how many quantile bins.
+        quantiles: quantile bins of human frequency, beside the paper's five.
         alpha: level of every decision.
 
     Returns:
@@ -148,18 +149,21 @@ def study_degradation(
     """Scores of the same pictures at every level of noise and of contrast.
 
     Args:
-        model: as :func:`hardsight.score` takes it.
-        data: pictures, as :func:`hardsight.data.open_source` takes them.
-        noise: widths of additive uniform noise; empty for none.
-        contrast: levels of contrast; empty for none.
-        scores: names of scores.
+        model: folder of a trained model, or any model as in ``hardsight score``.
+        data: labelled pictures: folder, ``.csv``, ``.parquet``, a name. In Python see
+            :func:`hardsight.data.open_source`.
+        noise: widths of uniform noise, in pixels 0..1: 0, 0.1, 0.2, 0.3 and 0.4 by default. In
+            Python empty for none.
+        contrast: levels of contrast: 1, 0.6, 0.3, 0.2 and 0.1 by default. In Python empty for
+            none.
+        scores: names of the scores to study: avh, model_confidence and feature_norm by default.
         limit: take so many pictures, evenly spaced over the data.
         seed: of the noise; each picture has the same draw at every level.
-        split: of data that has several.
-        data_root: folder above those of named datasets.
-        out: folder for ``study.json``; see :func:`study_human`.
-        resume: if ``out`` has a finished study of the same things, return what it found.
-        overwrite: replace the study in ``out``.
+        split: split of data that has several, such as test.
+        data_root: folder above those of named datasets, such as cifar10/.
+        out: folder for study.json, study.md and figures. In Python see :func:`study_human`.
+        resume: take the finished study in ``out`` as it is, if it is of the same things.
+        overwrite: replace the study in ``out``; other files there stay.
         options: further keywords of :func:`hardsight.score`, such as ``device``.
 
     Returns:
@@ -215,13 +219,14 @@ def study_dynamics(
 
     Args:
         runs: folders of ``hardsight train``, of different models to compare them.
-        examples: ``test`` (recorded with ``track_test = true``), ``train`` (``track = true``), or
-            a name given to ``track_on`` of :func:`hardsight.train`.
-        human: what people chose, as in :func:`study_human`; curves are then split by it.
+        examples: which recorded examples: ``test`` of a recipe with ``track_test = true``,
+            ``train`` or ``held-out`` of one with ``track = true``, or a name given to
+            ``track_on``.
+        human: what people chose, as in study human; the curves are then split by it.
         bins: edges of the bins of human frequency.
-        out: folder for ``study.json``; see :func:`study_human`.
-        resume: if ``out`` has a finished study of the same things, return what it found.
-        overwrite: replace the study in ``out``.
+        out: folder for study.json. In Python see :func:`study_human`.
+        resume: take the finished study in ``out`` as it is, if it is of the same things.
+        overwrite: replace the study in ``out``; other files there stay.
 
     Raises:
         MissingDataError: a run has nothing recorded.

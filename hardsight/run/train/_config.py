@@ -29,12 +29,13 @@ class ModelConfig:
         name: as ``hardsight.models.load_model`` takes it: ``resnet18``, ``net.py:make``, ...
         weights: file to start from.
         options: given to the model's factory.
-        classes: names of its outputs in their order, if it does not tell them.
-        class_order: ``auto`` numbers the data's classes as the model does if it knows all of
-            them by name, and otherwise teaches it the data's; ``name`` refuses to, ``position``
-            does not look at names.
+        classes: names of the model's outputs, in their order, or a text file with one name per
+            line; by default what the model itself says.
+        class_order: how classes of data and model are matched: ``auto`` numbers the data's as the
+            model does if it knows all of them by name, and otherwise teaches it the data's;
+            ``name`` refuses to teach, ``position`` does not look at names.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
-            may do.
+            may do. Without it such a model is refused.
     """
 
     SHORTHAND: ClassVar[str] = "name"
@@ -53,20 +54,22 @@ class DataConfig:
     Attributes:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
-        root: folder above those of named datasets.
+        root: folder above those of named datasets, such as cifar10/.
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
         classes: names of the classes, position = label.
-        size: height and width that images are brought to; needed where they differ. They are
+        size: height and width that pictures are brought to; needed if they differ. They are
             resized by their shorter side and cropped in the centre, unless ``squash``.
-        crop: share of the resized image that the centre crop keeps, in (0, 1]; 1 by default.
-        squash: resize to ``size`` without keeping the aspect ratio.
-        white: value of white, if it is not 255 in bytes and 1 in floats.
-        channels: 1 or 3; those of the images by default, however many values ``mean`` has.
-        mean: one value, or one per channel, on the pixel scale [0, 1]; that of the training images
-            by default.
-        std: likewise.
+        channels: make all pictures grey (1) or RGB (3); by default they stay as they are, however
+            many values ``mean`` has.
+        mean: mean to subtract, one value or one per channel, on the pixel scale 0..1; by
+            default what a trained model states, or else that of the training pictures.
+        std: deviation to divide by, one value or one per channel; by default as for ``mean``.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1 by default.
+        squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures and 1 in
+            floats.
         imbalance: how many times more examples of the first class than of the last one are
             trained on, falling exponentially in between; 1 leaves the data as it is. The
             validation part is held out before and keeps the shares of the data.
@@ -247,7 +250,7 @@ class TrainConfig:
         head: name of the classifier layer, where a loss needs it and it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
-        device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         devices: how many of them.
         num_nodes: machines, each with as many devices.
         strategy: ``auto``, ``ddp`` or ``fsdp``, run by Lightning.
@@ -267,8 +270,8 @@ class TrainConfig:
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
-        resume: continue the unfinished run in ``out``.
-        overwrite: replace the training run in ``out``, finished or not.
+        resume: continue the unfinished run in ``out``, with the same settings.
+        overwrite: replace the training run in ``out``, finished or not; other files there stay.
     """
 
     model: ModelConfig

@@ -18,7 +18,7 @@ from hardsight._checks import require
 from hardsight.config import config_from
 from hardsight.errors import ConfigError, HeadNotFoundError, ModelError, OptionError
 from hardsight.evaluate import Normalisation
-from hardsight.heads import Head, find_head, logits_of, which_output
+from hardsight.heads import Head, find_head, find_output, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
@@ -395,8 +395,8 @@ def output_of(loaded: LoadedModel, sources: Sources, which: int | str | None) ->
     with random_states_kept(), torch.no_grad():
         inputs = _two_inputs(loaded.model, sources)
         with borrowed(loaded.model, inputs.device):
-            returned = _output(loaded.model, inputs)
-    return which_output(returned, num_classes=count, which=which)
+            _output(loaded.model, inputs)  # says in its own words what images it cannot take
+        return find_output(loaded.model, inputs, num_classes=count, output=which)
 
 
 def _outputs(model: nn.Module, sources: Sources) -> int:

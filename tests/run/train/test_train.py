@@ -1110,6 +1110,13 @@ def test_replayed_steps_train_like_plain_ones(term, vectors, tmp_path, replays):
     assert only.count == 3 * steps  # the smaller rest of an epoch is not replayed
 
 
+def test_replayed_steps_are_tracked_like_plain_ones(vectors, tmp_path, replays):
+    common = {**FAST, "epochs": 3, "track": True}
+    plain = hs.train(normed(), vectors, out=tmp_path / "a", **common).dynamics
+    again = hs.train(normed(), vectors, out=tmp_path / "b", capture=True, **common).dynamics
+    assert again.to_pandas().equals(plain.to_pandas())
+
+
 def test_a_loss_that_changes_with_time_is_recorded_again_when_it_has_come_to_rest(
     vectors, tmp_path, replays
 ):

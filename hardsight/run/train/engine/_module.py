@@ -130,7 +130,7 @@ class TrainModule(pl.LightningModule):
         adversary: changes the images of every batch first.
 
     Attributes:
-        embeddings: of the last training batch, where a head is known; for callbacks.
+        embeddings: of the last training batch, if a head is known.
         logits: of the last training batch.
     """
 
@@ -213,6 +213,12 @@ class TrainModule(pl.LightningModule):
         # nothing here may keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         return Passed(embeddings, logits, loss)
+
+    def kept_pass(self) -> tuple[Tensor, Tensor]:
+        """Embeddings and logits of the last training batch, for a tracker."""
+        assert self.embeddings is not None  # a tracked run has a head
+        assert self.logits is not None
+        return self.embeddings, self.logits
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Gradients of a step; a replayed step has made them already."""

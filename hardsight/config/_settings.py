@@ -1,0 +1,86 @@
+"""Settings of a verb, made from the signature and the docstring of its function."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import os
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hardsight.config._load import load_config
+from hardsight.config._stated import MISSING, Stated, in_order, stated_in
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Settings:
+    """Base of a frozen dataclass whose fields are the keywords of a function.
+
+    A subclass names the function, ``of="run/score/_score.py:score"``, and keywords that a file
+    cannot have, ``without=("preprocessing",)``. Types are what TOML can say of those in the
+    signature, and the class documents each field as the function does. Fields of its own go over
+    the function's. Fields stand in the order of the signature, but for those named by ``first``
+    and ``last``.
+    """
+
+    if TYPE_CHECKING:  # the fields are made below
+
+        def __init__(self, **values: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init_subclass__(
+        cls, *, of: str, without: Sequence[str] = (), first: Sequence[str] = (),
+        last: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        own = inspect.get_annotations(cls)
+        keywords = {name: each for name, each in stated_in(of).items() if name not in without}
+        fields = {name: _field(each) for name, each in keywords.items() if name not in own}
+        for name in own:
+            fields[name] = (own[name], cls.__dict__.get(name, MISSING))
+        ordered = {name: fields[name] for name in in_order(fields, first, last)}
+        cls.__annotations__ = {name: kind for name, (kind, _) in ordered.items()}
+        for name, (_, default) in ordered.items():
+            if default is not MISSING:
+                setattr(cls, name, default)
+        cls.__doc__ = _documented(cls.__doc__ or "", [keywords[n] for n in ordered if n not in own])
+        dataclasses.dataclass(frozen=True)(cls)
+
+    @classmethod
+    def load(
+        cls, file: str | os.PathLike[str] | None, overrides: Sequence[str] = (), **given: Any
+    ) -> Self:
+        """Settings from a TOML file, ``KEY=VALUE`` overrides and keywords, the last one winning."""
+        return load_config(cls, file, overrides, given)
+
+    def keywords(self) -> dict[str, Any]:
+        """The settings by name, as the function takes them."""
+        return {name: getattr(self, name) for name in type(self).__annotations__}
+
+
+def _field(stated: Stated) -> tuple[Any, Any]:
+    """Type and default of a field."""
+    kinds = stated.kinds
+    if not any(kind is not None for kind in kinds):
+        raise TypeError(f"{stated.name}: {stated.annotation} is nothing that a file can hold")
+    default = stated.default
+    if default is MISSING and None in kinds:
+        default = None
+    if default is None and None not in kinds:  # of a parameter of any type
+        kinds = (*kinds, None)
+    return functools.reduce(operator.or_, kinds), default
+
+
+def _documented(docstring: str, settings: Sequence[Stated]) -> str:
+    """A class's docstring, with the texts of the function."""
+    lines = [inspect.cleandoc(docstring)]
+    lines += [] if "Attributes:" in docstring else ["", "Attributes:"]
+    for each in settings:
+        text = textwrap.fill(f"{each.name}: {each.said}", 92, subsequent_indent="    ")
+        lines.append(textwrap.indent(text, "    "))
+    return "\n".join(lines) + "\n"
