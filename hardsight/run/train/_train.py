@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from hardsight._checks import require
 from hardsight.config import config_from
-from hardsight.errors import ConfigError, HeadNotFoundError, ModelError, OptionError
+from hardsight.errors import (
+    ConfigError,
+    HardsightError,
+    HeadNotFoundError,
+    ModelError,
+    OptionError,
+)
 from hardsight.evaluate import Normalisation
 from hardsight.heads import Head, find_head, find_output, logits_of
 from hardsight.models import MODELS, LoadedModel, StoredModel, load_weights
@@ -225,7 +231,7 @@ def _run(
     loaded = loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
     )
-    sources = normalised_for(loaded.preprocessing, sources, config.data)
+    sources = normalised_for(loaded, sources, config.data)
     check_parts(config, sources.train, is_validated=sources.validation is not None)
     _check_parameters(loaded.model)
     stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))
@@ -376,9 +382,9 @@ def _check_parameters(model: nn.Module) -> None:
 def _output(model: nn.Module, inputs: Tensor) -> Any:
     try:
         return model(inputs)
-    except torch.OutOfMemoryError:
+    except (HardsightError, torch.OutOfMemoryError):
         raise
-    except RuntimeError as err:  # what layers raise for inputs of another shape
+    except Exception as err:  # layers raise RuntimeError for another shape, models anything
         raise ModelError(
             f"{type(model).__name__} cannot take images {list(inputs.shape[1:])} (channels, "
             f"height, width): {err}; set channels or size in the table of the data, or build the "

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from hardsight.data import MemorySource, decoded, open_source
 from hardsight.errors import (
     ConfigError,
     DataError,
+    HardsightWarning,
     MissingExtraError,
     ModelError,
     NonFiniteError,
@@ -904,6 +906,39 @@ def test_a_model_for_other_channels_is_refused_before_the_first_step(tmp_path):
     expected = r"SmallCNN cannot take images \[1, 8, 8\].*but got 1 channels.*set channels or size"
     with pytest.raises(ModelError, match=expected):
         hs.train(SmallCNN(channels=3), coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+
+
+def test_a_model_that_fails_on_the_images_is_refused_in_words(tmp_path):
+    class Strict(SmallCNN):
+        def forward(self, images):
+            if images.shape[-1] != 16:  # as the models of transformers do
+                raise ValueError(f"Input image size {images.shape[-1]} doesn't match model (16)")
+            return super().forward(images)
+
+    with pytest.raises(ModelError, match=r"Strict cannot take images .*doesn't match model \(16\)"):
+        hs.train(Strict(), coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"size": (16, 16)}, r"16 x 16 pixels, and is trained on 8 x 8"),
+        ({"size": (8, 8), "squash": True}, r"squash = True"),
+        ({"size": (8, 8), "crop": 0.875}, r"crop = 0\.875"),
+    ],
+)
+def test_a_model_that_is_trained_on_other_pictures_than_it_states_is_told_of(
+    tmp_path, stated, said
+):
+    model = SmallCNN(num_classes=2)
+    model.preprocessing = {"mean": (0.5,), "std": (0.25,), **stated}
+    with pytest.warns(HardsightWarning, match=said):
+        hs.train(model, coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        hs.train(
+            model, {"name": coloured(1), **stated}, out=tmp_path / "two", epochs=1, device="cpu"
+        )
 
 
 def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path):
