@@ -866,6 +866,12 @@ def coloured(channels):
     return MemorySource(pixels, np.arange(40) % 2)
 
 
+def coloured_file(folder):
+    source = coloured(1)
+    np.savez(folder / "images.npz", images=source.images, labels=source.labels)
+    return folder / "images.npz"
+
+
 @pytest.mark.parametrize("stated", [("mean",), ("std",), ("mean", "std")])
 def test_three_means_do_not_make_grey_images_rgb_behind_the_users_back(tmp_path, stated):
     table = {"name": coloured(1), **dict.fromkeys(stated, (0.5, 0.5, 0.5))}
@@ -939,6 +945,23 @@ def test_a_model_that_is_trained_on_other_pictures_than_it_states_is_told_of(
         hs.train(
             model, {"name": coloured(1), **stated}, out=tmp_path / "two", epochs=1, device="cpu"
         )
+
+
+def test_what_is_done_to_pictures_may_be_said_beside_the_data(tmp_path):
+    options = {"size": (6, 6), "squash": True, "channels": 3, "white": 200.0, "classes": ["a", "b"]}
+    for number, more in enumerate(({}, {"crop": 0.75})):
+        given = {**options, **more}
+        done = hs.train(
+            "small_cnn", coloured_file(tmp_path), out=tmp_path / str(number), epochs=1,
+            device="cpu", **given,
+        )  # fmt: skip
+        names = given.pop("classes")
+        assert {key: getattr(done.preprocessing, key) for key in given} == given
+        assert list(load_model(str(done.folder)).classes) == names
+    floats = TensorDataset(torch.randint(0, 256, (40, 1, 8, 8)).float(), torch.arange(40) % 2)
+    with pytest.raises(DataError, match="pass white=255"):
+        hs.train("small_cnn", floats, out=tmp_path / "floats", epochs=1, device="cpu")
+    hs.train("small_cnn", floats, white=255, out=tmp_path / "floats", epochs=1, device="cpu")
 
 
 def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path):
