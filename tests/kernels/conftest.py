@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import hardsight.kernels
+from hardsight.kernels._support import require_triton
 
 _TRITON_SIDE = ("_math", "_portable", "_launch", "_run", "_hopper", "_hopper_launch")
 
@@ -20,6 +21,7 @@ def interpreted():
     Triton decides when a module of it, or of ours, is imported; so both are imported anew, and what
     was there before comes back afterwards.
     """
+    require_triton()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_triton(name)}
