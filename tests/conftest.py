@@ -1,12 +1,14 @@
 """Settings of every test: the same examples each time, one thread unless told otherwise."""
 
+import functools
+import importlib.metadata
 import os
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests import _extras, _seeds
+from tests import _extras, _forks, _seeds
 
 # No deadline and no check of speed: a busy machine must not turn a test red.
 settings.register_profile(
@@ -24,7 +26,18 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # it took longer than all training. What is synced, and when, tests/run_folder checks.
 os.fsync = os.fstat  # still refuses a descriptor that is not open
 
+# Lightning asks all installed packages for plugins, a file each, whenever a run begins.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+
 _seeds.shift_seeds()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory):
+    """Starts processes that may be killed; see :class:`tests._forks.Forks`."""
+    found = _forks.Forks(tmp_path_factory.mktemp("forks"))
+    yield found
+    found.close()
 
 
 def pytest_collection_modifyitems(items):

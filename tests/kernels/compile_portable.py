@@ -1,8 +1,10 @@
-"""Compile portable kernels without a GPU, and print their names: ``... DTYPE scores|losses``."""
+"""Compile portable kernels without a GPU: each line of the input is DTYPE and scores or losses.
 
-import sys
+The answer is the names of the kernels.
+"""
 
 import torch
+from gpu_target import answer, compile_for
 
 
 def compile_scores(launch, dtype):
@@ -50,24 +52,20 @@ def inputs(dtype):
     return x, w, torch.zeros(200, dtype=torch.int64), torch.zeros(200), torch.zeros(20)
 
 
-def main():
-    from gpu_target import compile_for
-
-    compile_for(80, shared_memory=101_376)
-
+def compiled(kind, part):
     from hardsight.kernels import _launch
 
     seen = set()
 
-    def compiled(kernel, grid, tensors, numbers, **constants):
+    def compile_only(kernel, grid, tensors, numbers, **constants):
         kernel.warmup(*tensors, *numbers, grid=grid, **constants)
         seen.add(kernel.__name__)
 
-    _launch.run = compiled
-    dtype, part = getattr(torch, sys.argv[1]), sys.argv[2]
-    {"scores": compile_scores, "losses": compile_losses}[part](_launch, dtype)
-    print(*sorted(seen))
+    _launch.run = compile_only
+    {"scores": compile_scores, "losses": compile_losses}[part](_launch, getattr(torch, kind))
+    return " ".join(sorted(seen))
 
 
 if __name__ == "__main__":
-    main()
+    compile_for(80, shared_memory=101_376)
+    answer(compiled)

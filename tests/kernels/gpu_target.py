@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 
@@ -34,3 +37,13 @@ def compile_for(capability: int, *, shared_memory: int) -> None:
     from triton.runtime import driver
 
     driver.set_active(_Absent(GPUTarget("cuda", capability, 32), shared_memory))
+
+
+def answer(compiled: Callable[..., str]) -> None:
+    """Answer every line of the standard input with what compiling its words gives."""
+    for line in sys.stdin:
+        try:
+            print(compiled(*line.split()), flush=True)
+        except Exception:
+            traceback.print_exc()
+            print("failed", flush=True)

@@ -1,7 +1,5 @@
 """The interpreter does not know Gluon; that the Hopper kernels compile shows without a GPU."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,15 +15,16 @@ KERNELS = [  # rows resident and streamed, a tile whole and in quarters
 ]
 
 
+@pytest.fixture(scope="module")
+def compiler(compiling):
+    with compiling(SCRIPT) as script:
+        yield script
+
+
 @pytest.mark.parametrize(("kind", "mode", "width"), KERNELS)
-def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(
-    kind, mode, width, monkeypatch
-):
-    monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
-    command = [sys.executable, str(SCRIPT), kind, mode, str(width)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
+def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(compiler, kind, mode, width):
+    compiler.tell(kind, mode, width)
+    assert compiler.heard() == f"compiled {kind}", compiler.errors[-2000:]
 
 
 # (examples, tiles): fewer pieces than multiprocessors, one wave, several waves, a single tile

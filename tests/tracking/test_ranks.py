@@ -1,6 +1,5 @@
 import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,25 +10,26 @@ from hardsight.errors import DataError
 from hardsight.tracking import HardnessTracker
 from hardsight.tracking._epoch import EpochRules, epoch_columns
 from hardsight.tracking._measures import MEASURES, Rows, joined
+from tests._answers import running
 
 N = 11
 WORKER = Path(__file__).with_name("two_ranks.py")
 
 
-def two_ranks(folder, case):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(folder), case],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """Runs a case on two ranks; one pair of processes for all of them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    started = (running(WORKER, str(rank), folder=folder, env=dict(os.environ)) for rank in range(2))
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(script) for script in started]
+
+        def run(folder, case):
+            for rank in ranks:
+                rank.tell(folder, case)
+            assert [rank.heard() for rank in ranks] == ["done"] * 2, [rank.errors for rank in ranks]
+
+        yield run
 
 
 def expected_norms():
@@ -50,14 +50,14 @@ def expected_norms():
     return norms
 
 
-def test_two_ranks_lose_no_row_and_double_none_also_over_a_resume(tmp_path):
+def test_two_ranks_lose_no_row_and_double_none_also_over_a_resume(two_ranks, tmp_path):
     two_ranks(tmp_path, "resumed")
     result = torch.load(tmp_path / "result", weights_only=True)
     assert result["seen"].tolist() == [2] * N
     torch.testing.assert_close(result["norm"], expected_norms())
 
 
-def test_an_error_on_one_rank_is_raised_on_both(tmp_path):
+def test_an_error_on_one_rank_is_raised_on_both(two_ranks, tmp_path):
     two_ranks(tmp_path, "unwritable")
     for rank in range(2):
         said = (tmp_path / f"error-{rank}").read_text()
@@ -74,7 +74,7 @@ def test_an_error_on_one_rank_is_raised_on_both(tmp_path):
         ),
     ],
 )
-def test_a_state_that_one_rank_cannot_load_is_refused_on_both(tmp_path, case, expected):
+def test_a_state_that_one_rank_cannot_load_is_refused_on_both(two_ranks, tmp_path, case, expected):
     two_ranks(tmp_path, case)
     for rank in range(2):
         assert (tmp_path / f"error-{rank}").read_text().startswith(expected)
@@ -86,7 +86,9 @@ def record_an_epoch(folder):
     earlier.end_epoch()
 
 
-def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(tmp_path):
+def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(
+    two_ranks, tmp_path
+):
     record_an_epoch(tmp_path / "dynamics-0")
     two_ranks(tmp_path, "own folders")
     assert not list(tmp_path.glob("error-*"))
@@ -95,7 +97,7 @@ def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(
 
 
 @pytest.mark.parametrize("case", ["both record", "rank 1 idle"])
-def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(tmp_path, case):
+def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(two_ranks, tmp_path, case):
     record_an_epoch(tmp_path / "dynamics")
     two_ranks(tmp_path, case)
     said = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
@@ -103,7 +105,7 @@ def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(tmp_path,
     assert said[0].startswith(f"RunExistsError: {tmp_path / 'dynamics'} holds 1 epochs already")
 
 
-def test_a_rank_without_rows_does_not_keep_the_other_waiting(tmp_path):
+def test_a_rank_without_rows_does_not_keep_the_other_waiting(two_ranks, tmp_path):
     two_ranks(tmp_path, "rank 1 idle")
     seen = torch.load(tmp_path / "result", weights_only=True)["seen"]
     assert not list(tmp_path.glob("error-*"))

@@ -1,6 +1,7 @@
-"""One rank of a distributed run; started twice by test_ranks.py.
+"""One rank of distributed runs; started twice by test_ranks.py.
 
-Usage: two_ranks.py RANK FOLDER CASE
+Usage: two_ranks.py RANK. Every line of the standard input is a run, FOLDER, a tab and CASE; each is
+answered with the line "done".
 """
 
 import sys
@@ -100,4 +101,7 @@ def main(rank: int, folder: Path, case: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    for line in sys.stdin:
+        folder, case = line.removesuffix("\n").split("\t")
+        main(int(sys.argv[1]), Path(folder), case)
+        print("done", flush=True)

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -108,13 +109,20 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of everything that can change a score, and of ``more`` packages."""
-    known = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "pyarrow", "pillow", *more):
-        try:
-            known[package] = version(package)
-        except PackageNotFoundError:  # such as a vendored build without metadata
-            continue
-    return known
+    packages = {name: _installed(name) for name in ("torch", "numpy", "pyarrow", "pillow", *more)}
+    return {
+        "hardsight": hardsight.__version__,
+        "python": platform.python_version(),
+        **{name: number for name, number in packages.items() if number is not None},
+    }
+
+
+@cache  # a package's metadata is a file, and an adaptation would read it again for every round
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a vendored build without metadata
+        return None
 
 
 def values_digest(values: Any) -> str:
