@@ -38,8 +38,8 @@ from hardsight.heads import (
 )
 from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop._origin import seeded, state_digest
-from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved
+from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved, seeded
+from hardsight.run.loop._record import state_digest
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
