@@ -181,7 +181,9 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
-    claim = RunFolder(config.out).claimed(ADAPT, resume=config.resume, overwrite=config.overwrite)
+    claim = RunFolder(config.out).claimed(
+        ADAPT, reads=(source, target), resume=config.resume, overwrite=config.overwrite
+    )
     with claim as run:
         return _run_in(pl, run, config, model, source, target, show)
 

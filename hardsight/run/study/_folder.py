@@ -31,13 +31,17 @@ MAY_CHANGE = (
 
 @contextmanager
 def claimed_study(
-    out: str | os.PathLike[str] | None, *, resume: bool, overwrite: bool
+    out: str | os.PathLike[str] | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    reads: tuple[Any, ...] = (),
 ) -> Iterator[RunFolder | None]:
     """The folder of a study, held for as long as it is made; ``None`` for one in memory."""
     if out is None:
         yield None
         return
-    with RunFolder(out).claimed(KIND, resume=resume, overwrite=overwrite) as run:
+    with RunFolder(out).claimed(KIND, reads=reads, resume=resume, overwrite=overwrite) as run:
         yield run
 
 

@@ -34,16 +34,20 @@ def is_first_process() -> bool:
 
 
 @contextmanager
-def claimed_run(config: TrainConfig) -> Iterator[RunFolder]:
+def claimed_run(config: TrainConfig, reads: tuple[Any, ...]) -> Iterator[RunFolder]:
     """The folder of a recipe, held for as long as it is trained.
 
     Of several processes that train together the first one holds it; it has started the others.
+
+    Args:
+        config: the recipe.
+        reads: all data of the run, by name or as objects.
     """
     run = RunFolder(config.out)
     if not is_first_process():
         yield run
         return
-    with run.claimed(TRAIN, resume=config.resume, overwrite=config.overwrite):
+    with run.claimed(TRAIN, reads=reads, resume=config.resume, overwrite=config.overwrite):
         yield run
 
 

@@ -203,7 +203,8 @@ def run_recipe(
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
-    with claimed_run(config) as run, ExitStack() as stack:
+    reads = (data, validation, *(track_on or {}).values())
+    with claimed_run(config, reads) as run, ExitStack() as stack:
         return _run(pl, run, stack, config, model, data, show, track_on, validation)
 
 
