@@ -8,6 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,7 +86,7 @@ def config_from(
         hardsight.errors.ConfigError: in here: unknown key 'yy'. Did you mean 'y'? Known: x, y
     """
     assert dataclasses.is_dataclass(kind)
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     checked = {}
     for key, value in values.items():
@@ -104,6 +105,11 @@ def config_from(
     return made
 
 
+@cache  # annotations are text, and evaluating them takes longer than all else here
+def _types_of(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def defaults_of(kind: type[Any]) -> dict[str, Any]:
     """The values of all fields that have one by default, tables as nested dictionaries.
 
@@ -115,7 +121,7 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
         >>> defaults_of(Point)
         {'y': 0}
     """
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         table = types_of[field.name]
@@ -150,7 +156,7 @@ def toml_value(text: str) -> Any:
 
 def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Plain values that stand for a table as that table, so that overrides reach into it."""
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     found = dict(values)
     for key, value in values.items():
         shorthand = getattr(types_of.get(key), "SHORTHAND", None)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import hardsight
+from hardsight._optional import versions_of
 
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of everything that can change a score, and of ``more`` packages."""
-    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "pyarrow", "pillow", *more):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # such as a vendored build without metadata
-            continue
-    return found
+    return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
 
 
 def values_digest(values: Any) -> str:

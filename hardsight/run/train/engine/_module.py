@@ -256,6 +256,20 @@ class TrainModule(pl.LightningModule):
         if self._captured is not None:
             self._captured.check()
 
+    def check_weights(self) -> None:
+        """Raise if the last step left weights that are not finite: no loss after it tells.
+
+        Raises:
+            NonFiniteError: names the weights.
+        """
+        for name, weight in self.model.named_parameters():
+            if not bool(weight.isfinite().all()):
+                raise NonFiniteError(
+                    f"{name} ({list(weight.shape)}) is not finite after epoch "
+                    f"{self.current_epoch + 1}: its last step went too far; lower optimizer.lr, "
+                    "or set gradient_clip"
+                )
+
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
         if self.trainer.state.fn == "fit":
