@@ -257,16 +257,17 @@ class TrainModule(pl.LightningModule):
             self._captured.check()
 
     def check_weights(self) -> None:
-        """Raise if the last step left weights that are not finite: no loss after it tells.
+        """Raise if the last step left weights or statistics that are not finite: no loss tells.
 
         Raises:
-            NonFiniteError: names the weights.
+            NonFiniteError: names the first of them.
         """
-        for name, weight in self.model.named_parameters():
-            if not bool(weight.isfinite().all()):
+        state = [*self.model.named_parameters(), *self.model.named_buffers()]
+        for name, values in state:
+            if not bool(values.isfinite().all()):
                 raise NonFiniteError(
-                    f"{name} ({list(weight.shape)}) is not finite after epoch "
-                    f"{self.current_epoch + 1}: its last step went too far; lower optimizer.lr, "
+                    f"{name} {list(values.shape)} is not finite after epoch "
+                    f"{self.current_epoch + 1}: the last steps went too far; lower optimizer.lr, "
                     "or set gradient_clip"
                 )
 
