@@ -7,7 +7,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
 Config = TypeVar("Config")
+# annotations are text, and evaluating them takes longer than all else here
+_types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
 def load_config(
@@ -103,11 +105,6 @@ def config_from(
     made = typing.cast(Config, kind(**known))
     check_settings(made, where=where, stated=checked)
     return made
-
-
-@cache  # annotations are text, and evaluating them takes longer than all else here
-def _types_of(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
 
 
 def defaults_of(kind: type[Any]) -> dict[str, Any]:
