@@ -120,8 +120,8 @@ class TotalLoss:
                 term(tensors, step=0)
             except ConfigError:
                 raise
-            # torch raises the last two
-            except (HardsightError, RuntimeError, OverflowError) as err:
+            # torch raises the other three
+            except (HardsightError, RuntimeError, OverflowError, ValueError) as err:
                 raise ConfigError(
                     f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
                     f"change its options {term.config.options}"
