@@ -23,6 +23,7 @@ import lightning.pytorch  # noqa: F401 (before the fork)
 import torch
 
 from hardsight.experiments import EXPERIMENTS, Lab, run_experiment
+from hardsight.experiments.lab import Sources
 
 # those on the left use models that those on the right train
 AFTER = {
@@ -46,6 +47,9 @@ PARTS = {
     "el-table1": ("tasks", "seeds"),
     "el-table3": ("tasks", "seeds"),
 }
+
+# data that is decoded before processes are forked, so that all of them have it
+PRELOADED: Sources = {}
 
 
 @dataclass
@@ -131,6 +135,7 @@ def work(job: Job, args: argparse.Namespace, log: Path) -> None:
             show_progress=False,
             keep_outputs=True,
             overwrite=True,
+            sources=PRELOADED,
         )
 
 
@@ -168,8 +173,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="stop everything after this long")
     args = parser.parse_args()
     lab = Lab(
-        scale=args.scale, out=args.out, runs=args.runs, data_root=args.data_root, device="cpu"
-    )
+        scale=args.scale, out=args.out, runs=args.runs, data_root=args.data_root, device="cpu",
+        sources=PRELOADED,
+    )  # fmt: skip
     for name, _, split in (given.rpartition(":") for given in args.preload):
         lab.source(name, split)
     jobs, begin = jobs_of(args.names or sorted(EXPERIMENTS), args.scale), time.monotonic()

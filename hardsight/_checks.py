@@ -1,16 +1,167 @@
-"""Checks of tensor arguments, shared by every score and loss.
+"""Checks of what a caller passes: options, tensors, and packages that may not be installed.
 
-Written against shapes and dtypes only, so that importing this file loads no torch.
+Free of torch at import, so that tables and the command line can use them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import collections.abc
+import functools
+import importlib
+import inspect
+import numbers
+import os
+import platform
+import types
+import typing
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from hardsight.errors import LabelError, ShapeError, TensorError
+import hardsight
+from hardsight.errors import LabelError, MissingExtraError, OptionError, ShapeError, TensorError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+_UNIONS = (typing.Union, types.UnionType)
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_LISTED = (list, tuple, collections.abc.Sequence)
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "True or False",
+    type(None): "None",
+    os.PathLike: "a path",
+}
+_LISTS: dict[Any, tuple[str, str]] = {
+    int: ("whole numbers", " such as (224, 224)"),
+    float: ("numbers", " such as (0.5, 0.5, 0.5)"),
+    str: ("names", ""),
+}
+
+
+class _UnfitError(Exception):
+    """A value is not of a type."""
+
+
+def checked_options(function: Callable[Options, Result]) -> Callable[Options, Result]:
+    """A function whose arguments are checked against their annotations before it runs.
+
+    Whole numbers may stand for floats, lists for tuples, and numpy's numbers for Python's, as which
+    they arrive. What is annotated by ``Any``, or by a class of tensors, is left alone.
+
+    Example:
+        >>> @checked_options
+        ... def scored(*, batch_size: int | None = None, mean: tuple[float, ...] = ()) -> object:
+        ...     return mean
+        >>> scored(mean=[0, 1])
+        (0.0, 1.0)
+        >>> scored(batch_size="8")
+        Traceback (most recent call last):
+        hardsight.errors.OptionError: expected batch_size to be a whole number or None, got '8'
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Options.args, **options: Options.kwargs) -> Result:
+        bound = signature.bind(*args, **options)
+        hints = _hints(function)
+        for name, value in bound.arguments.items():
+            if name in hints and signature.parameters[name].kind not in _COLLECTING:
+                bound.arguments[name] = _checked(name, value, hints[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return checked
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters; one that only a type checker imports counts as any."""
+    inner = inspect.unwrap(function)
+    hints = {}
+    for name, annotation in inner.__annotations__.items():
+        try:
+            is_text = isinstance(annotation, str)
+            hints[name] = eval(annotation, inner.__globals__) if is_text else annotation
+        except NameError:
+            hints[name] = Any
+    return hints
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    try:
+        return _fitted(value, hint)
+    except _UnfitError:
+        raise OptionError(f"expected {name} to be {_said(hint)}, got {value!r}") from None
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """``value`` as a type wants it."""
+    origin = typing.get_origin(hint) or hint
+    if origin in _UNIONS:
+        return _fitted_to_any(value, typing.get_args(hint))
+    if origin is Any or isinstance(origin, TypeVar):
+        return value
+    if origin is bool or origin is type(None):
+        return _required(value, isinstance(value, origin))
+    if origin is int:
+        return int(_required(value, _is(value, numbers.Integral)))
+    if origin is float:
+        return float(_required(value, _is(value, numbers.Real)))
+    if origin in _LISTED:
+        return _fitted_list(value, hint, origin)
+    return _required(value, not isinstance(origin, type) or isinstance(value, origin))
+
+
+def _fitted_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
+    for hint in hints:
+        try:
+            return _fitted(value, hint)
+        except _UnfitError:
+            continue
+    raise _UnfitError
+
+
+def _fitted_list(value: Any, hint: Any, origin: Any) -> Any:
+    if hasattr(value, "tolist"):  # an array or a tensor
+        value = value.tolist()
+    is_listed = isinstance(value, collections.abc.Sequence)
+    _required(value, is_listed and not isinstance(value, str | bytes))
+    kinds = typing.get_args(hint)
+    if origin is not tuple or (len(kinds) == 2 and kinds[1] is Ellipsis):
+        items = [_fitted(item, kinds[0] if kinds else Any) for item in value]
+    else:
+        _required(value, len(value) == len(kinds))
+        items = [_fitted(item, kind) for item, kind in zip(value, kinds, strict=True)]
+    return tuple(items) if origin is tuple else items
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _required(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise _UnfitError
+    return value
+
+
+def _said(hint: Any) -> str:
+    """A type in words."""
+    origin = typing.get_origin(hint) or hint
+    if origin in _UNIONS:
+        return " or ".join(dict.fromkeys(_said(part) for part in typing.get_args(hint)))
+    if origin not in _LISTED:
+        return _WORDS.get(origin) or f"a {getattr(origin, '__name__', origin)}"
+    kinds = typing.get_args(hint)
+    is_fixed = origin is tuple and Ellipsis not in kinds
+    items, example = _LISTS.get(kinds[0] if kinds else Any, ("values", ""))
+    return f"a list of {f'{len(kinds)} ' if is_fixed else ''}{items}{example}"
 
 
 def check_tensors(**values: object) -> None:
@@ -34,7 +185,7 @@ def check_rows(**tensors: Tensor) -> None:
 
     Raises:
         ShapeError: the tensors differ in length, or one has no rows at all to count.
-        TensorError: one is no tensor.
+        TensorError: one is not a tensor.
     """
     check_tensors(**tensors)
     if any(tensor.ndim == 0 for tensor in tensors.values()) or (
@@ -69,7 +220,7 @@ def check_width(embeddings: Tensor, class_weights: Tensor) -> None:
 
 
 def check_indices(labels: Tensor) -> None:
-    """Raise unless labels are a vector of integers, of whatever value."""
+    """Raise unless labels are a vector of integers, of any value."""
     check_tensors(labels=labels)
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
@@ -81,7 +232,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise unless labels are integers in ``[0, num_classes)``.
 
     The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
-    label that is no class raises when it is used, or gives NaN.
+    label that is not a class raises when it is used, or gives NaN.
     """
     check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):
@@ -106,3 +257,43 @@ def is_transformed(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():  # the question itself cannot be traced
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def require(module: str, *, extra: str, feature: str) -> ModuleType:
+    """Import ``module``, or say which extra brings it.
+
+    Args:
+        module: dotted name to import.
+        extra: the extra of hardsight that installs it, or a plain package name.
+        feature: what the user asked for, as it should stand in the message.
+
+    Raises:
+        MissingExtraError: the import failed; the cause is kept.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as err:
+        raise MissingExtraError(
+            f"{feature} needs {module!r}: pip install 'hardsight[{extra}]' (import said: {err})"
+        ) from err
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Versions of hardsight, Python and those of ``packages`` that are installed.
+
+    Nothing is imported.
+
+    Args:
+        packages: names as pip knows them.
+    """
+    found = {name: _installed(name) for name in packages}
+    own = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    return own | {name: text for name, text in found.items() if text is not None}
+
+
+@functools.cache  # pip's records are parsed as mails, which takes milliseconds each
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a vendored build without metadata
+        return None

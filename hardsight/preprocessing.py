@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,3 @@ class Preprocessing:
             return replace(self, size=size, resize=round(self.resize * max(ratios)))
         height, width = (round(n * r) for n, r in zip(self.resize, ratios, strict=True))
         return replace(self, size=size, resize=(height, width))
-
-
-def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The values on record that decide what is done to an image, without where they come from.
-
-    Example:
-        >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
-        {'mean': (0.5,)}
-    """
-    return {name: value for name, value in recorded.items() if name not in ("origin", "stated")}

@@ -35,6 +35,9 @@ def on_files(files: Files, config: Any) -> Files:
         text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
         # figures lie in a folder of their own beside the pages
         text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({name}/\g<file>)", text)
+        text = text.replace(
+            "(https://hardsight.readthedocs.io/papers/claims/)", "(../papers/claims.md)"
+        )
         files.append(File.generated(config, f"results/{name}.md", content=text))
         for figure in sorted(folder.glob("*.svg")):
             where = f"results/{name}/{figure.name}"
@@ -65,9 +68,10 @@ def _index() -> str:
     )
     return (
         "# Results\n\nEvery page below is made by one command, which stands at its end with seeds, "
-        "versions and hardware, and says which claims of the paper hold here and which do not. "
-        "At the scale *short* epochs are fewer and networks smaller than the papers'; at the scale "
-        "*paper* they are the papers' own. The data is the real one.\n\n"
+        "versions and hardware, and says which claims of the paper hold here and which do not: "
+        "[how a claim is judged](../papers/claims.md). At the scale *short* epochs are fewer and "
+        "networks smaller than the papers'; at the scale *paper* they are the papers' own. The "
+        "data is the real one.\n\n"
         "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )

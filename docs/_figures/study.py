@@ -8,7 +8,7 @@ import numpy as np
 
 import hardsight as hs
 from hardsight.data import decoded, open_source
-from hardsight.experiments.avh._models import with_simulated_annotators
+from hardsight.experiments.avh import with_simulated_annotators
 
 ASSETS = Path(__file__).parents[1] / "assets"
 

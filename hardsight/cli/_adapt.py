@@ -15,7 +15,7 @@ _EPILOG = """\b
 What happens: the model is trained on the source (or is a trained one). Then, in every round,
 it predicts the target, the rule selects the predictions to trust, and the model is trained on
 the source and the selected target examples. The portion of each class that is selected grows
-from round to round. Labels of the target, where it has some, are read to evaluate only.
+from round to round. Labels of the target, if it has some, are read to evaluate only.
 
 \b
 Rules:

@@ -1,4 +1,4 @@
-"""Tables on a terminal, whose words stay whole where there is room."""
+"""Tables on a terminal, whose words stay whole if there is room."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from hardsight.data.pixels import PixelContent as PixelContent
 from hardsight.data.pixels import applied_preprocessing as applied_preprocessing
 from hardsight.data.pixels import model_input as model_input
 from hardsight.data.pixels import pixels_of as pixels_of
+from hardsight.data.pixels import raw_pixels as raw_pixels
 from hardsight.data.pixels import thumbnail as thumbnail
 from hardsight.data.source import Example as Example
 from hardsight.data.source import ExampleSource as ExampleSource

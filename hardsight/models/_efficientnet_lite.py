@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.errors import OptionError
 from hardsight.models._classifier import drawn_from
 from hardsight.models._weights import load_weights

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.errors import ModelError
 from hardsight.models._preprocessing import from_timm
 from hardsight.models._processors import from_hugging_face

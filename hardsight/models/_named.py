@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.errors import HardsightError, ModelError
 from hardsight.models._classes import ClassNames, named, own_classes
 from hardsight.models._hugging_face import HuggingFaceModel

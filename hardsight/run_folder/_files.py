@@ -1,13 +1,21 @@
-"""Files that appear when they are complete, and an answer to a disk that is full."""
+"""What lies in a run folder: complete files, one writer's lock, and the manifest."""
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import secrets
+import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import socket
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +23,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
-from hardsight.errors import HardsightError, OutputError
+from hardsight.errors import (
+    HardsightError,
+    HardsightWarning,
+    OutputError,
+    RunLockedError,
+    TableError,
+)
 
 PARTIAL = ".tmp-"  # how the name of an incomplete file begins
 AGAIN = "free some space and run again with --resume (resume=True)"
 # rows of a group in a parquet file: what pyarrow takes by default, and the most that is held in
 # memory while a table is written
 ROWS_PER_GROUP = 1 << 20
+MANIFEST = "run.json"
+FORMAT = 1
+UNFINISHED, FINISHED = "unfinished", "finished"
+DISCARDED = "discarded"  # being removed to make room for another run; nothing here counts
+_STATES = (UNFINISHED, FINISHED, DISCARDED)
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_BEHIND_THE_OWNER = 1 << 20  # Windows locks bytes: one that nobody reads
+_HELD: set[int] = set()  # descriptors of the locks of this process
 
 
 @contextmanager
@@ -177,3 +199,241 @@ def _sync(path: Path) -> None:
         # Windows and some network file systems do not sync folders; a file's content must be safe
         if not is_folder:
             raise
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of ``run.json``.
+
+    Attributes:
+        kind: name of the :class:`RunKind`.
+        state: ``unfinished``, ``finished``, or ``discarded`` while a run is being removed.
+        settings: every setting, resolved, by name; nested tables are allowed.
+        fingerprints: of everything that is too large for a setting, such as data or weights, by
+            what it is in words.
+        versions: of the packages that can change a number.
+        files: names of what the run leaves in its folder.
+    """
+
+    kind: str
+    state: str = UNFINISHED
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Put it into the folder, in place of an older one."""
+        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        text = json.dumps(content, indent=1, sort_keys=True)
+        write_text(folder / MANIFEST, text + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """That of a folder; ``None`` if it has none, or a file of that name that is not ours.
+
+        Raises:
+            TableError: it is damaged, or of a later version.
+        """
+        file = folder / MANIFEST
+        if not file.is_file():
+            return None
+        try:
+            content = json.loads(file.read_bytes())
+        except ValueError:
+            return None
+        if not isinstance(content, dict) or not {"kind", "state", "settings"} <= content.keys():
+            return None
+        if content.pop("format", None) != FORMAT or content["state"] not in _STATES:
+            raise TableError(
+                f"{file} was written by another version of hardsight; use that version, or choose "
+                "another --out"
+            )
+        known = {attribute.name for attribute in dataclasses.fields(cls)}
+        values = {key: value for key, value in content.items() if key in known}
+        return cls(**{**values, "files": tuple(content.get("files", ()))})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON gives it back: tuples as lists, keys as text, paths and the like as text."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def differences(
+    old: Manifest,
+    new: Manifest,
+    *,
+    may_change: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """In words, what two runs have set differently.
+
+    Args:
+        old: the run that is there.
+        new: the run that is asked for.
+        may_change: names of settings that do not decide the result; ``versions`` stands for those
+            of packages.
+        defaults: values of settings that an older version did not know, and so did not record.
+
+    Example:
+        >>> differences(
+        ...     Manifest("score", settings={"mean": [0.5], "workers": 1}),
+        ...     Manifest("score", settings={"mean": [0.4], "workers": 2}),
+        ...     may_change=("workers",),
+        ... )
+        ['mean = [0.5] instead of [0.4]']
+    """
+    before = {**_leaves(plain(defaults or {})), **_leaves(_compared(old, may_change))}
+    after = _leaves(_compared(new, may_change))
+    before = {name: value for name, value in before.items() if _top(name) not in may_change}
+    settings = [
+        f"{name} = {before.get(name)!r} instead of {after.get(name)!r}"
+        for name in {**after, **before}
+        if before.get(name) != after.get(name)
+    ]
+    marks = [
+        f"other {what}"
+        for what in {**new.fingerprints, **old.fingerprints}
+        if old.fingerprints.get(what) != new.fingerprints.get(what)
+    ]
+    return settings + marks
+
+
+def _compared(manifest: Manifest, may_change: Collection[str]) -> dict[str, Any]:
+    values = {"versions": manifest.versions, **manifest.settings}
+    return dict(plain({name: value for name, value in values.items() if name not in may_change}))
+
+
+def _top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested tables as one, with the names that ``--set`` takes: ``optimizer.lr``."""
+    leaves: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            leaves |= _leaves(value, f"{above}{name}.")
+        else:
+            leaves[f"{above}{name}"] = value
+    return leaves
+
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+@contextmanager
+def held(file: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file, which is made for it and removed afterwards.
+
+    Args:
+        file: in a folder that is made if it is not there.
+        wait: until another owner has let go, instead of raising.
+
+    Raises:
+        RunLockedError: another process, or another thread, holds it; says which.
+    """
+    descriptor, owner = _acquired(file, wait=wait), os.getpid()
+    _HELD.add(descriptor)
+    try:
+        yield
+    finally:
+        if os.getpid() == owner and descriptor in _HELD:  # not in a fork of the owner
+            _HELD.discard(descriptor)
+            # while it is still locked: whoever gets it next sees that it has no name, see below
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _acquired(file: Path, *, wait: bool) -> int:
+    while True:
+        # an owner that leaves nothing behind removes the folder that it made, perhaps just now
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue
+        try:
+            if not _locked(descriptor, wait=wait):
+                raise RunLockedError(_said_who(file))
+            if _is_named(descriptor, file):
+                _introduce(descriptor)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the owner before removed it: this lock excludes nobody
+
+
+def _locked(descriptor: int, *, wait: bool) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(descriptor, _BEHIND_THE_OWNER, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as err:
+        if err.errno in _NO_LOCKS:
+            warnings.warn(
+                "this file system has no locks, so nothing keeps a second process from writing to "
+                "the same folder; start one at a time",
+                HardsightWarning,
+                stacklevel=2,
+            )
+            return True
+        if err.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+def _is_named(descriptor: int, file: Path) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _introduce(descriptor: int) -> None:
+    """Write who holds the lock, for whoever is turned away."""
+    owner = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(owner).encode())
+
+
+def _said_who(file: Path) -> str:
+    try:
+        owner = json.loads(file.read_bytes())
+        who = (
+            f"process {owner['pid']} on {owner['host']}, since {owner['since']} "
+            f"({owner['command']})"
+        )
+    except (OSError, ValueError, KeyError, TypeError):  # it has not introduced itself yet
+        who = "another process"
+    return (
+        f"{file.parent} is being written to by {who}; wait for it to end, stop it, or choose "
+        "another --out"
+    )
+
+
+def _let_go_in_a_fork() -> None:
+    """Close the locks in a child, such as a loader's worker, that may outlive the owner."""
+    while _HELD:
+        with suppress(OSError):
+            os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_a_fork)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hardsight._optional import versions_of
+from hardsight._checks import versions_of
 from hardsight.errors import DataError, RunMismatchError
 from hardsight.registry import SUMMARIES, described
 from hardsight.table import ScoreTable, with_metadata

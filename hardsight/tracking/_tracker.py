@@ -12,9 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from hardsight._checks import check_matrix, check_rows, check_width
-from hardsight._optional import require
-from hardsight._options import checked_options
+from hardsight._checks import check_matrix, check_rows, check_width, checked_options, require
 from hardsight.errors import (
     DataError,
     HardsightError,

@@ -142,11 +142,13 @@ def test_a_page_without_matplotlib_has_the_tables_and_says_so(
 def test_a_page_of_nothing_is_explained(tmp_path):
     from hardsight.errors import DataError, MissingDataError
 
-    with pytest.raises(MissingDataError, match=r"no study at .*; make one with hardsight study"):
+    with pytest.raises(
+        MissingDataError, match=r"expected a study at .*; make one with hardsight study"
+    ):
         hs.report.write_study(tmp_path)
     for text, message in (
-        ("{", "is no study: "),
-        ("{}", "is no study; make one"),
+        ("{", "is not a study: "),
+        ("{}", "is not a study; make one"),
         ('{"kind": "human", "format": 9}', "has format 9, this version reads 1"),
     ):
         (tmp_path / "study.json").write_text(text)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
-from hardsight.experiments import Claim, Lab, Result, Table, experiment, spread
-from hardsight.experiments.lab import EXPERIMENTS
+from hardsight.errors import NonFiniteError
+from hardsight.experiments import EXPERIMENTS, Claim, Lab, Result, Table, experiment, spread
 from hardsight.report.figures import panels
 
 
@@ -56,3 +57,51 @@ def planted(monkeypatch):
         )
 
     return EXPERIMENTS["planted"]
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    """A lab on the CPU."""
+    return Lab(
+        scale="smoke", out=tmp_path, runs=tmp_path / "runs", device="cpu", show_progress=False
+    )
+
+
+class ScriptedLab(Lab):
+    """A lab whose models are not trained: a script says what each of them reaches.
+
+    Args:
+        script: from the recipe of a model, its seed among it, to validation and test accuracy as
+            shares; ``None`` loses the run.
+    """
+
+    def __init__(self, script, **options):
+        super().__init__(**options)
+        self.script, self.recipes = script, []
+
+    def train(self, model, source, *, seed, **settings):
+        recipe = {"model": model, "seed": seed, "data": source.spec, **settings}
+        self.recipes.append(recipe)
+        reached = self.script(recipe)
+        if reached is None:
+            raise NonFiniteError("expected a finite loss")
+        rows = [{"val_accuracy": reached[0], "seconds": 0.0}]
+        name = f"run-{len(self.recipes)}"
+        return SimpleNamespace(
+            history=rows, best_epoch=1, test=reached[1], recipe=recipe, folder=self.runs / name
+        )
+
+    def outputs(self, run, source):
+        return SimpleNamespace(accuracy=run.test)
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    """Run an experiment's smoke setting with scripted models: its result and the recipes."""
+
+    def run(name, script=lambda recipe: (0.5, 0.5), make=ScriptedLab, **changes):
+        spec = EXPERIMENTS[name]
+        lab = make(script, scale="smoke", out=tmp_path, runs=tmp_path, device="cpu")
+        return spec.result(lab, replace(spec.scales["smoke"], **changes)), lab.recipes
+
+    return run

@@ -1,35 +1,28 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from hardsight.experiments import Lab, Outputs, run_experiment
-from hardsight.experiments.amc._fig7 import _is_best
-from hardsight.experiments.amc._fig7 import _Scores as Fig7Scores
-from hardsight.experiments.amc._figs import Setting as FigsSetting
-from hardsight.experiments.amc._figs import _claims as figs_claims
-from hardsight.experiments.amc._figs import _feature_measures
-from hardsight.experiments.amc._recipes import Variant, amc, euclid, trained, variants
-from hardsight.experiments.amc._table1 import _claims, _Scores, _table
-from hardsight.experiments.lab import compared, corrected, verdict
+from hardsight.experiments import EXPERIMENTS, Outputs, run_experiment
+from hardsight.experiments.amc import feature_measures
+
+TABLE1, FIG7, FIGS = (EXPERIMENTS[name] for name in ("amc-table1", "amc-fig7", "amc-figs"))
 
 
-def scores(validation, test):
-    return _Scores(validation, test)
-
-
-def made_up(amc_test, euclid_test=(82.5, 82.6, 82.4)):
-    """Three seeds of every variant; validation prefers the weight 10."""
+def table1_data(amc_test, euclid_test=(82.5, 82.6, 82.4)):
+    """Three seeds of every loss; validation prefers the weight 10."""
+    numbers = {
+        "cross-entropy": ([82.0, 82.1, 81.9], [82.0, 82.2, 82.1]),
+        "+ Euclid, λ = 0.1": ([82.0, 82.0, 82.0], list(euclid_test)),
+        "+ AMC, λ = 0.1": ([82.0, 82.1, 82.0], [10.0, 11.0, 12.1]),
+        "+ Euclid, λ = 10": ([82.0, 82.0, 82.0], list(euclid_test)),
+        "+ AMC, λ = 10": ([83.0, 83.1, 82.9], list(amc_test)),
+    }
     return {
-        Variant(): scores([82.0, 82.1, 81.9], [82.0, 82.2, 82.1]),
-        euclid(0.1): scores([82.0, 82.0, 82.0], list(euclid_test)),
-        amc(0.1): scores([82.0, 82.1, 82.0], [10.0, 11.0, 12.0]),
-        euclid(10.0): scores([82.0, 82.0, 82.0], list(euclid_test)),
-        amc(10.0): scores([83.0, 83.1, 82.9], list(amc_test)),
+        "cifar10": {k: {"validation": v[0], "test": v[1]} for k, v in numbers.items()},
     }
 
 
@@ -38,117 +31,113 @@ def made_up(amc_test, euclid_test=(82.5, 82.6, 82.4)):
     [((84.0, 84.1, 84.2), True), ((80.0, 80.1, 80.2), False), ((82.5, 82.4, 82.6), None)],
 )
 def test_table_1_claims_follow_the_numbers_at_the_weight_validation_prefers(amc_test, holds):
-    claims = _claims("cifar10", made_up(amc_test), (0.1, 10.0))
+    data = table1_data(amc_test, euclid_test=(82.1, 82.21, 82.3))
+    _, claims = TABLE1.judge(TABLE1.scales["short"], data)
     assert claims[0].says == "cifar10: + AMC is more accurate than + Euclid"
     assert claims[0].holds is holds
     assert "λ = 10 (chosen on validation)" in claims[0].seen
     assert "82.97 ± 0.20 against 82.60 ± 0.21, p = 0.0214" in claims[0].paper
 
 
-def test_table_1_has_p_values_of_a_welch_test_worked_by_hand_and_corrected():
-    found = {"cifar10": made_up((82.9, 83.1, 82.8))}
-    table = _table(found, (0.1, 10.0))
+def test_table_1_has_p_values_of_paired_tests_as_they_are_and_corrected():
+    data = table1_data((82.9, 83.1, 82.8))
+    (table,), _ = TABLE1.judge(TABLE1.scales["short"], data)
     by_loss = {row[1]: row for row in table.rows}
-    # 0.43 apart with standard errors 0.0882 and 0.0577: t = 4.11 with 3.45 degrees of freedom
-    assert by_loss["+ AMC, λ = 10"][4] == pytest.approx(0.0199, abs=2e-4)
-    # the other comparison has a p far smaller, so Holm leaves the larger one as it is
-    assert by_loss["+ AMC, λ = 0.1"][4] < 1e-3
-    assert by_loss["+ AMC, λ = 10"][5] == pytest.approx(by_loss["+ AMC, λ = 10"][4])
-    assert by_loss["+ AMC, λ = 0.1"][5] == pytest.approx(2 * by_loss["+ AMC, λ = 0.1"][4])
+    tests = {loss: numbers["test"] for loss, numbers in data["cifar10"].items()}
+    large, small = (
+        stats.ttest_rel(tests[f"+ AMC, λ = {weight}"], tests[f"+ Euclid, λ = {weight}"]).pvalue
+        for weight in ("10", "0.1")
+    )
+    assert small < large
+    assert by_loss["+ AMC, λ = 10"][4:] == pytest.approx([large, max(large, 2 * small)])
+    assert by_loss["+ AMC, λ = 0.1"][4:] == pytest.approx([small, 2 * small])
     assert by_loss["+ Euclid, λ = 10"][4] is None
     assert ["cifar10", "+ AMC", None, "82.97 ± 0.20", 0.0214, None] in table.paper
 
 
-def test_corrected_p_values_are_holms_and_missing_tests_do_not_count():
-    pairs = [([1.0, 1.1, 1.3], [1.2, 1.4, 1.3]), ([5.0], [4.0]), ([3.0, 3.1, 3.2], [1.0, 1.1, 1.2])]
-    small, missing, smaller = (compared(*pair) for pair in pairs)
-    first, none, last = corrected([small, missing, smaller])
-    assert none is None
-    assert last.p == pytest.approx(2 * smaller.p)
-    assert first.p == pytest.approx(max(small.p, 2 * smaller.p))
-    assert (last.difference, last.low) == (smaller.difference, smaller.low)
+def figs_data(amc_share):
+    """One weight, three seeds: only the share of Grad-CAM maps differs between the losses."""
+    losses = ("cross-entropy", "+ Euclid, λ = 0.1", "+ AMC, λ = 0.1")
+    same = [0.5, 0.6, 0.7]
+    shares = ("homogeneity", "completeness", "cluster_homogeneity", "cluster_completeness")
+    features = {key: same for key in ("accuracy", "silhouette", *shares)}
+    maps = {key: same for key in ("entropy", "deletion", "insertion", "empty")}
+    return {
+        "features": {
+            place: dict.fromkeys(losses, features)
+            for place in ("mnist, 2 dimensions", "mnist, 3 dimensions", "cifar10")
+        },
+        "maps": {
+            loss: {**maps, "top_share": amc_share if "AMC" in loss else [0.400, 0.401, 0.403]}
+            for loss in losses
+        },
+    }
 
 
-def committed_figs():
-    file = Path(__file__).parents[2] / "results" / "amc-figs" / "result.json"
-    content = json.loads(file.read_text())
-    setting = FigsSetting(**{**content["setting"], "weights": tuple(content["setting"]["weights"])})
-    by_title = {variant.title: variant for variant in variants(setting.weights)}
-
-    def by_variant(found):
-        return {by_title[title]: values for title, values in found.items()}
-
-    features = {place: by_variant(of) for place, of in content["data"]["features"].items()}
-    return content, features, by_variant(content["data"]["maps"]), setting
-
-
-def test_the_claims_of_the_figures_are_judged_together():
-    # of twelve p-values those at rank 5 and 6, 0.0078 and 0.0384, become 0.062 and 0.27
-    content, features, maps, setting = committed_figs()
-    claims = figs_claims(features, maps, setting)
-    assert len(claims) == 12
-    assert sum(claim.holds is not None for claim in claims) == 4
-    by = {claim.says: claim for claim in claims}
-    clusters = by["AMC-Loss raises the homogeneity of clusters of the features (λ = 10)"]
-    assert clusters.holds is None
-    assert float(clusters.seen.rpartition("p = ")[2]) == pytest.approx(8 * 0.0078, abs=5e-4)
-    tighter = by["AMC-Loss makes Grad-CAM maps more compact than cross-entropy does (λ = 10)"]
-    assert tighter.holds is True
-    stored = content["claims"]
-    told = [
-        {key: vars(claim)[key] for key in old} for claim, old in zip(claims, stored, strict=True)
-    ]
-    assert told == stored
+@pytest.mark.parametrize(
+    ("share", "holds"),
+    [([0.450, 0.452, 0.453], True), ([0.35, 0.351, 0.352], False), ([0.41, 0.39, 0.40], None)],
+)
+def test_claims_on_maps_turn_with_the_data_and_all_claims_are_corrected_together(share, holds):
+    data = figs_data(share)
+    _, claims = FIGS.judge(replace(FIGS.scales["short"], weights=(0.1,)), data)
+    assert len(claims) == 6
+    tighter = claims[4]
+    assert tighter.says == (
+        "AMC-Loss makes Grad-CAM maps more compact than cross-entropy does (λ = 0.1)"
+    )
+    assert tighter.holds is holds
+    raw = stats.ttest_rel(share, [0.400, 0.401, 0.403]).pvalue
+    p = tighter.seen.rpartition("p ")[2]
+    # two of the six comparisons differ, with the same p; the other four have p = 1
+    assert p == ("< 0.001" if 6 * raw < 0.001 else f"= {min(1, 6 * raw):.3f}")
 
 
-def test_a_single_seed_leaves_every_comparison_undecided():
-    test = compared([90.0], [10.0])
-    assert test is None
-    assert verdict(test) is None
-    assert verdict(compared([90.0, 90.0], [90.0, 90.0])) is None
+def fig7_data(by_margin):
+    numbers = {"cross-entropy": [80.0, 80.1, 80.2], "λ = 0.1, m = 0.5": [80.0, 80.1, 80.2]}
+    numbers |= {f"λ = 0.1, m = {margin}": values for margin, values in by_margin.items()}
+    return {loss: {"validation": values, "test": values} for loss, values in numbers.items()}
 
 
 @pytest.mark.parametrize(
     ("at_half", "at_one", "holds"),
     [
-        ([90.0, 90.1, 90.2], [80.0, 80.1, 80.2], True),
-        ([80.0, 80.1, 80.2], [90.0, 90.1, 90.2], False),
+        ([90.0, 90.1, 90.2], [80.0, 80.1, 80.3], True),
+        ([80.0, 80.1, 80.3], [90.0, 90.1, 90.2], False),
         ([90.0, 90.1, 90.2], [90.0, 90.2, 90.1], None),
         ([90.0, 90.2, 90.1], [90.0, 90.1, 90.3], None),
     ],
 )
-def test_a_margin_is_best_only_where_the_runs_tell_it_from_the_others(at_half, at_one, holds):
-    by = {0.5: amc(0.1, 0.5), 1.0: amc(0.1, 1.0)}
-    found = {by[0.5]: Fig7Scores(at_half, []), by[1.0]: Fig7Scores(at_one, [])}
-    best = max(by, key=lambda value: np.mean(found[by[value]].validation))
-    assert _is_best(0.5, best, found, by) is holds
-    assert _is_best(0.7, best, found, by) is None
+def test_a_margin_is_best_only_if_the_runs_tell_it_from_the_others(at_half, at_one, holds):
+    setting = replace(FIG7.scales["short"], weights=(0.1,), margins_rad=(0.5, 1.0))
+    _, claims = FIG7.judge(setting, fig7_data({0.5: at_half, 1: at_one}))
+    assert claims[1].says == "the margin 0.5 leads to the best performance"
+    assert claims[1].holds is holds
+    alone = replace(setting, margins_rad=(0.5,))
+    assert FIG7.judge(alone, fig7_data({0.5: at_half}))[1][1].holds is None
 
 
-def test_the_recipe_is_the_papers_with_its_ramps_scaled(tmp_path, monkeypatch):
-    seen = {}
-    lab = Lab(scale="smoke", out=tmp_path, runs=tmp_path, device="cpu", show_progress=False)
-    monkeypatch.setattr(lab, "train", lambda model, source, **given: seen.update(given))
-    digits = lab.source("builtin:digits", "train")
-    trained(
-        lab, "small_cnn", digits, amc(0.1), seed=3, epochs=30, batch_size=64,
-        similarity="predictions",
-    )  # fmt: skip
+def test_a_single_seed_leaves_every_comparison_undecided(scripted):
+    result, _ = scripted("amc-table1", seeds=(0,))
+    assert {claim.holds for claim in result.claims} == {None}
+    assert "one seed" in result.claims[0].seen
+
+
+def test_the_recipe_is_the_papers_with_its_ramps_scaled(scripted):
+    result, recipes = scripted("amc-table1", grey_epochs=30, seeds=(3,), weights=(0.1, 10.0))
     # 80 and 50 of 300 epochs are 8 and 5 of 30
-    assert seen["schedule"]["warmup_epochs"] == pytest.approx(8)
-    assert seen["schedule"]["ramp_down_epochs"] == pytest.approx(5)
-    assert seen["schedule"]["final_beta1"] == 0.5
-    assert seen["optimizer"] == {"name": "adam", "lr": 0.003}
-    plain, second = seen["loss"]
+    for recipe in recipes:
+        assert recipe["schedule"]["warmup_epochs"] == pytest.approx(8)
+        assert recipe["schedule"]["ramp_down_epochs"] == pytest.approx(5)
+        assert recipe["schedule"]["final_beta1"] == 0.5
+        assert recipe["optimizer"] == {"name": "adam", "lr": 0.003}
+    plain, second = recipes[2]["loss"]
     assert plain == "cross_entropy"
     assert (second["name"], second["weight"]) == ("amc", 0.1)
     assert second["ramp_epochs"] == pytest.approx(8)
     assert second["options"] == {"margin_rad": 0.5, "similarity": "predictions"}
-
-
-def test_variants_are_plain_and_both_losses_at_each_weight():
-    titles = [variant.title for variant in variants((0.1, 10.0))]
-    assert titles == [
+    # plain, and both losses at each weight
+    assert list(result.data["builtin:digits"]) == [
         "cross-entropy", "+ Euclid, λ = 0.1", "+ AMC, λ = 0.1", "+ Euclid, λ = 10",
         "+ AMC, λ = 10",
     ]  # fmt: skip
@@ -159,7 +148,7 @@ def test_predictions_and_clusters_are_measured_apart():
     embeddings = torch.tensor([[1.0, 0.01], [2.0, 0.0], [0.0, 1.0], [0.02, 3.0]])
     logits = torch.tensor([[1.0, 0.0]]).repeat(4, 1)
     outputs = Outputs(embeddings, logits, torch.tensor([0, 0, 1, 1]), torch.eye(2), None)
-    found = _feature_measures(outputs)
+    found = feature_measures(outputs)
     assert found["homogeneity"] == 0
     assert found["cluster_homogeneity"] == pytest.approx(1)
     assert found["cluster_completeness"] == pytest.approx(1)
@@ -167,17 +156,14 @@ def test_predictions_and_clusters_are_measured_apart():
     assert found["accuracy"] == 50
 
 
-def test_table_1_shares_its_models_with_figure_7(tmp_path, monkeypatch):
-    one = ["seeds=[0]", "weights=[0.1]"]
-    run_experiment(
-        "amc-table1", out=tmp_path / "a", runs=tmp_path / "runs", device="cpu",
-        overrides=[*one, "grey_epochs=1"], show_progress=False,
-    )  # fmt: skip
+def test_table_1_shares_its_models_with_figure_7(tmp_path):
+    common = {"runs": tmp_path / "runs", "device": "cpu", "show_progress": False}
+    one = ["seeds=[0]", "weights=[0.1]", "limit=200"]
+    run_experiment("amc-table1", out=tmp_path / "a", overrides=[*one, "grey_epochs=1"], **common)
     before = {path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()}
     result = run_experiment(
-        "amc-fig7", out=tmp_path / "b", runs=tmp_path / "runs", device="cpu",
-        overrides=[*one, "epochs=1", "margins_rad=[0.5]"], show_progress=False,
-    )  # fmt: skip
+        "amc-fig7", out=tmp_path / "b", overrides=[*one, "epochs=1", "margins_rad=[0.5]"], **common
+    )
     assert {path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()} == before
     assert set(result.data) == {"cross-entropy", "λ = 0.1, m = 0.5"}
     assert [claim.holds for claim in result.claims] == [None, None]

@@ -8,44 +8,40 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, MissingExtraError
-from hardsight.experiments import run_experiment
-from hardsight.experiments.labels._errors import (
-    Setting,
-    _held_out_probs,
-    area,
-    by_cleanlab,
-    label_errors,
-    partners,
-)
-from hardsight.experiments.labels._findings import Findings, Trial, claims, comparisons
+from hardsight.experiments import EXPERIMENTS, run_experiment
+from hardsight.experiments.labels import label_errors
+from hardsight.experiments.labels._errors import area, by_cleanlab, held_out_probs, partners
 from hardsight.stats import auroc
 
 PEER = "cleanlab self-confidence"
-
-
-def findings(**values):
-    """Trials whose AUROC and precision are both the given values, one per seed."""
-    seeds = range(len(next(iter(values.values()))))
-    names = {"peer": PEER}
-    return Findings(
-        [
-            Trial("mnist", "pairs", 0.1, seed, {
-                names.get(name, name): (found[seed], found[seed]) for name, found in values.items()
-            })
-            for seed in seeds
-        ]
-    )  # fmt: skip
+SPEC = EXPERIMENTS["label-errors"]
+Setting = type(SPEC.scales["short"])
+LEADS = [0.95, 0.96, 0.975, 0.95]
 
 
 def outcome(**values):
+    """Tables and claims of trials whose AUROC and precision are both the given values."""
     base = {"aum": [0.9, 0.91, 0.9, 0.92], "logit_margin": [0.8, 0.82, 0.81, 0.8]}
-    found = findings(**{**base, **values})
-    compared = {measure: comparisons(found, measure) for measure in ("AUROC", "precision")}
-    said = claims(found, compared)
-    return [claim.holds for claim in said], said
+    given = {("cleanlab self-confidence" if k == "peer" else k): v
+             for k, v in {**base, **values}.items()}  # fmt: skip
+    others = {"avh": [0.1] * len(values["suspicion"]), "mean_avh": [0.1] * len(values["suspicion"])}
+    methods = {**others, **given}
+    trials = [
+        {
+            "dataset": "mnist", "kind": "pairs", "share": 0.1, "seed": seed,
+            "found": {
+                name: {"AUROC": found[seed], "precision": found[seed]}
+                for name, found in methods.items()
+            },
+        }
+        for seed in range(len(values["suspicion"]))
+    ]  # fmt: skip
+    tables, claims = SPEC.judge(None, {"trials": trials})
+    return [claim.holds for claim in claims], claims, tables
 
 
 def test_partners_are_swapped_both_ways_and_no_class_is_left_out():
@@ -82,43 +78,62 @@ def test_cleanlab_ranks_by_what_it_says():
 
 
 def test_suspicion_holds_when_it_leads_and_fails_when_a_peer_surely_does():
-    leads, _ = outcome(suspicion=[0.95, 0.96, 0.97, 0.95], peer=[0.9, 0.91, 0.9, 0.91])
+    leads, *_ = outcome(suspicion=LEADS, peer=[0.8, 0.81, 0.82, 0.81])
     assert leads == [True, True, True, True, True]
-    trails, said = outcome(suspicion=[0.85, 0.86, 0.87, 0.85], peer=[0.95, 0.96, 0.97, 0.96])
+    trails, said, _ = outcome(suspicion=[0.75, 0.76, 0.77, 0.75], peer=[0.95, 0.96, 0.975, 0.96])
     assert trails == [False, False, False, False, True]
-    assert "2 of 3 have a higher mean, 2 of them significantly" in said[0].seen
-    assert said[0].seen.startswith("mean 0.8575; the best other method is cleanlab self-confidence")
+    assert "3 of 5 have a higher mean, 3 of them significantly" in said[0].seen
+    assert said[0].seen.startswith("mean 0.7575; the best other method is cleanlab self-confidence")
 
 
 def test_a_lead_within_the_noise_decides_nothing():
-    unclear, said = outcome(suspicion=[0.95, 0.96, 0.97, 0.95], peer=[0.97, 0.95, 0.96, 0.97])
+    unclear, said, _ = outcome(suspicion=LEADS, peer=[0.97, 0.95, 0.96, 0.97])
     assert unclear[:4] == [None, None, None, None]
-    assert "1 of 3 have a higher mean, 0 of them significantly" in said[0].seen
+    assert "1 of 5 have a higher mean, 0 of them significantly" in said[0].seen
 
 
 def test_the_claim_on_aum_turns_with_the_data():
-    even = {"suspicion": [0.95, 0.96, 0.97, 0.95], "peer": [0.9, 0.91, 0.9, 0.91]}
+    even = {"suspicion": LEADS, "peer": [0.8, 0.81, 0.82, 0.81]}
     assert outcome(**even)[0][-1] is True
-    assert outcome(**even, logit_margin=[0.95, 0.94, 0.96, 0.95])[0][-1] is False
+    assert outcome(**even, logit_margin=[0.98, 0.99, 0.985, 0.99])[0][-1] is False
     assert outcome(**even, logit_margin=[0.91, 0.9, 0.91, 0.91])[0][-1] is None
     assert outcome(**even, logit_margin=[0.9, 0.91, 0.9, 0.92])[0][-1] is None
 
 
-def test_a_single_trial_decides_nothing():
-    found, said = outcome(suspicion=[0.9], peer=[0.8], aum=[0.85], logit_margin=[0.7])
-    assert found == [True, True, None, None, None]  # it leads, but nothing was tested
-    assert "difference +0.1000 (p = 1 after Holm)" in said[2].seen
+def test_a_single_seed_decides_nothing():
+    found, said, tables = outcome(suspicion=[0.9], peer=[0.8], aum=[0.85], logit_margin=[0.7])
+    assert found == [None] * 5
+    assert "difference +0.1000 (one seed)" in said[2].seen
+    assert tables[1].rows[0][4] is None
 
 
 def test_p_values_are_raised_for_the_number_of_comparisons():
-    found = findings(suspicion=[0.95, 0.96, 0.97], aum=[0.90, 0.93, 0.92], peer=[0.95, 0.96, 0.97])
-    compared = comparisons(found, "AUROC")
-    test, p = compared["aum"]
+    values = {"suspicion": [0.95, 0.96, 0.97], "aum": [0.90, 0.93, 0.92]}
+    *_, tables = outcome(**values, peer=[0.95, 0.96, 0.97], logit_margin=[0.95, 0.93, 0.99])
+    rows = {row[0]: row for row in tables[1].rows}
     # differences 0.05, 0.03, 0.05: mean 0.13 / 3, spread of the mean 0.02 / 3, t = 6.5, 2 degrees
-    assert test.difference == pytest.approx(0.13 / 3)
-    assert test.t == pytest.approx(6.5)
-    assert p == pytest.approx(2 * test.p)  # the smaller of two p-values
-    assert compared[PEER] == (None, 1.0)  # the same in every trial: nothing to test
+    assert rows["aum"][1] == pytest.approx(0.13 / 3)
+    raw = stats.ttest_rel(values["suspicion"], values["aum"]).pvalue
+    assert stats.ttest_rel(values["suspicion"], values["aum"]).statistic == pytest.approx(6.5)
+    # of eleven p-values four (AVH and its mean, twice) are smaller
+    assert float(rows["aum"][4]) == pytest.approx(7 * raw, rel=0.01)
+    assert rows[PEER][4] == "1"  # the same with every seed: no difference
+
+
+def test_a_seed_counts_once_and_not_once_per_kind_of_noise():
+    def trial(share, seed, ours, theirs):
+        found = {"suspicion": ours, "logit_margin": theirs, "aum": 0.5, "avh": 0.1, PEER: 0.4,
+                 "mean_avh": 0.1}  # fmt: skip
+        both = {name: {"AUROC": value, "precision": value} for name, value in found.items()}
+        return {"dataset": "mnist", "kind": "pairs", "share": share, "seed": seed, "found": both}
+
+    gaps = {(0.1, 0): 0.02, (0.4, 0): 0.04, (0.1, 1): 0.05, (0.4, 1): 0.09}
+    trials = [trial(share, seed, 0.8 + gap, 0.8) for (share, seed), gap in gaps.items()]
+    tables, _ = SPEC.judge(None, {"trials": trials})
+    row = next(row for row in tables[1].rows if row[0] == "logit_margin")
+    test = stats.ttest_1samp([0.03, 0.07], 0)  # the means of each seed
+    assert row[1] == pytest.approx(0.05)
+    assert (row[2], row[3]) == pytest.approx(tuple(test.confidence_interval()))
 
 
 def test_cleanlab_trains_as_much_and_judges_nothing_it_has_seen():
@@ -140,7 +155,7 @@ def test_cleanlab_trains_as_much_and_judges_nothing_it_has_seen():
 
     lab = SimpleNamespace(train=train, outputs=outputs)
     setting = Setting(datasets=("x",), epochs=(6,), folds=4)
-    probs = _held_out_probs(lab, setting, source, epochs=6, seed=0)
+    probs = held_out_probs(lab, setting, source, epochs=6, seed=0)
     np.testing.assert_allclose(probs, 1 / 3)  # every example was judged
     assert sum(len(seen) * epochs for seen, epochs in trained) == 6 * 60
 
@@ -167,7 +182,7 @@ def test_a_missing_cleanlab_is_said_before_anything_is_trained(monkeypatch):
 def test_planted_errors_in_digits_are_found(tmp_path):
     result = run_experiment(
         "label-errors", out=tmp_path, device="cpu", show_progress=False,
-        overrides=["kinds=['pairs']", "shares=[0.1]", "limit=500", "epochs=[5]"],
+        overrides=["kinds=['pairs']", "shares=[0.1]", "limit=400", "epochs=[5]"],
     )  # fmt: skip
     found = [trial["found"]["suspicion"]["AUROC"] for trial in result.data["trials"]]
     assert len(found) == 2

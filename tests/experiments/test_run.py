@@ -15,9 +15,18 @@ from click.testing import CliRunner
 from hardsight.cli import main
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, OptionError, RunLockedError, UnknownNameError
-from hardsight.experiments import EXPERIMENTS, SHORT_NAMES, Lab, experiment, run_experiment, spread
-from hardsight.experiments.lab import Question, judged, weakness
-from hardsight.experiments.lab._result import Result, plain, write_result
+from hardsight.experiments import (
+    EXPERIMENTS,
+    SHORT_NAMES,
+    Claim,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    run_experiment,
+    spread,
+)
+from hardsight.experiments.lab import page, plain, read_result, write_result
 from hardsight.run_folder import held
 
 
@@ -59,6 +68,44 @@ def test_a_result_keeps_its_settings_to_the_last_digit(planted, tmp_path):
     content = json.loads((tmp_path / "result.json").read_text())
     assert content["setting"] == {"a": 127 / 255}
     assert content["data"] == {"a": 0.498039}
+
+
+def test_a_written_result_is_read_back_and_judged_as_it_was(planted, tmp_path):
+    facts = dict.fromkeys(("title", "reproduces", "about", "command", "scale"), "x")
+    facts |= {"seeds": [0], "versions": {}, "training_seconds": 0, "hardware": {"gpu": "x"}}
+    table = Table("T", ("a", "b"), [("x", spread([1.0, 2.0])), (1.5, None)], paper=[("x", 2.0)])
+    result = Result([table], [Claim("s", "p", "seen", None)], data={"a": [1.0]})
+    write_result(result, facts | {"setting": {}, "remark": "By hand."}, tmp_path)
+    again, stored = read_result(tmp_path)
+    assert again.tables[0].rows[0][1].std == pytest.approx(table.rows[0][1].std, rel=1e-5)
+    assert again.claims == result.claims
+    text = (tmp_path / "README.md").read_text()
+    assert page(again, stored) == text
+    assert "\n\n> By hand.\n\n" in text
+
+
+def test_an_experiment_that_judges_its_data_has_tables_and_claims_of_what_is_stored(
+    planted, tmp_path
+):
+    def judge(setting, data):
+        values = data["accuracy"]
+        return [Table("T", ("mean",), [(sum(values) / 2,)])], [Claim("s", "", str(values), True)]
+
+    @experiment(
+        "judging",
+        title="",
+        reproduces="",
+        judge=judge,
+        scales=dict.fromkeys(("smoke", "short"), One()),
+    )
+    def run(lab, setting):
+        """Measures."""
+        return Result(data={"accuracy": np.array([1 / 3, 2 / 3])})
+
+    result = run_experiment("judging", out=tmp_path, device="cpu")
+    assert result.claims[0].seen == "[0.333333, 0.666667]"
+    assert result.tables[0].rows[0][0] == pytest.approx(0.5)
+    assert EXPERIMENTS["judging"].judge(One(), read_result(tmp_path)[0].data)[1] == result.claims
 
 
 def test_the_page_says_what_the_setting_of_this_run_says(planted, tmp_path):
@@ -149,20 +196,6 @@ def test_a_result_at_the_papers_scale_lies_beside_the_shorter_one(tmp_path, monk
     written = json.loads((tmp_path / "results" / "el-fig6-paper" / "result.json").read_text())
     assert written["scale"] == "paper"
     assert (tmp_path / "results" / "el-fig6" / "result.json").exists()
-
-
-def test_one_correction_covers_all_questions_of_an_experiment():
-    first, second = [91.2, 92.0, 91.7], [90.1, 91.1, 90.4]
-    alone = judged([Question("a", "", first, second)])[0]
-    three = judged([Question(str(at), "", first, second) for at in range(3)])
-    p = [float(claim.seen.rpartition("p = ")[2]) for claim in (alone, three[0])]
-    assert p[1] == pytest.approx(3 * p[0], abs=0.002)
-    # one that cannot be judged takes no part in the correction, and says why
-    weak = Question("w", "", first, second, weak=weakness([80.0, 81.0], 99.0))
-    with_weak = judged([Question("a", "", first, second), weak])
-    assert with_weak[0] == alone
-    assert (with_weak[1].holds, with_weak[1].verdict) == (None, "network too weak to judge")
-    assert with_weak[1].seen.startswith("80.5 % reached, and at least 97.0 % are needed")
 
 
 def test_models_are_trained_side_by_side_and_found_by_the_experiment(tmp_path, monkeypatch):
@@ -284,8 +317,17 @@ def test_the_command_line_lists_and_runs(planted, tmp_path):
     assert "Did you mean 'planted'" in wrong.output
 
 
-def lab(tmp_path):
-    return Lab(scale="smoke", out=tmp_path, runs=tmp_path / "runs", device="cpu")
+def lab(tmp_path, **more):
+    return Lab(scale="smoke", out=tmp_path, runs=tmp_path / "runs", device="cpu", **more)
+
+
+def test_data_is_decoded_once_by_a_lab_and_by_labs_that_share_it(tmp_path, monkeypatch):
+    here = lab(tmp_path)
+    assert here.source("builtin:digits", "test") is here.source("builtin:digits", "test")
+    shared = {}
+    one = lab(tmp_path, sources=shared).source("builtin:digits", "test")
+    assert lab(tmp_path, sources=shared).source("builtin:digits", "test") is one
+    assert lab(tmp_path).source("builtin:digits", "test") is not one  # nothing outlives its lab
 
 
 def test_outputs_are_those_of_the_normalised_images(tmp_path):

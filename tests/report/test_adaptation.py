@@ -162,13 +162,13 @@ def test_the_chart_reaches_from_the_lowest_to_the_highest_accuracy():
 
 
 def test_what_is_no_adaptation_is_refused(tmp_path):
-    with pytest.raises(MissingDataError, match="no finished adaptation"):
+    with pytest.raises(MissingDataError, match="expected a finished adaptation at"):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(DataError, match="is no finished adaptation: "):
+    with pytest.raises(DataError, match="is not a finished adaptation: "):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text('{"history": []}')
-    with pytest.raises(DataError, match="is no finished adaptation; make one"):
+    with pytest.raises(DataError, match="is not a finished adaptation; make one"):
         write_adaptation(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({**RESULT, "format": 2}))
     with pytest.raises(DataError, match="has format 2, this version reads 1"):

@@ -142,12 +142,12 @@ def test_hostile_names_stay_text(card, tmp_path):
 
 
 def test_bad_input_says_what_was_expected(card, tmp_path):
-    with pytest.raises(MissingDataError, match=r"no evaluation card at .*nowhere"):
+    with pytest.raises(MissingDataError, match=r"expected an evaluation card at .*nowhere"):
         write_card(tmp_path / "nowhere")
     (tmp_path / "card.json").write_text("{")
-    with pytest.raises(DataError, match=r"card.json is no evaluation card: Expecting"):
+    with pytest.raises(DataError, match=r"card.json is not an evaluation card: Expecting"):
         write_card(tmp_path)
-    with pytest.raises(DataError, match="these values is no evaluation card; make one with"):
+    with pytest.raises(DataError, match="is not an evaluation card; make one with"):
         write_card({"format": 1})
     with pytest.raises(DataError, match="has format 99, this version reads 1"):
         write_card({**card, "format": 99})

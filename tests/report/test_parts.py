@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from hardsight.report.figures._axis import axis_for
+from hardsight.report.figures._chart import axis_for
 from hardsight.report.table._classes import class_rows, confusions_of
 from hardsight.report.table._galleries import picture
 from hardsight.report.table._histograms import histograms

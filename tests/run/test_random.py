@@ -9,7 +9,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.errors import OptionError
-from hardsight.experiments.avh._geometry_measures import GeometrySetting, sphere
+from hardsight.experiments.avh import GeometrySetting, sphere
 from hardsight.heads import find_head
 from hardsight.run.loop import loaded_model, random_states_kept, seeded
 from hardsight.run.train._head import reset_head

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import hardsight as hs
+from hardsight.data import MemorySource, decoded, open_source
 from hardsight.errors import (
     BadExampleError,
     DataError,
@@ -591,15 +592,23 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert len(table.hardest(np.int64(3))) == 3
 
 
-def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path, monkeypatch):
-    from hardsight.run.loop import _pictures as _pictures
+class BreaksWhenReadAgain(MemorySource):
+    """Its last example can be read for its scores; a bug shows when its small picture is made."""
 
-    def broken(content):
-        raise TypeError("a bug")
+    reads = 0
 
-    monkeypatch.setattr(_pictures, "thumbnail", broken)
+    def __getitem__(self, index):
+        self.reads += index == len(self) - 1
+        if self.reads > 1:
+            raise TypeError("a bug")
+        return super().__getitem__(index)
+
+
+def test_a_bug_in_a_dataset_is_not_taken_for_a_missing_picture(tmp_path):
+    digits = decoded(open_source("builtin:digits", split="test"))
+    source = BreaksWhenReadAgain(digits.images, digits.labels, classes=digits.classes)
     with pytest.raises(TypeError, match="a bug"):
-        hs.score(SmallCNN(), "builtin:digits", split="test", out=tmp_path / "run")
+        hs.score(SmallCNN(), source, out=tmp_path / "run")
 
 
 class NaNFor(torch.nn.Module):

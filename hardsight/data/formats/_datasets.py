@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data.formats._once import ReadOnce
 from hardsight.data.source import (
     Example,
     ExampleSource,
@@ -19,12 +19,45 @@ from hardsight.data.source import (
     content_digest,
     in_memory,
     single_class_index,
+    states_kept,
     stream_digest,
 )
 from hardsight.errors import BadExampleError, DataError, HardsightError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MOST_KEPT = 1024  # samples; enough to look at, few enough to hold
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
+
+
+class ReadOnce:
+    """An iterator that starts again as long as no more than its first samples were read.
+
+    Args:
+        samples: a generator or another iterator.
+    """
+
+    def __init__(self, samples: Iterator[Any]) -> None:
+        self._samples, self._name = samples, type(samples).__name__
+        self._kept: list[Any] = []
+        self._is_past = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_past:
+            raise DataError(
+                f"a {self._name} can be read only once, and more than its first {_MOST_KEPT:,} "
+                "samples have been read; pass a list, a Dataset, or an IterableDataset that starts "
+                "again"
+            )
+        yield from self._kept
+        for sample in self._samples:
+            if not self._is_past:
+                self._kept.append(sample)
+                if len(self._kept) > _MOST_KEPT:
+                    self._kept, self._is_past = [], True
+            yield sample
 
 
 class DatasetSource(ExampleSource):
@@ -196,14 +229,14 @@ def split_sample(sample: Any) -> tuple[Any, Any]:
             single = next((key for key in INPUT_KEYS if key in sample), None)
             rest = {key: value for key, value in sample.items() if key != label}
             return (rest if single is None else sample[single]), sample[label]
-        found = f"a mapping with the keys {', '.join(map(str, sample))}"
+        got = f"a mapping with the keys {', '.join(map(str, sample))}"
     elif isinstance(sample, tuple | list) and len(sample) >= 2:
         return sample[0], sample[1]
     else:
-        found = type(sample).__name__
+        got = type(sample).__name__
     raise DataError(
         "expected every item of the dataset to be (input, label) or a mapping with 'image' and "
-        f"'label', got {found}"
+        f"'label', got {got}"
     )
 
 
@@ -219,8 +252,8 @@ def stored_classes(dataset: Any) -> tuple[str, ...] | None:
     if _is_subset(dataset):
         return stored_classes(dataset.dataset)
     if _is_concatenation(dataset):
-        found = {stored_classes(part) for part in dataset.datasets}
-        return found.pop() if len(found) == 1 else None
+        names_of_parts = {stored_classes(part) for part in dataset.datasets}
+        return names_of_parts.pop() if len(names_of_parts) == 1 else None
     return None
 
 
@@ -270,3 +303,61 @@ def _add_content(mark: Fingerprint, dataset: Any) -> None:
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list):  # torchvision's (path, label)
         mark.add_names(str(sample) for sample in itertools.islice(samples, 1_000_000))
+
+
+def sampled_rows(loader: Any) -> NDArray[np.int64] | None:
+    """Positions that a DataLoader's sampler names, ascending; ``None`` if they are all there are.
+
+    The sampler is asked once, and the random state it draws from is put back. ``drop_last`` plays
+    no part: an example in an incomplete batch is one too.
+
+    Raises:
+        DataError: the sampler draws examples more than once, names none, or names something that
+            is not a position.
+    """
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    batches = loader.batch_sampler
+    if batches is None:  # batch_size=None
+        sampler, items = loader.sampler, loader.sampler
+    elif type(batches) is BatchSampler:
+        sampler, items = batches.sampler, batches.sampler
+    else:
+        sampler, items = batches, (item for batch in batches for item in batch)
+    length = len(loader.dataset)
+    if type(sampler) is SequentialSampler:
+        return None
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length:
+        return None
+    inner = (sampler, getattr(sampler, "sampler", None))
+    own = [drawn for part in inner if (drawn := getattr(part, "generator", None)) is not None]
+    with states_kept(*own):
+        rows = _positions(items, length, type(sampler).__name__)
+    return None if len(rows) == length else rows
+
+
+def _positions(items: Iterable[Any], length: int, name: str) -> NDArray[np.int64]:
+    seen: set[int] = set()
+    for item in items:
+        position = _position(item)
+        if position is None or not 0 <= position < length:
+            raise DataError(
+                f"expected positions in [0, {length}) from the sampler {name}, got {item!r}; pass "
+                "a torch Subset with the positions instead"
+            )
+        if position in seen:  # which also ends an endless sampler
+            raise DataError(
+                f"the sampler {name} draws examples more than once, so that chance would decide "
+                "which ones have a row; pass loader.dataset to read all of them, or a torch Subset"
+            )
+        seen.add(position)
+    if not seen:
+        raise DataError(f"the sampler {name} names no examples; pass one that does")
+    return np.array(sorted(seen), dtype=np.int64)
+
+
+def _position(item: Any) -> int | None:
+    try:
+        return operator.index(item)
+    except TypeError:
+        return None

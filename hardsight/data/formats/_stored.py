@@ -1,28 +1,41 @@
-"""Named arrays in files, read in place if the format allows it and never by running code."""
+"""Arrays in files: ``.npy``, ``.npz``, ``.safetensors``, torch and idx, never by running code.
+
+They are read in parts and in place if the format allows it, so that a file may be larger than the
+memory.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import mmap
 import os
+import re
+import sys
 import warnings
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data.formats._mapped import FileArray, MappedArray, MemoryArray
-from hardsight.errors import DataError, UnsafeFileError
+from hardsight.data.source import is_regular
+from hardsight.errors import DataError, MissingDataError, UnsafeFileError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hardsight.data.source import Fingerprint
+
+_RELEASE_BYTES = 64 * 1024**2
+_MAP_NORESERVE = 0x4000  # Linux: a private mapping may be larger than the memory
 # A compressed array must be unpacked into memory; beyond this it has to be stored uncompressed.
 MAX_UNPACKED_BYTES = 2 * 1024**3
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin")
-
 _SAFETENSORS_DTYPES = {
     **{f"F{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
     **{f"I{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -30,9 +43,153 @@ _SAFETENSORS_DTYPES = {
     "BF16": "<u2",
     "BOOL": "?",
 }
+IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$", re.IGNORECASE)
+_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_SPLIT_WORDS = {"train": ("train",), "test": ("t10k", "test"), "validation": ("val",)}
 
 
-def stored_arrays(file: Path) -> dict[str, FileArray]:
+class StoredArray(ABC):
+    """An array that can be read in parts.
+
+    Attributes:
+        shape: of the whole array.
+        dtype: of what ``read`` returns.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``start`` to ``stop``: a view if possible."""
+
+    def whole(self) -> NDArray[Any]:
+        """Everything, for small arrays such as labels and class weights."""
+        return self.read(0, self.shape[0])
+
+    def add_to(self, mark: Fingerprint) -> None:
+        """Take a sample of the content into a fingerprint: evenly spaced rows."""
+        mark.add_rows(self)
+
+
+class MemoryArray(StoredArray):
+    """An array already in memory."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """A view of the rows."""
+        return self.array[start:stop]
+
+    def whole(self) -> NDArray[Any]:
+        """The array itself."""
+        return self.array
+
+
+class MappedArray(StoredArray):
+    """An array inside a file, mapped on first use; pickles as its place, not its content.
+
+    Args:
+        file: where it lies.
+        offset: its first byte.
+        shape: of the array.
+        stored: dtype in the file.
+        fortran: column-major.
+        bfloat16: ``stored`` is the upper half of float32; ``read`` widens it.
+        end: behind the last byte that may belong to it; ``None`` for the end of the file.
+
+    Raises:
+        DataError: the array does not fit there.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        offset: int,
+        shape: tuple[int, ...],
+        stored: np.dtype[Any],
+        fortran: bool = False,
+        bfloat16: bool = False,
+        end: int | None = None,
+    ) -> None:
+        self.file, self.offset, self.shape = file, offset, shape
+        self.dtype = np.dtype(np.float32) if bfloat16 else stored.newbyteorder("=")
+        self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
+        self._released = 0  # first byte of the mapping that may be in memory
+        if any(length < 0 for length in shape):
+            raise DataError(f"{file} is damaged: it declares an array of shape {list(shape)}")
+        needed = offset + stored.itemsize * math.prod(shape)
+        end = file.stat().st_size if end is None else min(end, file.stat().st_size)
+        if end < needed:
+            raise DataError(
+                f"{file} is truncated: an array {list(shape)} of {stored} ends at byte {needed:,}, "
+                f"the file's at {end:,}; copy or write it again"
+            )
+
+    @cached_property
+    def _mapping(self) -> mmap.mmap:
+        return _mapped(self.file)
+
+    @cached_property
+    def _array(self) -> NDArray[Any]:
+        if 0 in self.shape:
+            return np.empty(self.shape, dtype=self._stored)
+        order: Any = "F" if self._fortran else "C"
+        return np.ndarray(self.shape, self._stored, self._mapping, self.offset, order=order)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """A view of the rows; bfloat16 is widened to float32, for these rows only.
+
+        Not to be written to: pages behind the reader are given back, and with them changes.
+        """
+        rows = self._array[start:stop]
+        self._release_before(start)
+        if self._bfloat16:
+            return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return rows.astype(self.dtype, copy=False)  # torch knows native byte order only
+
+    def _release_before(self, row: int) -> None:
+        """Give back the pages of rows already read, so that they do not count as ours.
+
+        A view that is still in use finds its content again in the system's cache.
+        """
+        if self._fortran or 0 in self.shape or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        row_bytes = self._array.nbytes // self.shape[0]
+        place = self.offset + min(row, self.shape[0]) * row_bytes
+        place -= place % mmap.PAGESIZE
+        step_back = place < self._released
+        until = len(self._mapping) if step_back else place
+        if step_back or until - self._released >= _RELEASE_BYTES:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._released, until - self._released)
+            self._released = place
+
+    def whole(self) -> NDArray[Any]:
+        """Everything; a single number has no rows to read."""
+        return super().whole() if self.shape else self._array
+
+    def __getstate__(self) -> dict[str, Any]:
+        open_here = ("_mapping", "_array")
+        kept = {name: value for name, value in self.__dict__.items() if name not in open_here}
+        return {**kept, "_released": 0}
+
+
+def _mapped(file: Path) -> mmap.mmap:
+    """The file as private memory: torch warns of read-only memory, and nothing is written back."""
+    with file.open("rb") as source:
+        if sys.platform != "linux":
+            return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_COPY)
+        return mmap.mmap(
+            source.fileno(),
+            0,
+            flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+
+
+def stored_arrays(file: Path) -> dict[str, StoredArray]:
     """The arrays of a ``.npy`` (under the name ``""``), ``.npz``, ``.safetensors`` or torch file.
 
     Raises:
@@ -88,8 +245,8 @@ def _refuse_objects(dtype: np.dtype[Any], file: Path, name: str = "") -> None:
         )
 
 
-def _npz(file: Path) -> dict[str, FileArray]:
-    arrays: dict[str, FileArray] = {}
+def _npz(file: Path) -> dict[str, StoredArray]:
+    arrays: dict[str, StoredArray] = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
@@ -154,13 +311,13 @@ def read_exactly(source: Any, size: int, what: str) -> bytearray:
     return content
 
 
-def _safetensors(file: Path) -> dict[str, FileArray]:
+def _safetensors(file: Path) -> dict[str, StoredArray]:
     with file.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
         if length > min(file.stat().st_size, 100_000_000):
             raise DataError(f"{file} is not a readable .safetensors file: header too long")
         header = json.loads(source.read(length))
-    arrays: dict[str, FileArray] = {}
+    arrays: dict[str, StoredArray] = {}
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in _SAFETENSORS_DTYPES:
             continue
@@ -179,7 +336,7 @@ def _safetensors(file: Path) -> dict[str, FileArray]:
     return arrays
 
 
-def _torch_tensors(file: Path) -> dict[str, FileArray]:
+def _torch_tensors(file: Path) -> dict[str, StoredArray]:
     import pickle
 
     import torch
@@ -198,7 +355,7 @@ def _torch_tensors(file: Path) -> dict[str, FileArray]:
     return _flattened(content, "")
 
 
-def _flattened(content: Any, prefix: str) -> dict[str, FileArray]:
+def _flattened(content: Any, prefix: str) -> dict[str, StoredArray]:
     """Tensors of nested dicts under dotted names."""
     import torch
 
@@ -206,7 +363,7 @@ def _flattened(content: Any, prefix: str) -> dict[str, FileArray]:
         tensor = content.detach()
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return {prefix: MemoryArray(wide.cpu().numpy())}
-    arrays: dict[str, FileArray] = {}
+    arrays: dict[str, StoredArray] = {}
     if isinstance(content, dict):
         for key, value in content.items():
             arrays.update(_flattened(value, f"{prefix}.{key}" if prefix else str(key)))
@@ -224,3 +381,87 @@ def split_member(text: str) -> tuple[str, str | None]:
     if colon and file.lower().endswith(ARRAY_SUFFIXES) and not os.path.exists(text):
         return file, name
     return text, None
+
+
+def is_idx(file: Path) -> bool:
+    """Whether a file is named as idx files are.
+
+    Example:
+        >>> is_idx(Path("t10k-images-idx3-ubyte.gz")), is_idx(Path("notes.gz"))
+        (True, False)
+    """
+    return IDX_NAME.search(file.name) is not None
+
+
+def idx_images_in(folder: Path, split: str | None) -> Path | None:
+    """The images file of a split in a folder of idx files; ``None`` if there are none.
+
+    Raises:
+        DataError: there are several and ``split`` names none, or not one of them.
+    """
+    named = (file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
+    images = sorted(file for file in named if is_regular(file))
+    if not images:
+        return None
+    # the same file packed and unpacked counts once, unpacked first
+    files = list({IDX_NAME.sub("", file.name): file for file in reversed(images)}.values())
+    words = _SPLIT_WORDS.get(split or "", (split or "",))
+    chosen = [file for file in files if any(word in file.name for word in words)]
+    if len(chosen) == 1:
+        return chosen[0]
+    names = ", ".join(sorted(file.name for file in files))
+    raise DataError(
+        f"{folder} holds the idx files {names}; pass split='train' or 'test', or name one file"
+    )
+
+
+def labels_beside(images: Path) -> Path:
+    """The labels file that belongs to an images file.
+
+    Raises:
+        MissingDataError: it is not there.
+    """
+    plain = re.sub(r"\.gz$", "", images.name).replace("images", "labels")
+    plain = re.sub(r"idx\d", "idx1", plain)
+    for name in (plain, plain + ".gz"):
+        if name != images.name and (images.parent / name).is_file():
+            return images.parent / name
+    raise MissingDataError(
+        f"no labels for {images}: expected {plain} or {plain}.gz beside it; pass labels=FILE"
+    )
+
+
+def idx_array(file: Path) -> MappedArray | MemoryArray:
+    """The array in an idx file; packed files are unpacked into memory, others read in place.
+
+    Raises:
+        DataError: the file is damaged, truncated, or larger than it declares.
+    """
+    packed = file.suffix.lower() == ".gz"
+    try:
+        with gzip.open(file) if packed else file.open("rb") as source:
+            dtype, shape = _header(source, file)
+            if not packed:
+                return MappedArray(file, offset=source.tell(), shape=shape, stored=dtype)
+            size = dtype.itemsize * math.prod(shape)
+            if size > MAX_UNPACKED_BYTES:
+                raise DataError(
+                    f"{file} unpacks to {size / 2**30:.1f} GiB; unpack it with gunzip, it is then "
+                    "read in place"
+                )
+            content = read_exactly(source, size, str(file))
+    except (OSError, EOFError, zlib.error) as err:
+        raise DataError(f"{file} is not a readable idx file: {err}") from err
+    array = np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)
+    return MemoryArray(array.reshape(shape))
+
+
+def _header(source: Any, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    magic = source.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
+        raise DataError(f"{file} is not an idx file: it starts with {magic!r}")
+    sizes = source.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise DataError(f"{file} is truncated: its header is incomplete; download it again")
+    shape = tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
+    return np.dtype(_DTYPES[magic[2]]), shape

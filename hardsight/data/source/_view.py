@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.data.source._example import HUMAN_COUNTS, Example, ExampleSource, Loading
-from hardsight.data.source._files import Fingerprint
+from hardsight.data.source._source import HUMAN_COUNTS, Example, ExampleSource, Fingerprint, Loading
 from hardsight.errors import DataError, ShapeError
 
 if TYPE_CHECKING:

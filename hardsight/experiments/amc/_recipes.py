@@ -1,8 +1,8 @@
-"""How the AMC experiments train, and how they compare: one place for all of them."""
+"""How the AMC experiments train: one place for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,37 @@ CROSS_ENTROPY = "cross-entropy"
 # Section 3.2: of 300 epochs, 80 ramp up and 50 ramp down
 _UP, _DOWN = 80 / 300, 50 / 300
 _NAMES = {"euclidean_contrastive": "+ Euclid", "amc": "+ AMC"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Keys that all these experiments have.
+
+    Attributes:
+        model: to train.
+        width: of ``amc13``; 0.5 is the published code's.
+        similarity: what makes a pair similar; the paper's ``predictions``, or ``labels``.
+        epochs: of colour images; the paper's 300.
+        batch_size: the paper's 128.
+        limit: examples to train on, all by default.
+        seeds: one run each.
+    """
+
+    model: str = "amc13"
+    width: float = 0.5
+    similarity: str = "predictions"
+    epochs: int = 10
+    batch_size: int = 512
+    limit: int | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def network(self) -> str:
+        """The model in words, with the width if it takes one."""
+        return f"{self.model} of width {self.width:g}" if self.model == "amc13" else self.model
+
+
+SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 128}
 
 
 @dataclass(frozen=True)
@@ -35,6 +66,11 @@ class Variant:
     def title(self) -> str:
         """As tables and figures call it."""
         return f"{_NAMES[self.loss]}, λ = {self.weight:g}" if self.loss else CROSS_ENTROPY
+
+    @property
+    def with_margin(self) -> str:
+        """The same with the margin, and without the name of the second loss."""
+        return f"λ = {self.weight:g}, m = {self.margin:g}" if self.loss else CROSS_ENTROPY
 
     def losses(self, epochs: int, similarity: str) -> list[Any]:
         """The table ``loss`` of a recipe."""
@@ -67,25 +103,28 @@ def variants(weights: Sequence[float]) -> list[Variant]:
 
 
 def trained(
-    lab: Lab,
-    model: str | Mapping[str, Any],
-    source: MemorySource,
-    variant: Variant,
-    *,
-    seed: int,
-    epochs: int,
-    batch_size: int,
-    similarity: str,
+    lab: Lab, setting: Recipe, source: MemorySource, variant: Variant, *, seed: int, **changes: Any
 ) -> TrainResult:
-    """The paper's training with its ramps scaled to ``epochs``; the best validation epoch."""
+    """The paper's training with its ramps scaled to the epochs; the best validation epoch.
+
+    Args:
+        lab: of the experiment.
+        setting: how to train.
+        source: images to train on.
+        variant: with which loss.
+        seed: of the run.
+        changes: ``model`` or ``epochs``, if they differ from the setting's.
+    """
     lab.step(f"{source.spec}: {variant.title}, seed {seed}")
+    epochs = changes.get("epochs", setting.epochs)
+    model = {"name": "amc13", "options": {"width": setting.width}}
     return lab.train(
-        model,
+        changes.get("model", model if setting.model == "amc13" else setting.model),
         source,
         seed=seed,
         epochs=epochs,
-        batch_size=batch_size,
-        loss=variant.losses(epochs, similarity),
+        batch_size=setting.batch_size,
+        loss=variant.losses(epochs, setting.similarity),
         optimizer={"name": "adam", "lr": 0.003},
         schedule={
             "name": "gaussian_ramps",
@@ -96,16 +135,7 @@ def trained(
     )
 
 
-def network(name: str, width: float) -> str | dict[str, Any]:
-    """A model by name; the paper's 13 layers take a width."""
-    return {"name": name, "options": {"width": width}} if name == "amc13" else name
-
-
-def network_title(name: str, width: float) -> str:
-    """A model as a sentence calls it, with the width if it takes one."""
-    return f"{name} of width {width:g}" if name == "amc13" else name
-
-
-def validation_accuracy(run: TrainResult) -> float:
-    """Of the epoch that was kept, in percent."""
-    return 100 * max(row["val_accuracy"] for row in run.history)
+def accuracies(lab: Lab, run: TrainResult, test: MemorySource) -> dict[str, float]:
+    """In percent: of the epoch that was kept on validation images, and on test images."""
+    validation = 100 * max(row["val_accuracy"] for row in run.history)
+    return {"validation": validation, "test": 100 * lab.outputs(run, test).accuracy}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.experiments.avh._models import (
+    KINDS,
     SHORT,
     SMOKE,
     ModelSetting,
@@ -17,15 +17,25 @@ from hardsight.experiments.avh._models import (
     say,
     set_name,
 )
-from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, experiment, spread
+from hardsight.experiments.lab import (
+    Claim,
+    Figure,
+    Grid,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    in_every_run,
+)
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
 
-Studies = dict[str, dict[str, list[DegradationStudy]]]  # by kind, then by network
+Studies = Mapping[str, Sequence[DegradationStudy]]  # by network, one per seed
 
 _SCORES = {"avh": True, "confidence": False, "norm": False}  # higher is harder
 _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖"}
+_FIGURES = {"noise": "Fig. 17", "contrast": "Fig. 18"}
 
 
 @experiment(
@@ -43,35 +53,37 @@ def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
     pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.
     """
     subjects = Subjects(lab, setting)
-    studies: Studies = {"noise": {}, "contrast": {}}
+    studies: dict[str, dict[str, list[DegradationStudy]]] = {
+        kind: {model: [] for model in setting.models} for kind in KINDS
+    }
     for model in setting.models:
         for seed in setting.seeds:
             done = subjects.run(model, seed)
             for kind, by_model in studies.items():
-                by_model.setdefault(model, []).append(_study(subjects, done, kind))
+                by_model[model].append(_study(subjects, done, kind))
     return Result(
         tables=[
-            *(_level_table(studies[kind], kind) for kind in studies),
-            *(_coefficient_table(studies[kind], kind) for kind in studies),
+            *(_level_table(studies[kind], kind) for kind in KINDS),
+            *(_coefficient_table(studies[kind], kind) for kind in KINDS),
         ],
-        claims=[degradation_claim(studies[kind], kind) for kind in studies],
-        figures=[_figure(lab, studies[kind], kind) for kind in studies],
+        claims=[degradation_claim(studies[kind], kind) for kind in KINDS],
+        figures=[_figure(lab, studies[kind], kind) for kind in KINDS],
         data={
-            kind: {
-                model: [
-                    {
-                        one.name: {"means": one.means, "stds": one.stds, "pooled": one.pooled,
-                                   "within": one.within and one.within.value}
-                        for one in study.scores
-                    }
-                    | {"accuracy": [one.value for one in study.accuracy]}
-                    for study in of_seeds
-                ]
-                for model, of_seeds in by_model.items()
-            }
+            kind: {model: [_numbers(study) for study in of] for model, of in by_model.items()}
             for kind, by_model in studies.items()
         },
-    )  # fmt: skip
+    )
+
+
+def _numbers(study: DegradationStudy) -> dict[str, object]:
+    scores = {
+        one.name: {
+            "means": one.means, "stds": one.stds, "pooled": one.pooled,
+            "within": one.within and one.within.value,
+        }
+        for one in study.scores
+    }  # fmt: skip
+    return {**scores, "accuracy": [one.value for one in study.accuracy]}
 
 
 def _study(subjects: Subjects, done: TrainResult, kind: str) -> DegradationStudy:
@@ -91,75 +103,68 @@ def _study(subjects: Subjects, done: TrainResult, kind: str) -> DegradationStudy
     )  # fmt: skip
 
 
-def _harder_sign(kind: str) -> int:
-    """Which way the level goes as pictures get harder to see."""
-    return 1 if kind == "noise" else -1
-
-
-def degradation_claim(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Claim:
+def degradation_claim(by_model: Studies, kind: str) -> Claim:
     """AVH follows the level in every network and seed."""
-    sign = _harder_sign(kind)
+    is_noise = kind == "noise"
     found = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
     within = [one.within for one in found if one.within is not None]
-    ends = [sign * (one.low if sign > 0 else one.high) > 0 for one in within]
-    rises = sum(
-        all(np.diff(study.score("avh").means) > 0)
-        for of_seeds in by_model.values()
-        for study in of_seeds
-    )
     values = [one.value for one in within]
-    holds = None if not ends else (True if all(ends) else (False if not any(ends) else None))
-    more = "more noise" if kind == "noise" else "less contrast"
+    # pictures get harder to see with more noise, and with less contrast
+    expected = [one.low > 0 if is_noise else one.high < 0 for one in within]
+    rises = sum(all(np.diff(one.means) > 0) for one in found)
     return Claim(
-        f"AVH is larger where a picture is harder to recognise: with {more}.",
-        f"Fig. {17 if kind == 'noise' else 18}",
+        "AVH is larger where a picture is harder to recognise: with "
+        f"{'more noise' if is_noise else 'less contrast'}.",
+        _FIGURES[kind],
         f"Spearman of level and AVH within a picture {min(values):+.3f} to {max(values):+.3f}, its "
-        f"interval on the expected side in {sum(ends)} of {len(found)} runs; the mean rises at "
+        f"interval on the expected side in {sum(expected)} of {len(found)} runs; the mean rises at "
         f"every level in {rises}"
         if values
         else "AVH does not vary",
-        holds,
+        in_every_run(expected),
     )
 
 
-def _level_table(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Table:
-    rows: list[list[Cell]] = []
+def _level_table(by_model: Studies, kind: str) -> Table:
+    levels = {level: f"{kind} {level:g}" for level in levels_of(kind)}
+    rows = []
     for model, of_seeds in by_model.items():
-        places = range(len(of_seeds[0].levels))
-        accuracy = [spread([study.accuracy[at].value for study in of_seeds]) for at in places]
-        rows.append([say(model), "accuracy", *accuracy])
-        for name, title in _TITLES.items():
-            means = [spread([study.score(name).means[at] for study in of_seeds]) for at in places]
-            rows.append([say(model), title, *means])
-    count = next(iter(by_model.values()))[0].n
-    return Table(
+        for seed, study in enumerate(of_seeds):
+            curves = {"accuracy": tuple(one.value for one in study.accuracy)}
+            curves |= {title: study.score(name).means for name, title in _TITLES.items()}
+            rows += [
+                {"network": say(model), "what": what, "level": level, "seed": seed, "mean": mean}
+                for what, curve in curves.items()
+                for level, mean in zip(levels, curve, strict=True)
+            ]
+    grid = Grid.of(rows, "network", "what", "level")
+    return grid.table(
         f"Means by level of {kind}",
-        ("network", "", *(f"{kind} {level:g}" for level in levels_of(kind))),
-        rows,
-        f"Mean ± standard deviation over seeds, of {count:,} pictures; the first level is the "
-        "picture itself.",
+        {"network": "network", "what": ""},
+        grid.across("level", "mean", levels),
+        note=f"Mean ± standard deviation over seeds, of {next(iter(by_model.values()))[0].n:,} "
+        "pictures; the first level is the picture itself.",
     )
 
 
-def _coefficient_table(by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Table:
-    rows: list[list[Cell]] = []
-    for model, of_seeds in by_model.items():
-        for name, title in _TITLES.items():
-            found = [study.score(name) for study in of_seeds]
-            within = [one.within.value for one in found if one.within is not None]
-            pooled = [one.pooled for one in found if not math.isnan(one.pooled)]
-            cells = [spread(values) if values else None for values in (pooled, within)]
-            rows.append([say(model), title, *cells])
-    return Table(
+def _coefficient_table(by_model: Studies, kind: str) -> Table:
+    rows = [
+        {"network": say(model), "score": title, "seed": seed, "pooled": study.score(name).pooled}
+        | {"within": (one := study.score(name).within) and one.value}
+        for model, of_seeds in by_model.items()
+        for name, title in _TITLES.items()
+        for seed, study in enumerate(of_seeds)
+    ]
+    return Grid.of(rows, "network", "score").table(
         f"Spearman of score and level of {kind}",
-        ("network", "score", "pooled", "within a picture"),
-        rows,
-        "Mean ± standard deviation over seeds. "
+        {"network": "network", "score": "score"},
+        {"pooled": "pooled", "within a picture": "within"},
+        note="Mean ± standard deviation over seeds. "
         + ("A hardness is positive." if kind == "noise" else "A hardness is negative."),
     )
 
 
-def _figure(lab: Lab, by_model: Mapping[str, Sequence[DegradationStudy]], kind: str) -> Figure:
+def _figure(lab: Lab, by_model: Studies, kind: str) -> Figure:
     figure, axes = panels(1, len(by_model), width=3.4, height=2.9)
     for axis, (model, of_seeds) in zip(axes, by_model.items(), strict=True):
         levels = np.array(of_seeds[0].levels)
@@ -179,7 +184,7 @@ def _figure(lab: Lab, by_model: Mapping[str, Sequence[DegradationStudy]], kind: 
     legend(figure)
     return lab.figure(
         figure, kind,
-        caption=f"Fig. {17 if kind == 'noise' else 18}: AVH by level of {kind}, mean over pictures "
+        caption=f"{_FIGURES[kind]}: AVH by level of {kind}, mean over pictures "
         "and seeds; harder to see towards the right.",
         alt=f"Curves of AVH and accuracy against the level of {kind}, one panel per network.",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
-from hardsight.experiments.avh._dynamics_claims import Runs, dynamics_claims
+from hardsight.experiments.avh._dynamics_claims import (
+    SETTLED,
+    SETTLES,
+    Runs,
+    dynamics_claims,
+    stored_runs,
+)
 from hardsight.experiments.avh._dynamics_draw import (
     MEASURES,
     confidence_figure,
@@ -22,6 +28,7 @@ from hardsight.experiments.avh._dynamics_draw import (
     steps_figure,
 )
 from hardsight.experiments.avh._models import (
+    KINDS,
     SHORT,
     SMOKE,
     ModelSetting,
@@ -30,7 +37,16 @@ from hardsight.experiments.avh._models import (
     say,
     set_name,
 )
-from hardsight.experiments.lab import Cell, Lab, Result, Table, experiment, spread
+from hardsight.experiments.lab import (
+    Cell,
+    Claim,
+    Lab,
+    Result,
+    Table,
+    channels_first,
+    experiment,
+    spread,
+)
 from hardsight.heads import capture, find_head
 from hardsight.models import SmallCNN
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
@@ -62,6 +78,13 @@ def _setting(shared: ModelSetting, **more: int | str) -> DynamicsSetting:
     return DynamicsSetting(**values, **more)  # type: ignore[arg-type]
 
 
+def _judge(setting: DynamicsSetting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    runs, digits = stored_runs(data)
+    who = data["annotators"]
+    claims = dynamics_claims(runs, digits, who=who, dataset=setting.digits)
+    return [_curve_table(runs, digits, who), _gap_table(runs)], claims
+
+
 @experiment(
     "avh-dynamics",
     title="Norm and angle along training",
@@ -72,6 +95,7 @@ def _setting(shared: ModelSetting, **more: int | str) -> DynamicsSetting:
         ),
         "short": _setting(SHORT),
     },
+    judge=_judge,
 )
 def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     """Watches the networks of avh-human along training.
@@ -81,12 +105,12 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     noise and contrast. Curves are means over examples, then over seeds ({seeds}); epochs count from
     1. {networks} train on {dataset}, and the learning rate is divided by 10 after each third of the
     {epochs} epochs (the paper: of 90). A small network on {digits} is watched over {digits_epochs}
-    epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out. Where the data
-    has no counts of people, annotators are simulated.
+    epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out. If the data has
+    no counts of people, annotators are simulated.
     """
     subjects = Subjects(lab, setting)
     runs: Runs = {model: [] for model in setting.models}
-    levels: Levels = {"noise": {}, "contrast": {}}
+    levels: Levels = {kind: {} for kind in KINDS}
     for model in setting.models:
         for seed in setting.seeds:
             done = subjects.run(model, seed)
@@ -103,8 +127,6 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     digits = _digits_runs(lab, setting)
     loops = [_first_steps(lab, setting, seed) for seed in setting.seeds]
     return Result(
-        tables=[_curve_table(runs, digits, subjects.annotators), _gap_table(runs)],
-        claims=dynamics_claims(runs, digits, subjects.annotators),
         figures=[
             human_figure(lab, runs, subjects),
             confidence_figure(lab, runs, subjects),
@@ -196,49 +218,45 @@ def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, lis
 
 
 def _inputs(source: MemorySource, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.from_numpy(source.images)[:, None].float() / 255
+    images = channels_first(source).float() / 255
     return images.to(device), torch.from_numpy(source.labels.copy()).to(device)
 
 
+def _last(curves: Sequence[Curves], key: str, epoch: int = -1) -> Cell:
+    return spread([one.means[key][epoch] for one in curves])
+
+
 def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
+    titles = {"norm": "‖x‖", "avh": "AVH", "confidence": "confidence", "correct": "accuracy"}
     rows: list[list[Cell]] = []
-    named = {
-        **{say(model): of_seeds for model, of_seeds in runs.items()},
-        "SmallCNN, digits": digits,
-    }
-    for name, of_seeds in named.items():
-        cells: list[Cell] = []
-        for key in ("norm", "avh", "confidence", "correct"):
-            for epoch in (0, -1):
-                cells.append(spread([run.overall.means[key][epoch] for run in of_seeds]))
+    for name, of_seeds in [*((say(m), of) for m, of in runs.items()), ("SmallCNN, digits", digits)]:
+        curves = [run.overall for run in of_seeds]
         people = [run.human["avh"][-1].value for run in of_seeds if run.human]
-        settled: list[Cell] = [
-            spread([float(run.settled[key]) for run in of_seeds])
-            for key in ("avh", "correct", "loss", "norm")
-        ]
-        rows.append([name, *cells, *settled, spread(people) if people else None])
+        rows.append([
+            name,
+            *(_last(curves, key, epoch) for key in titles for epoch in (0, -1)),
+            *(spread([run.settled[key] for run in of_seeds]) for key in SETTLED),
+            spread(people) if people else None,
+        ])  # fmt: skip
+    heads = [head for title in titles.values() for head in (f"{title} first", "last")]
+    settled = [f"{title} settled" for title in SETTLED.values()]
     return Table(
         "First and last epoch, and when a curve settles",
-        ("network", "‖x‖ first", "last", "AVH first", "last", "confidence first", "last",
-         "accuracy first", "last", "AVH settled", "accuracy settled", "loss settled",
-         "norm settled", f"Spearman of AVH with {who}, last"),
+        ("network", *heads, *settled, f"Spearman of AVH with {who}, last"),
         rows,
         "Mean ± standard deviation over seeds, on examples never trained on. Settled: the first "
-        "epoch, counted from 1, from which the mean stays within 10 % of its range from its last "
-        "value.",
-    )  # fmt: skip
+        f"epoch, counted from 1, from which {SETTLES}.",
+    )
 
 
 def _gap_table(runs: Runs) -> Table:
     rows: list[list[Cell]] = []
     for model, of_seeds in runs.items():
-        groups = of_seeds[0].groups
-        for place, group in enumerate(groups):
-            cells: list[Cell] = []
-            for key in ("norm", "avh", "confidence", "correct"):
-                cells.append(spread([run.groups[place].means[key][-1] for run in of_seeds]))
-            settled = [float(settled_epoch(run.groups[place].means["avh"])) for run in of_seeds]
-            rows.append([say(model), group.group, group.n, *cells, spread(settled)])
+        for place, group in enumerate(of_seeds[0].groups):
+            curves = [run.groups[place] for run in of_seeds]
+            cells = (_last(curves, key) for key in ("norm", "avh", "confidence", "correct"))
+            settled = spread([settled_epoch(one.means["avh"]) for one in curves])
+            rows.append([say(model), group.group, group.n, *cells, settled])
     return Table(
         "Last epoch by human frequency",
         ("network", "examples", "n", "‖x‖", "AVH", "confidence", "accuracy", "AVH settled"),

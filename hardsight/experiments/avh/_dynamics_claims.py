@@ -2,72 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.avh._models import say
-from hardsight.experiments.lab import Claim, spread
-from hardsight.run.study import RunDynamics, concordance, observations
+from hardsight.experiments.avh._models import agreement_of_networks, say
+from hardsight.experiments.lab import DATASETS, Claim, Question, in_every_run, judged
+from hardsight.run.study import (
+    LEARNED_ACCURACY,
+    Curves,
+    RunDynamics,
+    concordance,
+    learned_epoch,
+    observations,
+    settled_epoch,
+)
+from hardsight.stats import Correlation, correlation_interval
 
 Runs = dict[str, list[RunDynamics]]
+SETTLED = {"avh": "AVH", "correct": "accuracy", "loss": "loss", "norm": "norm"}
+SETTLES = "no more than 10 % of the change from first to last is left"
 _SHORTCUTS = ("resnet18", "resnet50", "densenet121")
 
 
-def dynamics_claims(runs: Runs, digits: Sequence[RunDynamics], who: str) -> list[Claim]:
-    """Observations 1 to 4, and the remark on networks with shortcuts."""
+def stored_runs(data: Mapping[str, Any]) -> tuple[Runs, list[RunDynamics]]:
+    """The runs of every network, and those of the small one, from the data of a result."""
+    runs: Runs = {}
+    for model, curves in data["overall"].items():
+        rest = zip(data["by_frequency"][model], data["spearman_with_frequency"][model], strict=True)
+        runs[model] = [
+            _stored(f"{say(model)}, {at}", means, *parts)
+            for at, (means, parts) in enumerate(zip(curves, rest, strict=True))
+        ]
+    return runs, [_stored(f"SmallCNN, {at}", one, {}, {}) for at, one in enumerate(data["digits"])]
+
+
+def _stored(
+    name: str,
+    means: Mapping[str, Sequence[float]],
+    by_frequency: Mapping[str, Mapping[str, Any]],
+    people: Mapping[str, Sequence[float]],
+) -> RunDynamics:
+    """A run as far as its file has it: without spreads over examples, and without p-values."""
+    groups = tuple(
+        Curves(group, int(part["n"]), {key: tuple(part[key]) for key in means}, {})
+        for group, part in by_frequency.items()
+    )
+    n = sum(group.n for group in groups)
+
+    def stored(value: float) -> Correlation:
+        low, high = correlation_interval(value, n)
+        return Correlation(value, low, high, n, 0.95, "analytic", p=math.nan, method="spearman")
+
+    overall = Curves("all", n, {key: tuple(curve) for key, curve in means.items()}, {})
+    settled = {key: settled_epoch(curve) for key, curve in means.items()}
+    human = {key: tuple(stored(value) for value in values) for key, values in people.items()}
+    return RunDynamics(name, len(overall.means["avh"]), overall, groups, settled, human)
+
+
+def dynamics_claims(
+    runs: Runs, digits: Sequence[RunDynamics], *, who: str, dataset: str
+) -> list[Claim]:
+    """Observations 1 to 4 of the networks and 1 and 2 of the small one; networks with shortcuts.
+
+    Args:
+        runs: of each network, one per seed.
+        digits: of the small network.
+        who: the annotators, in words.
+        dataset: of the small network.
+    """
     every = [run for of_seeds in runs.values() for run in of_seeds]
-    first, second, third, _ = observations([*every, *digits])
     return [
-        Claim(first.says, "Figs. 4, 10, 13, 15", _counted_rise([*every, *digits]), first.holds),
-        Claim(second.says, "Figs. 4, 10, 13, 15", _counted_plateau([*every, *digits]),
-              second.holds),
-        Claim(f"AVH's correlation with the frequency of {who} consistently holds across models "
-              "throughout the training process.", "Fig. 4", _counted_people(every), third.holds),
+        *_rise_and_plateau(every, "", "Figs. 4, 10, 13"),
+        _people(every, who),
         _better(runs),
-        _shortcuts(runs),
-    ]  # fmt: skip
+        *judged([_shortcuts(runs)]),
+        *_rise_and_plateau(digits, f"SmallCNN on {DATASETS.get(dataset, dataset)}: ", "Fig. 15"),
+    ]
+
+
+def _rise_and_plateau(runs: Sequence[RunDynamics], which: str, paper: str) -> list[Claim]:
+    """Observations 1 and 2: each run is judged by itself."""
+    outcomes = [observations([run])[:2] for run in runs]
+    return [
+        Claim(which + one[0].says, paper, seen, in_every_run([run.holds for run in one]))
+        for one, seen in zip(
+            zip(*outcomes, strict=True), (_counted_rise(runs), _counted_plateau(runs)), strict=True
+        )
+    ]
 
 
 def _counted_rise(runs: Sequence[RunDynamics]) -> str:
     norms = [run.overall.means["norm"] for run in runs]
     ratios = [norm[-1] / norm[0] if norm[0] else np.nan for norm in norms]
-    steps = [np.diff(norm) > 0 for norm in norms]
-    rising = int(sum(step.sum() for step in steps))
-    count = sum(len(step) for step in steps)
+    steps = np.concatenate([np.diff(norm) > 0 for norm in norms])
     larger = sum(ratio > 1 for ratio in ratios)
     return (
         f"last over first epoch: {np.nanmin(ratios):.2f} to {np.nanmax(ratios):.2f}, larger than 1 "
-        f"in {larger} of {len(runs)} runs; the mean norm rises in {rising} of {count} steps "
-        "between epochs"
+        f"in {larger} of {len(runs)} runs; the mean norm rises in {steps.sum()} of {len(steps)} "
+        "steps between epochs"
     )
 
 
 def _counted_plateau(runs: Sequence[RunDynamics]) -> str:
-    at = {key: [run.settled[key] for run in runs] for key in ("avh", "correct", "loss", "norm")}
     earlier = sum(
         run.settled["avh"] < max(run.settled["correct"], run.settled["loss"]) for run in runs
     )
     said = ", ".join(
-        f"{title} {np.mean(at[key]):.1f}"
-        for key, title in (("avh", "AVH"), ("correct", "accuracy"), ("loss", "loss"),
-                           ("norm", "norm"))
-    )  # fmt: skip
+        f"{title} {np.mean([run.settled[key] for run in runs]):.1f}"
+        for key, title in SETTLED.items()
+    )
     return (
         f"AVH settles before accuracy or loss in {earlier} of {len(runs)} runs; mean epoch from "
-        f"which the curve stays within 10 % of its range from its last value: {said}"
+        f"which {SETTLES}: {said}; still to come when AVH has settled: {_to_come(runs)}"
     )
 
 
-def _counted_people(runs: Sequence[RunDynamics]) -> str:
-    found = [one for run in runs for one in run.human.get("avh", ())]
-    below = sum(one.high < 0 for one in found)
-    values = [one.value for one in found]
+def _to_come(runs: Sequence[RunDynamics]) -> str:
+    """What accuracy and norm gain from the epoch on in which AVH has settled."""
+    accuracy, norm = [], []
+    for run in runs:
+        at, means = run.settled["avh"] - 1, run.overall.means
+        accuracy.append(100 * (means["correct"][-1] - means["correct"][at]))
+        norm.append(means["norm"][-1] / means["norm"][at] - 1 if means["norm"][at] else np.nan)
     return (
-        f"Spearman {min(values):+.3f} to {max(values):+.3f} over runs and epochs; the interval is "
-        f"below 0 in {below} of {len(found)} epochs"
-        if found
-        else "not tested"
+        f"{min(accuracy):.1f} to {max(accuracy):.1f} points of accuracy, {100 * min(norm):+.0f} to "
+        f"{100 * max(norm):+.0f} % of the norm"
+    )
+
+
+def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
+    """Observation 3, from the epoch on in which a run has learned its task."""
+    early: list[bool] = []
+    later: list[bool] = []
+    values = [one.value for run in runs for one in run.human.get("avh", ())]
+    for run in runs:
+        below = [one.high < 0 for one in run.human.get("avh", ())]
+        start = (learned_epoch(run) or len(below) + 1) - 1
+        early, later = early + below[:start], later + below[start:]
+    outcomes = [observations([run])[2].holds for run in runs]
+    seen = "not tested"
+    if values:
+        seen = (
+            f"Spearman {min(values):+.3f} to {max(values):+.3f} over runs and epochs; once "
+            f"accuracy is at least {100 * LEARNED_ACCURACY:g} %, the interval is below 0 in "
+            f"{sum(later)} of {len(later)} epochs (before that, in {sum(early)} of {len(early)})"
+        )
+    return Claim(
+        f"AVH's correlation with the frequency of {who} consistently holds across models "
+        "throughout the training process.",
+        "Fig. 4",
+        seen,
+        in_every_run([holds for holds in outcomes if holds is not None]),
     )
 
 
@@ -80,59 +168,50 @@ def _better(runs: Runs) -> Claim:
         }
         for model, of_seeds in runs.items()
     }
-    last = [(float(one["correct"][-1]), float(one["avh"][-1])) for one in means.values()]
-    agree, pairs = concordance(last)
-    epochs = len(next(iter(means.values()))["avh"])
-    each = [
-        concordance([(float(m["correct"][e]), float(m["avh"][e])) for m in means.values()])
-        for e in range(epochs)
+    points = [
+        [(float(one["correct"][epoch]), float(one["avh"][epoch])) for one in means.values()]
+        for epoch in range(len(next(iter(means.values()))["avh"]))
     ]
-    total = sum(one[0] for one in each), sum(one[1] for one in each)
+    agree, pairs = np.sum([concordance(one) for one in points], axis=0)
+    last = concordance(points[-1])
     listed = "; ".join(
         f"{say(model)}: {100 * accuracy:.1f} %, AVH {avh:.4f}"
-        for model, (accuracy, avh) in zip(means, last, strict=True)
+        for model, (accuracy, avh) in zip(means, points[-1], strict=True)
     )
-    holds = None
-    if total[1]:
-        holds = True if total[0] == total[1] else (False if 2 * total[0] < total[1] else None)
     return Claim(
         "Better models (higher accuracy) have lower average AVH throughout the training process.",
         "Fig. 4; AlexNet, the weakest, has the highest AVH",
-        f"{agree} of {pairs} pairs of networks agree after the last epoch, {total[0]} of "
-        f"{total[1]} over all epochs; {listed}",
-        holds,
+        f"{last[0]} of {last[1]} pairs of networks agree after the last epoch, {agree} of {pairs} "
+        f"over all epochs; {listed}",
+        agreement_of_networks(agree, pairs),
     )
 
 
-def relative_gap(run: RunDynamics, measure: str) -> float | None:
+def relative_gap(run: RunDynamics, measure: str) -> float:
     """Easiest minus hardest populated bin in the last epoch, over the mean of all examples."""
-    if len(run.groups) < 2:
-        return None
-    hard, easy = run.groups[0].means[measure][-1], run.groups[-1].means[measure][-1]
     whole = run.overall.means[measure][-1]
-    return (easy - hard) / whole if whole else None
+    if len(run.groups) < 2 or not whole:
+        return math.nan
+    return (run.groups[-1].means[measure][-1] - run.groups[0].means[measure][-1]) / whole
 
 
-def _gaps(runs: Runs, measure: str) -> dict[str, list[float]]:
-    found = {
-        model: [gap for run in of_seeds if (gap := relative_gap(run, measure)) is not None]
-        for model, of_seeds in runs.items()
-    }
-    return {model: gaps for model, gaps in found.items() if gaps}
-
-
-def _shortcuts(runs: Runs) -> Claim:
-    says = (
+def _shortcuts(runs: Runs) -> Question:
+    """The gap of the norm, averaged over each kind of network: a seed counts once."""
+    gaps = {model: [relative_gap(run, "norm") for run in of] for model, of in runs.items()}
+    known = {model: found for model, found in gaps.items() if not np.isnan(found).all()}
+    listed = ", ".join(f"{say(model)} {np.nanmean(found):+.1%}" for model, found in known.items())
+    sides = [
+        [np.abs(found) for model, found in known.items() if (model in _SHORTCUTS) is has_shortcuts]
+        for has_shortcuts in (False, True)
+    ]
+    is_asked = all(sides)
+    first, second = (np.mean(side, axis=0).tolist() if is_asked else [] for side in sides)
+    return Question(
         "Networks with shortcuts (ResNet, DenseNet) tend to give images of different human "
-        "frequency the same norm; networks without (AlexNet, VGG) keep the gap."
+        "frequency the same norm; networks without (AlexNet, VGG) keep the gap.",
+        "Fig. 4, first column",
+        first,
+        second if is_asked else {},
+        told=f"gap of the norm between the easiest and the hardest bin, over its mean: {listed}; "
+        + ("without minus with shortcuts {}" if is_asked else "one kind of network only"),
     )
-    gaps = _gaps(runs, "norm")
-    plain = [g for model, found in gaps.items() if model not in _SHORTCUTS for g in found]
-    short = [g for model, found in gaps.items() if model in _SHORTCUTS for g in found]
-    listed = ", ".join(f"{say(model)} {np.mean(found):+.1%}" for model, found in gaps.items())
-    seen = f"gap of the norm between the easiest and the hardest bin, over its mean: {listed}"
-    if not plain or not short:
-        return Claim(says, "Fig. 4, first column", f"{seen}; one kind of network only", None)
-    one, two = spread(np.abs(plain).tolist()), spread(np.abs(short).tolist())
-    apart = one.low > two.high or two.low > one.high
-    return Claim(says, "Fig. 4, first column", seen, one.mean > two.mean if apart else None)

@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hardsight.experiments.avh._models import Subjects, levels_of, say
-from hardsight.experiments.lab import Figure, Lab
+from hardsight.experiments.lab import Figure, Lab, band
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import Curves, RunDynamics
-
-Floats = NDArray[np.float64]
 
 MEASURES = {"norm": "norm ‖x‖", "avh": "AVH", "correct": "accuracy"}
 
 
-def _mean_and_spread(curves: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    values = np.array(curves, dtype=np.float64)
-    return values.mean(axis=0), values.std(axis=0, ddof=1 if len(values) > 1 else 0)
-
-
 def _line(axis: Any, curves: Sequence[Sequence[float]], colour: str, label: str) -> None:
     """Mean over seeds with a band of their standard deviation; epochs or steps from 1."""
-    mean, std = _mean_and_spread(curves)
-    at = np.arange(1, len(mean) + 1)
-    axis.plot(at, mean, color=colour, label=label)
-    axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
+    band(axis, range(1, len(curves[0]) + 1), curves, colour, label)
     axis.locator_params(axis="x", integer=True)
 
 
@@ -67,7 +54,7 @@ def confidence_figure(
     legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "confidence",
-        caption=f"Fig. 9: model confidence by epoch, split likewise. {_BAND}",
+        caption=f"Fig. 9: model confidence by epoch, split in the same way. {_BAND}",
         alt="Curves of model confidence against the epoch, one panel per network.",
     )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from hardsight.experiments.avh._geometry_draw import (
 )
 from hardsight.experiments.avh._geometry_measures import (
     GeometrySetting,
-    Paths,
-    Sphere,
     digits,
     grown,
     plane,
@@ -24,8 +22,57 @@ from hardsight.experiments.avh._geometry_measures import (
     sphere,
     trajectories,
 )
-from hardsight.experiments.lab import Cell, Claim, Lab, Outputs, Result, Table, experiment, spread
+from hardsight.experiments.lab import (
+    Cell,
+    Claim,
+    Grid,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    in_every_run,
+    spread,
+)
 from hardsight.stats import wilson_interval
+
+Rows = Sequence[Mapping[str, Any]]  # one per seed
+_MEANS = "Mean ± standard deviation over seeds"
+
+
+def _judge(setting: GeometrySetting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    tables = [
+        _one_row(
+            "An embedding of two dimensions (Figs. 2, 8)",
+            data["plane"],
+            {
+                "accuracy": "accuracy",
+                "angle to the own class, median, degrees": "own_angle",
+                "angle to the nearest other class, median, degrees": "nearest_other_angle",
+                "AVH of right examples": "avh_right",
+                "AVH of wrong examples": "avh_wrong",
+            },
+            f"{_MEANS}, on test examples.",
+        ),
+        _one_row(
+            "Two Gaussians on the sphere (Figs. 3, 7)",
+            data["sphere"],
+            {
+                "accuracy": "accuracy",
+                "|Spearman| of AVH and doubt": "avh",
+                "|Spearman| of norm and doubt": "norm",
+                "z of the difference (Steiger)": "z",
+            },
+            f"Doubt: the probability of the other class given the point, by formula. {_MEANS}.",
+        ),
+        _path_table(data["paths"], setting.seeds),
+    ]
+    claims = [
+        _cones(data["plane"]),
+        _overlap(data["sphere"]),
+        _growing(data["growth"]),
+        _norm_then_angle(data["paths"]),
+    ]
+    return tables, claims
 
 
 @experiment(
@@ -40,6 +87,7 @@ from hardsight.stats import wilson_interval
         ),
         "short": GeometrySetting(),
     },
+    judge=_judge,
 )  # fmt: skip
 def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     """Draws four pictures of what norm and angle stand for.
@@ -58,8 +106,6 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     growth = {name: grown(name) for name in ("nearer", "farther")}
     paths = [trajectories(lab, run, test, setting) for run in runs]
     return Result(
-        tables=[_plane_table(outputs), _sphere_table(spheres), _path_table(paths, setting.seeds)],
-        claims=geometry_claims(outputs, spheres, growth, paths),
         figures=[
             plane_figure(lab, outputs[0], setting),
             sphere_figure(lab, spheres[0]),
@@ -75,47 +121,18 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     )
 
 
-def _plane_table(outputs: Sequence[Outputs]) -> Table:
-    found = [plane_numbers(one) for one in outputs]
-    titles = {
-        "accuracy": "accuracy", "own_angle": "angle to the own class, median, degrees",
-        "nearest_other_angle": "angle to the nearest other class, median, degrees",
-        "avh_right": "AVH of right examples", "avh_wrong": "AVH of wrong examples",
-    }  # fmt: skip
-    cells: list[Cell] = []
-    for key in titles:
-        values = [one[key] for one in found if not math.isnan(one[key])]
-        cells.append(spread(values) if values else None)
-    return Table(
-        "An embedding of two dimensions (Figs. 2, 8)",
-        tuple(titles.values()),
-        [cells],
-        "Mean ± standard deviation over seeds, on test examples.",
-    )
+def _one_row(title: str, rows: Rows, columns: Mapping[str, str], note: str) -> Table:
+    """Means over seeds of one setting."""
+    grid = Grid.of({"seed": at, **row} for at, row in enumerate(rows))
+    cells = (spread(grid.values(measure)) for measure in columns.values())
+    return Table(title, tuple(columns), [[*cells]], note)
 
 
-def _sphere_table(spheres: Sequence[Sphere]) -> Table:
-    found = [one.numbers() for one in spheres]
-    row: list[Cell] = [
-        spread([one[key] for one in found]) for key in ("accuracy", "avh", "norm", "z")
-    ]
-    return Table(
-        "Two Gaussians on the sphere (Figs. 3, 7)",
-        ("accuracy", "|Spearman| of AVH and doubt", "|Spearman| of norm and doubt",
-         "z of the difference (Steiger)"),
-        [row],
-        "Doubt: the probability of the other class given the point, by formula. Mean ± standard "
-        "deviation over seeds.",
-    )  # fmt: skip
-
-
-def _path_table(paths: Sequence[Paths], seeds: Sequence[int]) -> Table:
-    found = [one.numbers() for one in paths]
+def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
     rows: list[list[Cell]] = [
-        [seed, int(one["examples"]), int(one["flipped"]), int(one["shrunk"]),
-         None if math.isnan(one["least_norm"]) else one["least_norm"],
-         f"{int(one['norm_first'])} of {int(one['of'])}"]
-        for seed, one in zip(seeds, found, strict=True)
+        [seed, one["examples"], one["flipped"], one["shrunk"], one["least_norm"],
+         f"{one['norm_first']} of {one['of']}"]
+        for seed, one in zip(seeds, paths, strict=True)
     ]  # fmt: skip
     return Table(
         "Out of the class by gradient ascent (Fig. 22)",
@@ -127,41 +144,28 @@ def _path_table(paths: Sequence[Paths], seeds: Sequence[int]) -> Table:
     )  # fmt: skip
 
 
-def geometry_claims(
-    outputs: Sequence[Outputs],
-    spheres: Sequence[Sphere],
-    growth: Mapping[str, Mapping[str, Sequence[float]]],
-    paths: Sequence[Paths],
-) -> list[Claim]:
-    """The paper's remarks on the pictures."""
-    return [_cones(outputs), _overlap(spheres), _growing(growth), _norm_then_angle(paths)]
-
-
-def _cones(outputs: Sequence[Outputs]) -> Claim:
-    found = [plane_numbers(one) for one in outputs]
-    nearer = [one["own_angle"] < one["nearest_other_angle"] for one in found]
+def _cones(plane: Rows) -> Claim:
     listed = ", ".join(
-        f"{one['own_angle']:.0f}° against {one['nearest_other_angle']:.0f}°" for one in found
+        f"{one['own_angle']:.0f}° against {one['nearest_other_angle']:.0f}°" for one in plane
     )
     return Claim(
         "Samples of each class concentrate in a convex cone around their class weight.",
         "Figs. 2, 8",
         f"median angle to the own class against the nearest other one, by seed: {listed}",
-        True if all(nearer) else (False if not any(nearer) else None),
+        in_every_run([one["own_angle"] < one["nearest_other_angle"] for one in plane]),
     )
 
 
-def _overlap(spheres: Sequence[Sphere]) -> Claim:
-    found = [one.compared() for one in spheres]
-    ahead = sum(one.difference > 0 and one.p < 0.05 for one in found)
-    behind = sum(one.difference < 0 and one.p < 0.05 for one in found)
-    listed = ", ".join(f"{one.first:.2f} against {one.second:.2f}" for one in found)
+def _overlap(spheres: Rows) -> Claim:
+    ahead = [one["avh"] > one["norm"] and one["p"] < 0.05 for one in spheres]
+    behind = [one["avh"] < one["norm"] and one["p"] < 0.05 for one in spheres]
+    listed = ", ".join(f"{one['avh']:.2f} against {one['norm']:.2f}" for one in spheres)
     return Claim(
         "AVH is high where the classes overlap; the norm has less to do with hard examples.",
         "Figs. 3, 7",
         f"|Spearman| with the probability of the other class, AVH against norm, by seed: {listed}; "
-        f"AVH is ahead in {ahead} of {len(found)}, the norm in {behind}",
-        True if ahead == len(found) else (False if ahead == 0 else None),
+        f"AVH is ahead in {sum(ahead)} of {len(ahead)}, the norm in {sum(behind)}",
+        in_every_run(ahead),
     )
 
 
@@ -180,21 +184,21 @@ def _growing(growth: Mapping[str, Mapping[str, Sequence[float]]]) -> Claim:
     )
 
 
-def _norm_then_angle(paths: Sequence[Paths]) -> Claim:
+def _norm_then_angle(paths: Rows) -> Claim:
     says = (
         "An adversarial example first shrinks its norm towards the origin and then turns its angle."
     )
-    first = np.concatenate([one.norm_first() for one in paths])
-    flipped = sum(int((one.flips > 0).sum()) for one in paths)
-    if not len(first):
+    flipped, shrunk, first = (
+        sum(one[key] for one in paths) for key in ("flipped", "of", "norm_first")
+    )
+    if not shrunk:
         seen = f"none of {flipped} examples that changed class came nearer to the origin"
         return Claim(says, "Fig. 22, one example", seen, False if flipped else None)
-    low, high = wilson_interval(int(first.sum()), len(first))
+    low, high = wilson_interval(first, shrunk)
     seen = (
-        f"{len(first)} of {flipped} examples that changed class came nearer to the origin; of "
-        f"these the norm is half-way before the angle in {first.mean():.0%} "
-        f"[{low:.0%}, {high:.0%}]"
+        f"{shrunk} of {flipped} examples that changed class came nearer to the origin; of these "
+        f"the norm is half-way before the angle in {first / shrunk:.0%} [{low:.0%}, {high:.0%}]"
     )
-    enough = 2 * len(first) > flipped
+    enough = 2 * shrunk > flipped
     holds = (True if enough else None) if low > 0.5 else (False if high < 0.5 else None)
     return Claim(says, "Fig. 22, one example", seen, holds)

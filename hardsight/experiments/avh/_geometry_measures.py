@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
-from hardsight.experiments.lab import Lab, Outputs
+from hardsight.experiments.lab import Lab, Outputs, channels_first
 from hardsight.heads import capture, find_head
 from hardsight.run.loop import borrowed, seeded
 from hardsight.run.train import Pixels, TrainResult
@@ -285,9 +285,9 @@ def halfway(values: Floats) -> int:
 
 
 def trajectories(lab: Lab, run: TrainResult, test: MemorySource, setting: GeometrySetting) -> Paths:
-    """Gradient ascent on the loss, in steps of equal length in pixels, inside the pixels' range."""
+    """Ways of right examples out of their class, by gradient ascent on the loss."""
     pixels = Pixels(run.preprocessing, channels_last=False, device=lab.device)
-    images = torch.from_numpy(test.images)[:, None].float().to(lab.device) / 255
+    images = channels_first(test).float().to(lab.device) / 255
     labels = torch.from_numpy(test.labels.copy()).to(lab.device)
     with borrowed(run.model, lab.device):
         head = find_head(run.model, pixels.normalised(images[:2]))
@@ -295,24 +295,30 @@ def trajectories(lab: Lab, run: TrainResult, test: MemorySource, setting: Geomet
             right = (run.model(pixels.normalised(images)).argmax(1) == labels).nonzero()[:, 0]
         rows = right[torch.linspace(0, len(right) - 1, min(setting.attacked, len(right))).long()]
         with capture(run.model, head) as forward:
-            found = _ascend(forward, pixels, images[rows], labels[rows], head.weight, setting)
-    return found
+            return ascended(
+                lambda some: forward(pixels.normalised(some)),
+                images[rows], labels[rows], head.weight, setting,
+            )  # fmt: skip
 
 
-def _ascend(
-    forward: Any,
-    pixels: Pixels,
-    images: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    setting: GeometrySetting,
+def ascended(
+    forward: Any, images: Tensor, labels: Tensor, weights: Tensor, setting: GeometrySetting
 ) -> Paths:
+    """Gradient ascent on the loss, in steps of equal length in pixels, inside the pixels' range.
+
+    Args:
+        forward: from pixels in [0, 1] to embeddings and logits.
+        images: to start from, ``[N, C, H, W]``.
+        labels: ``[N]``.
+        weights: of the classes, ``[C, D]``.
+        setting: how many steps, of which length.
+    """
     places, angles = [], []
     flips = torch.full_like(labels, -1)
     length = setting.step_length * math.sqrt(images[0].numel())
     for step in range(setting.attack_steps + 1):
         images = images.detach().requires_grad_()
-        embeddings, logits = forward(pixels.normalised(images))
+        embeddings, logits = forward(images)
         with torch.no_grad():
             places.append(embeddings.detach().float().cpu())
             angles.append(target_angle(embeddings.detach(), labels, weights.detach()).cpu())

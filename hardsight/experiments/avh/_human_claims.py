@@ -16,8 +16,8 @@ from hardsight.experiments.avh._human_studies import (
     every_run,
     spearman_of,
 )
-from hardsight.experiments.avh._models import say
-from hardsight.experiments.lab import Claim, spread
+from hardsight.experiments.avh._models import agreement_of_networks, say
+from hardsight.experiments.lab import Claim, in_every_run, spread
 from hardsight.registry import SCORES
 from hardsight.run.study import HumanStudy, concordance
 
@@ -51,27 +51,23 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):+.3f} to {max(values):+.3f}"
 
 
-def _all_or_none(yes: int, of: int) -> bool | None:
-    """Holds in every run, in none, or undecided."""
-    return True if yes == of else (False if yes == 0 else None)
-
-
 def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> Claim:
     runs = every_run(studies)
-    values = spearman_of(runs, score)
     sign = -1 if SCORES[score].higher_is_harder else 1
-    yes = sum(
+    held = [
         bool(_outcome(study, name)) and all(sign * rho > 0 for rho in spearman_of([study], score))
         for study in runs
+    ]
+    seen = f"Spearman {_range(spearman_of(runs, score))}; null hypothesis rejected, in the expected"
+    return Claim(
+        says, paper, f"{seen} direction, in {sum(held)} of {len(runs)} runs", in_every_run(held)
     )
-    seen = f"Spearman {_range(values)}; null hypothesis rejected, in the expected direction, in "
-    return Claim(says, paper, f"{seen}{yes} of {len(runs)} runs", _all_or_none(yes, len(runs)))
 
 
 def _stronger(studies: Studies, who: str) -> Claim:
     runs = [study for study in every_run(studies) if study.comparisons]
     differences = [study.comparisons[0].difference for study in runs]
-    ahead = sum(bool(_outcome(study, "H3")) for study in runs)
+    ahead = [bool(_outcome(study, "H3")) for study in runs]
     behind = sum(
         study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
         for study in runs
@@ -80,20 +76,20 @@ def _stronger(studies: Studies, who: str) -> Claim:
         f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
         "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
         f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
-        f"stronger in {ahead} of {len(runs)} runs, confidence in {behind}",
-        _all_or_none(ahead, len(runs)),
+        f"stronger in {sum(ahead)} of {len(runs)} runs, confidence in {behind}",
+        in_every_run(ahead),
     )
 
 
 def _no_norm(studies: Studies, who: str) -> Claim:
     runs = every_run(studies)
-    rejected = sum(bool(_outcome(study, "H4")) for study in runs)
+    rejected = [bool(_outcome(study, "H4")) for study in runs]
     return Claim(
         f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
         "Spearman 0.0017, p > 0.05",
-        f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {rejected} of "
+        f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {sum(rejected)} of "
         f"{len(runs)} runs",
-        _all_or_none(len(runs) - rejected, len(runs)),
+        in_every_run([not one for one in rejected]),
     )
 
 
@@ -111,7 +107,7 @@ def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) ->
         "Better models tend to have higher coefficients.",
         "0.339 (AlexNet), 0.349 (VGG-19), 0.360 (ResNet-50), 0.367 (DenseNet-121)",
         f"{agree} of {pairs} pairs of networks agree; accuracy and |Spearman| of AVH: {listed}",
-        None if not pairs else _all_or_none(agree, pairs),
+        agreement_of_networks(agree, pairs),
     )
 
 

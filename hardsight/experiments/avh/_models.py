@@ -26,6 +26,7 @@ from hardsight.run.train import TrainResult
 from hardsight.stats import correlation
 
 Floats = NDArray[np.float64]
+KINDS = ("noise", "contrast")  # of degradation
 
 TITLES = {
     "alexnet": "AlexNet",
@@ -151,22 +152,26 @@ def set_name(kind: str, level: float) -> str:
 def degraded_sets(clean: MemorySource) -> dict[str, MemorySource]:
     """The pictures at every level but the clean one, rounded to 8 bits."""
     return {
-        set_name(kind, level): clean.with_images(degraded(clean.images, kind, level))
-        for kind in ("noise", "contrast")
+        set_name(kind, level): clean.with_images(
+            degraded(clean.images, noise=level)
+            if kind == "noise"
+            else degraded(clean.images, contrast=level)
+        )
+        for kind in KINDS
         for level in levels_of(kind)[1:]
     }
 
 
-def degraded(images: NDArray[np.uint8], kind: str, level: float) -> NDArray[np.uint8]:
-    """Pictures with noise, or with less contrast (Definition 4)."""
-    made = np.empty_like(images)
-    for index, image in enumerate(images):
-        pixels = image.astype(np.float32) / np.float32(255)
-        if kind == "noise":
-            changed = with_uniform_noise(pixels, width=level, seed=0, index=index)
-        else:
-            changed = reduced_contrast(pixels, level=level)
-        made[index] = np.rint(changed * 255).astype(np.uint8)
+def degraded(
+    images: NDArray[np.uint8], *, noise: float = 0.0, contrast: float = 1.0, invert: bool = False
+) -> NDArray[np.uint8]:
+    """Pictures inverted, with less contrast, and noisy (Definition 4), in this order."""
+    pixels = images.astype(np.float32) / np.float32(255)
+    pale = reduced_contrast(1 - pixels if invert else pixels, level=contrast)
+    noisy = [
+        with_uniform_noise(one, width=noise, seed=0, index=index) for index, one in enumerate(pale)
+    ]
+    made: NDArray[np.uint8] = np.rint(np.stack(noisy) * 255).astype(np.uint8)
     return made
 
 
@@ -201,6 +206,18 @@ def with_simulated_annotators(
 def say(model: str) -> str:
     """A network's name as tables show it."""
     return TITLES.get(model, model)
+
+
+def agreement_of_networks(agree: int, pairs: int) -> bool | None:
+    """Whether better networks have more of something: in all pairs; no if in fewer than half.
+
+    Example:
+        >>> agreement_of_networks(3, 3), agreement_of_networks(1, 3), agreement_of_networks(2, 3)
+        (True, False, None)
+    """
+    if not pairs or agree < pairs <= 2 * agree:
+        return None
+    return bool(agree == pairs)
 
 
 def said_spearman(x: Floats, y: Floats) -> str:

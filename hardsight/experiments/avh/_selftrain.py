@@ -5,44 +5,51 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
+from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
+from hardsight.experiments.avh._models import degraded
 from hardsight.experiments.lab import (
-    Cell,
     Claim,
     Figure,
+    Grid,
     Lab,
+    Question,
     Result,
     Spread,
     Table,
     experiment,
+    judged,
     spread,
 )
 from hardsight.registry import unknown_name
 from hardsight.report.figures import legend, panels
 from hardsight.run.adapt import ADAPT_RULES, AdaptResult, adapt
 from hardsight.run_folder import read_parquet
-from hardsight.stats import t_test
 
 # the target domains of a dataset that has only one: the same pictures, harder to see
-_DEGRADED: dict[str, dict[str, float]] = {
+_DEGRADED: dict[str, dict[str, Any]] = {
     "contrast": {"contrast": 0.5, "noise": 0.1},
     "noise": {"contrast": 0.6, "noise": 0.3},
-    "inversion": {"invert": 1.0},
+    "inversion": {"invert": True},
 }
 _AVH, _CBST, _SOURCE = "cbst+avh", "cbst", "source-only"
 _PAPER = {  # mean accuracy of VisDA-17's classes, Table 3
     _SOURCE: 51.6, "entropy": 57.0, _CBST: 76.4, "crst-mrkld": 78.1, "crst-lrent": 78.1, _AVH: 81.5,
 }  # fmt: skip
 _ALIKE = 0.02  # true-positive rates closer than this are called similar
+_QUALITY = {
+    "TP rate": "true_positive_rate", "AVH": "mean_avh", "AVC": "mean_avc",
+    "confidence": "mean_confidence", "norm": "mean_norm",
+}  # fmt: skip
+_COLUMNS = 6  # pictures that each rule shows
 
 
 @dataclass(frozen=True)
@@ -105,11 +112,74 @@ _SMOKE = Setting(
 Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
 
 
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    classes = data["classes"]
+    grid = Grid.of(
+        (
+            {"pair": pair, "rule": rule, "seed": seed}
+            | _numbers(data[f"{pair}, seed {seed}"][rule]["rounds"], classes)
+            for pair in setting.pairs
+            for seed in setting.seeds
+            for rule in setting.rules
+        ),
+        "pair",
+        "rule",
+    )
+    tables = [
+        _overview(grid, setting),
+        *(_by_class(grid.at(pair=pair), pair, classes) for pair in setting.pairs),
+        _quality(grid),
+    ]
+    return tables, judged(_questions(grid.mean_over("pair")))
+
+
+def _numbers(rounds: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> dict[str, float]:
+    """Of the last model in percent: its accuracy, by class as well; of the first round: quality.
+
+    Table 4 is of what a rule selects from the source model's predictions.
+    """
+    last = rounds[-1]["evaluation"]
+    quality = (rounds[1]["quality"] if len(rounds) > 1 else None) or {}
+    selected = {key: quality.get(key) for key in _QUALITY.values()}
+    return {
+        "accuracy": 100 * last["mean_class_accuracy"],
+        **{name: 100 * x for name, x in zip(classes, last["class_accuracy"], strict=True)},
+        **{key: v["value"] if isinstance(v, Mapping) else v for key, v in selected.items()},
+    }
+
+
+def _questions(grid: Grid) -> list[Question]:
+    """Of means over the pairs of domains: a seed counts once."""
+    # what is said, paper, measure, rule, other rule, more of the question
+    asked: Sequence[tuple[str, str, str, str, str, dict[str, Any]]] = (
+        ("CBST+AVH outperforms CBST", "81.5 against 76.4, Table 3", "accuracy", _AVH, _CBST, {}),
+        ("CBST+AVH outperforms CRST (MRKLD)", "81.5 against 78.1, Table 3", "accuracy", _AVH,
+         "crst-mrkld", {}),
+        ("CBST+AVH outperforms CRST (LRENT)", "81.5 against 78.1, Table 3", "accuracy", _AVH,
+         "crst-lrent", {}),
+        ("self-training (CBST) improves on the source model", "76.4 against 51.6, Table 3",
+         "accuracy", _CBST, _SOURCE, {}),
+        ("true-positive rates of both selections are similar", "0.844 against 0.848, Table 4",
+         "true_positive_rate", _AVH, _CBST,
+         {"within": _ALIKE, "told": f"{{}}; similar: within {_ALIKE}"}),
+        ("CBST+AVH selects examples of lower confidence", "0.961, 0.976, Table 4",
+         "mean_confidence", _AVH, _CBST, {"larger": False}),
+        ("CBST+AVH selects examples of smaller norm", "20.84, 21.28, Table 4", "mean_norm", _AVH,
+         _CBST, {"larger": False}),
+    )  # fmt: skip
+    return [
+        grid.question(says, paper, measure, {"rule": rule}, {"rule": other}, **more)
+        for says, paper, measure, rule, other, more in asked
+        if {rule, other} <= set(grid.names("rule"))
+    ]
+
+
 @experiment(
     "avh-selftrain",
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
     scales={"smoke": _SMOKE, "short": Setting()},
+    judge=_judge,
 )
 def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     """Every rule and baseline starts from the same source model of each seed.
@@ -128,20 +198,20 @@ def avh_selftrain(lab: Lab, setting: Setting) -> Result:
             for seed in setting.seeds:
                 runs[pair, seed] = _adapted(lab, setting, pair, seed, source, target)
                 advance(1)
-    return Result(
-        tables=[
-            _overview(runs, setting),
-            *(_by_class(runs, setting, pair) for pair in setting.pairs),
-            _quality(runs, setting),
-        ],
-        claims=_claims(runs, setting),
-        figures=[_by_round(lab, runs, setting), *_pictures(lab, runs, setting)],
-        data={
-            f"{pair}, seed {seed}": {
-                rule: _numbers(run.rounds, run.stopped) for rule, run in done.runs.items()
+    kept = ("round", "portion", "quality", "evaluation", "never_predicted", "compared", "seconds")
+    numbers = {
+        f"{pair}, seed {seed}": {
+            rule: {
+                "rounds": [{key: one.get(key) for key in kept} for one in run.rounds],
+                "stopped": run.stopped,
             }
-            for (pair, seed), done in runs.items()
-        },
+            for rule, run in done.runs.items()
+        }
+        for (pair, seed), done in runs.items()
+    }
+    return Result(
+        figures=[_by_round(lab, runs, setting), *_pictures(lab, runs, setting)],
+        data={"classes": next(iter(runs.values())).classes, **numbers},
     )
 
 
@@ -157,23 +227,7 @@ def _domains(lab: Lab, setting: Setting, pair: str) -> tuple[MemorySource, Memor
     first, second = (
         lab.source(setting.dataset, split, limit=setting.limit) for split in ("train", "test")
     )
-    return first, degraded(second, **_DEGRADED[pair])
-
-
-def degraded(
-    source: MemorySource, *, noise: float = 0.0, contrast: float = 1.0, invert: float = 0.0
-) -> MemorySource:
-    """The pictures inverted, with less contrast, and noisy, in this order."""
-    pixels = source.images.astype(np.float32) / np.float32(255)
-    turned = 1 - pixels if invert else pixels
-    pale = reduced_contrast(turned, level=contrast)
-    noisy = np.stack(
-        [
-            with_uniform_noise(one, width=noise, seed=0, index=index)
-            for index, one in enumerate(pale)
-        ]
-    )
-    return source.with_images(np.rint(noisy * 255).astype(np.uint8))
+    return first, second.with_images(degraded(second.images, **_DEGRADED[pair]))
 
 
 def _adapted(
@@ -189,7 +243,7 @@ def _adapted(
         "augment": {"crop_padding": setting.crop_padding, "flip": setting.flip},
         "precision": setting.precision,
         "seed": seed,
-        "examples": 6,
+        "examples": _COLUMNS,
     }
     how = {key: value for key, value in asdict(setting).items() if key not in ("pairs", "seeds")}
     key = [how, settings, source.fingerprint(), target.fingerprint()]
@@ -206,100 +260,44 @@ def _stage(epochs: int, lr: float) -> dict[str, Any]:
     return {"epochs": epochs, "optimizer": {"name": "adamw", "lr": lr}}
 
 
-def _numbers(rounds: Sequence[dict[str, Any]], stopped: str | None) -> dict[str, Any]:
-    """What is kept of a run: every round's accuracy and quality, not its thresholds."""
-    kept = ("round", "portion", "quality", "evaluation", "never_predicted", "compared", "seconds")
-    return {"rounds": [{key: one.get(key) for key in kept} for one in rounds], "stopped": stopped}
-
-
-def _last(done: AdaptResult, rule: str) -> float:
-    """Mean class accuracy of a rule's last model, in percent."""
-    return 100 * float(done.runs[rule].rounds[-1]["evaluation"]["mean_class_accuracy"])
-
-
-def _over_seeds(
-    runs: Runs, setting: Setting, pair: str, value: Callable[[AdaptResult], float]
-) -> Spread:
-    return spread([value(runs[pair, seed]) for seed in setting.seeds])
-
-
-def _overview(runs: Runs, setting: Setting) -> Table:
-    rows: list[list[Cell]] = []
-    for rule in setting.rules:
-        per_pair = [
-            _over_seeds(runs, setting, pair, lambda done, rule=rule: _last(done, rule))  # type: ignore[misc]
-            for pair in setting.pairs
-        ]
-        overall = spread(
-            [
-                float(np.mean([_last(runs[pair, seed], rule) for pair in setting.pairs]))
-                for seed in setting.seeds
-            ]
-        )
-        rows.append([rule, *per_pair, overall, _PAPER.get(rule)])
-    return Table(
+def _overview(grid: Grid, setting: Setting) -> Table:
+    means = grid.mean_over("pair")
+    return grid.table(
         "Mean class accuracy after the last round",
-        ["rule", *(pair.replace(">", " → ") for pair in setting.pairs), "mean",
-         "paper, VisDA-17"],
-        rows,
+        {"rule": "rule"},
+        {
+            **grid.across("pair", "accuracy", {pair: _arrow(pair) for pair in setting.pairs}),
+            "mean": lambda _, rule: means.cell("accuracy", rule=rule),
+            "paper, VisDA-17": lambda _, rule: _PAPER.get(rule),
+        },
         note=f"Mean ± standard deviation over {len(setting.seeds)} seeds, in percent. The paper's "
         "last column is another dataset and network (Table 3; its CRST is one row): compare the "
         "order of the rules, not the numbers.",
-    )  # fmt: skip
+    )
 
 
-def _by_class(runs: Runs, setting: Setting, pair: str) -> Table:
-    classes = runs[pair, setting.seeds[0]].classes
+def _arrow(pair: str) -> str:
+    return pair.replace(">", " → ")
 
-    def of_class(at: int, rule: str) -> Spread:
-        return _over_seeds(
-            runs, setting, pair,
-            lambda done: 100 * done.runs[rule].rounds[-1]["evaluation"]["class_accuracy"][at],
-        )  # fmt: skip
 
-    rows: list[list[Cell]] = [
-        [rule, *(of_class(at, rule) for at in range(len(classes))),
-         _over_seeds(runs, setting, pair, lambda done, rule=rule: _last(done, rule))]  # type: ignore[misc]
-        for rule in setting.rules
-    ]  # fmt: skip
-    return Table(
-        f"Accuracy by class, {pair.replace('>', ' → ')} (as Table 3)",
-        ["rule", *classes, "mean"],
-        rows,
+def _by_class(grid: Grid, pair: str, classes: Sequence[str]) -> Table:
+    return grid.table(
+        f"Accuracy by class, {_arrow(pair)} (as Table 3)",
+        {"rule": "rule"},
+        {**{name: name for name in classes}, "mean": "accuracy"},
         note="In percent, mean ± standard deviation over seeds.",
     )
 
 
-_QUALITY = (
-    ("TP rate", "true_positive_rate"), ("AVH", "mean_avh"), ("AVC", "mean_avc"),
-    ("confidence", "mean_confidence"), ("norm", "mean_norm"),
-)  # fmt: skip
+def _quality(grid: Grid) -> Table:
+    def over_all_runs(runs: Grid, _: str, *, measure: str) -> Spread:
+        return spread(runs.frame[measure].tolist())
 
-
-def _of_first_round(done: AdaptResult, rule: str, key: str) -> float | None:
-    """A number of Table 4: what the rule selects from the source model's predictions."""
-    rounds = done.runs[rule].rounds
-    value = rounds[1]["quality"][key] if len(rounds) > 1 else None
-    if isinstance(value, dict):
-        value = value["value"]
-    return None if value is None else float(value)
-
-
-def _quality(runs: Runs, setting: Setting) -> Table:
-    rows: list[list[Cell]] = []
-    for rule in setting.rules:
-        if rule in (_SOURCE, "entropy"):
-            continue
-        cells: list[Cell] = [rule]
-        for _, key in _QUALITY:
-            found = [_of_first_round(done, rule, key) for done in runs.values()]
-            known = [value for value in found if value is not None]
-            cells.append(spread(known) if known else None)
-        rows.append(cells)
-    return Table(
+    selecting = [rule for rule in grid.names("rule") if rule not in (_SOURCE, "entropy")]
+    return grid.only(rule=selecting).table(
         "What is selected in the first round (as Table 4)",
-        ["rule", *(title for title, _ in _QUALITY)],
-        rows,
+        {"rule": "rule"},
+        {title: partial(over_all_runs, measure=key) for title, key in _QUALITY.items()},
         note="Mean ± standard deviation over pairs and seeds; all rules see the same predictions. "
         "The paper's column AVH is likely our AVC: with 12 classes the hardness of a nearest class "
         "is at most 0.083.",
@@ -310,103 +308,9 @@ def _quality(runs: Runs, setting: Setting) -> Table:
     )
 
 
-def _claims(runs: Runs, setting: Setting) -> list[Claim]:
-    compared = [
-        (_AVH, _CBST, "CBST+AVH outperforms CBST", "81.5 against 76.4, Table 3"),
-        (_AVH, "crst-mrkld", "CBST+AVH outperforms CRST (MRKLD)", "81.5 against 78.1, Table 3"),
-        (_AVH, "crst-lrent", "CBST+AVH outperforms CRST (LRENT)", "81.5 against 78.1, Table 3"),
-        (_CBST, _SOURCE, "self-training (CBST) improves on the source model",
-         "76.4 against 51.6, Table 3"),
-    ]  # fmt: skip
-    asked = [one for one in compared if {one[0], one[1]} <= set(setting.rules)]
-    claims = []
-    for rule, other, said, number in asked:
-        values = [[_last(done, one) for done in runs.values()] for one in (rule, other)]
-        # as many questions of the same runs: each is asked at its share of 5 % (Bonferroni)
-        level = 1 - 0.05 / len(asked)
-        claims.append(larger(said, number, *values, unit=" points", level=level))
-    if {_AVH, _CBST} <= set(setting.rules):
-        claims += _table_4_claims(runs)
-    return claims
-
-
-def _table_4_claims(runs: Runs) -> list[Claim]:
-    def both(key: str) -> tuple[list[float], list[float]]:
-        pairs = [
-            (_of_first_round(done, _AVH, key), _of_first_round(done, _CBST, key))
-            for done in runs.values()
-        ]
-        known = [(a, b) for a, b in pairs if a is not None and b is not None]
-        return [a for a, _ in known], [b for _, b in known]
-
-    rates = both("true_positive_rate")
-    found = []
-    if rates[0]:
-        found = [similar("true-positive rates of both selections are similar",
-                         "0.844 against 0.848, Table 4", *rates)]  # fmt: skip
-    for key, said, number in (
-        ("mean_confidence", "CBST+AVH selects examples of lower confidence", "0.961, 0.976"),
-        ("mean_norm", "CBST+AVH selects examples of smaller norm", "20.84, 21.28"),
-    ):
-        mine, theirs = both(key)
-        if mine:
-            found.append(larger(said, f"{number}, Table 4", theirs, mine, lower=True))
-    return found
-
-
-def larger(
-    says: str,
-    paper: str,
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    unit: str = "",
-    lower: bool = False,
-    level: float = 0.95,
-) -> Claim:
-    """A claim that ``first`` is larger than ``second``, pair by pair.
-
-    Args:
-        says: the claim.
-        paper: its number.
-        first: what should be larger, one value per pair of domains and seed.
-        second: what should be smaller.
-        unit: of the difference.
-        lower: the claim is about ``second`` being lower: the difference is said that way round.
-        level: of the interval.
-    """
-    mean, low, high = _interval(first, second, level)
-    holds = True if low > 0 else False if high < 0 else None
-    if lower:
-        mean, low, high = -mean, -high, -low
-    said = f"{100 * level:.4g} % interval {low:+.3g} to {high:+.3g}"
-    seen = f"{mean:+.3g}{unit} ({said}), n {len(first)}"
-    return Claim(says, paper, seen, holds)
-
-
-def similar(says: str, paper: str, first: Sequence[float], second: Sequence[float]) -> Claim:
-    """A claim that two rates differ by less than two points, pair by pair."""
-    mean, low, high = _interval(first, second)
-    holds = None
-    if max(-low, high) < _ALIKE:
-        holds = True
-    elif low > _ALIKE or high < -_ALIKE:
-        holds = False
-    seen = f"{mean:+.3f} ({low:+.3f} to {high:+.3f}), n {len(first)}; similar: within {_ALIKE}"
-    return Claim(says, paper, seen, holds)
-
-
-def _interval(
-    first: Sequence[float], second: Sequence[float], level: float = 0.95
-) -> tuple[float, float, float]:
-    """Mean of the paired differences with its t-interval."""
-    apart = np.asarray(first) - np.asarray(second)
-    if len(apart) < 2 or not apart.std():
-        mean = float(apart.mean())
-        # equal differences: as sure as it gets; a single one says nothing
-        return (mean, mean, mean) if len(apart) > 1 else (mean, -np.inf, np.inf)
-    found = t_test(first, second, paired=True, level=level)
-    return found.difference, found.low, found.high
+def _last(done: AdaptResult, rule: str) -> float:
+    """Mean class accuracy of a rule's last model, in percent."""
+    return 100 * float(done.runs[rule].rounds[-1]["evaluation"]["mean_class_accuracy"])
 
 
 def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
@@ -422,7 +326,7 @@ def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
             full = [[*one, *[one[-1]] * (setting.rounds + 1 - len(one))] for one in series]
             style = {"linestyle": "--", "color": "#1f1f1f"} if rule == _SOURCE else {}
             axis.plot(range(setting.rounds + 1), np.mean(full, axis=0), label=rule, **style)
-        axis.set(title=pair.replace(">", " → "), xlabel="round", xticks=range(setting.rounds + 1))
+        axis.set(title=_arrow(pair), xlabel="round", xticks=range(setting.rounds + 1))
     axes[0].set_ylabel("mean class accuracy (%)")
     legend(figure)
     ends = "; ".join(
@@ -444,18 +348,18 @@ def _pictures(lab: Lab, runs: Runs, setting: Setting) -> list[Figure]:
     pair, seed = setting.pairs[0], setting.seeds[0]
     done = runs[pair, seed]
     file = done.runs[_AVH].folder / "round-01" / "examples.parquet"
-    rows = [row for row in _rows(file) if row["thumbnail"]]
-    sides = {rule: [row for row in rows if row["selected_by"] == rule] for rule in (_AVH, _CBST)}
+    found = read_parquet(file).to_pylist() if file.is_file() else []
+    rows = [row for row in found if row["thumbnail"]]
     if not rows:
         return []
-    figure, axes = panels(2, 6, width=1.1, height=1.35)
-    for place, (rule, of_rule) in enumerate(sides.items()):
-        for column in range(6):
-            axis = axes[6 * place + column]
-            axis.set_axis_off()
-            if column < len(of_rule):
-                _show(axis, of_rule[column], done.classes)
-        axes[6 * place].set_title(f"only {rule}", fontsize=7, loc="left")
+    figure, axes = panels(2, _COLUMNS, width=1.1, height=1.35)
+    for axis in axes:
+        axis.set_axis_off()
+    for place, rule in enumerate((_AVH, _CBST)):
+        of_rule = [row for row in rows if row["selected_by"] == rule]
+        for axis, row in zip(axes[_COLUMNS * place :][:_COLUMNS], of_rule, strict=False):
+            _show(axis, row, done.classes)
+        axes[_COLUMNS * place].set_title(f"only {rule}", fontsize=7, loc="left")
     counts = done.runs[_AVH].rounds[1]["compared"]
     said = [
         f"{counts[f'only_{side}']} by {rule} alone ({counts[f'only_{side}_right']} right)"
@@ -464,17 +368,13 @@ def _pictures(lab: Lab, runs: Runs, setting: Setting) -> list[Figure]:
     return [
         lab.figure(
             figure, "selected-by-one",
-            caption=f"Selected by one rule only, {pair.replace('>', ' → ')}, first round, seed "
+            caption=f"Selected by one rule only, {_arrow(pair)}, first round, seed "
             f"{seed} (as Fig. 21): {' and '.join(said)}. Below each: the pseudo-label, and the "
-            "truth where it differs.",
+            "truth if it differs.",
             alt="Two rows of target images: above those that only CBST+AVH selects, below those "
             "that only CBST selects.",
         )
     ]  # fmt: skip
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    return list(read_parquet(file).to_pylist()) if file.is_file() else []
 
 
 def _show(axis: Any, row: dict[str, Any], classes: Sequence[str]) -> None:

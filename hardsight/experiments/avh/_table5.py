@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.data import MemorySource, reduced_contrast, with_uniform_noise
+from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
+from hardsight.experiments.avh._models import degraded
 from hardsight.experiments.lab import (
-    Cell,
     Claim,
     Figure,
+    Grid,
     Lab,
     Outputs,
+    Question,
     Result,
     Table,
-    compared,
+    compared_in_pairs,
     experiment,
-    in_words,
-    spread,
-    verdict,
+    judged,
+    seed_dots,
 )
 from hardsight.geometry import pairwise_angles
 from hardsight.registry import unknown_name
@@ -31,8 +32,13 @@ from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.train import TrainResult
 
 _DIGITS = "builtin:digits"
-_DEGRADED = ("plain", "noise", "contrast", "inverted")  # what digits are made into
-_LOSSES = ("cross-entropy", "AVH loss")
+_DEGRADED: dict[str, dict[str, Any]] = {  # what digits are made into
+    "plain": {},
+    "noise": {"noise": 0.4},
+    "contrast": {"contrast": 0.3},
+    "inverted": {"invert": True},
+}
+_PLAIN, _ANGULAR = _LOSSES = ("cross-entropy", "AVH loss")
 _PAPER = {
     "cross-entropy": {
         "art_painting": 66.46, "cartoon": 67.88, "photo": 89.70, "sketch": 51.72, "mean": 68.94,
@@ -105,8 +111,8 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class _Recipe:
-    """What is the same for both losses."""
+class Recipe:
+    """What is the same for both losses: a column of the lists in the setting."""
 
     model: str
     size: int
@@ -115,16 +121,36 @@ class _Recipe:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """One loss with one domain left out; percent, a value per seed."""
+class Split:
+    """One domain left out: where to train, to choose the scale, and to test."""
 
-    validation: list[float]
-    test: list[float]
-    scale: float | None = None
-    validation_by_scale: Mapping[str, float] | None = None
+    train: MemorySource
+    held_out: MemorySource
+    test: MemorySource
 
 
-Scores = dict[str, dict[str, _Found]]  # by loss, by the domain left out
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    grid = Grid.read(data, setting.seeds, "model", "loss", "domain")
+    means = grid.mean_over("domain")
+    questions = [_question(model, grid.at(model=model), means.at(model=model)) for model in data]
+    return [_table(grid, means, setting.domains), _choices(grid, data)], judged(questions)
+
+
+def _question(model: str, grid: Grid, means: Grid) -> Question:
+    better = sum(
+        np.mean(grid.values("test", loss=_ANGULAR, domain=name))
+        > np.mean(grid.values("test", loss=_PLAIN, domain=name))
+        for name in grid.names("domain")
+    )
+    cells = ", ".join(f"{loss} {means.cell('test', loss=loss)}" for loss in (_ANGULAR, _PLAIN))
+    return means.question(
+        f"{model}: the AVH loss generalises better than cross-entropy to an unseen domain",
+        "72.46 against 68.94 on average (CNN-10); better on 3 of 4 domains",
+        "test",
+        {"loss": _ANGULAR},
+        {"loss": _PLAIN},
+        told=f"{cells}; {{}}; better on {better} of {len(grid.names('domain'))} domains",
+    )
 
 
 @experiment(
@@ -138,6 +164,7 @@ Scores = dict[str, dict[str, _Found]]  # by loss, by the domain left out
         ),
         "short": Setting(),
     },
+    judge=_judge,
 )  # fmt: skip
 def avh_table5(lab: Lab, setting: Setting) -> Result:
     """Leaves each domain out once, trains on the others, and tests on the one left out.
@@ -151,72 +178,55 @@ def avh_table5(lab: Lab, setting: Setting) -> Result:
     left out is used once per model, and for no choice. A model trained with the AVH loss predicts
     the class with the smallest angle, since neither norms nor biases take part in its training.
     """
-    recipes = [
-        _Recipe(*values)
-        for values in zip(
-            setting.models, setting.sizes, setting.epochs, setting.learning_rates, strict=True
-        )
-    ]
-    found = {recipe.model: _all_scores(lab, setting, recipe) for recipe in recipes}
-    return Result(
-        tables=[_table(found, setting.domains), _choices(found)],
-        claims=[_claim(model, scores) for model, scores in found.items()],
-        figures=[_figure(lab, found, setting.domains)],
-        data={
-            model: {
-                loss: {domain: vars(one) for domain, one in by_domain.items()}
-                for loss, by_domain in scores.items()
+    columns = (setting.models, setting.sizes, setting.epochs, setting.learning_rates)
+    data: dict[str, Any] = {}
+    for recipe in (Recipe(*values) for values in zip(*columns, strict=True)):
+        found: dict[str, Any] = {loss: {} for loss in _LOSSES}
+        sources = {name: _domain(lab, setting, name, recipe.size) for name in setting.domains}
+        for left_out, test in sources.items():
+            others = [source for name, source in sources.items() if name != left_out]
+            lab.step(f"{recipe.model}: all but {left_out}")
+            parts = Split(*held_apart(_joined(others), setting.validation), test)
+            found[_PLAIN][left_out] = _measured(lab, setting, recipe, parts, None)
+            tried = tried_scales(lab, setting, recipe, parts)
+            scale = max(tried, key=lambda one: tried[one])
+            found[_ANGULAR][left_out] = _measured(lab, setting, recipe, parts, scale) | {
+                "validation_by_scale": {f"{one:g}": value for one, value in tried.items()}
             }
-            for model, scores in found.items()
-        },
-    )
+        data[recipe.model] = found
+    grid = Grid.read(data, setting.seeds, "model", "loss", "domain")
+    return Result(figures=[_figure(lab, grid)], data=data)
 
 
-def _all_scores(lab: Lab, setting: Setting, recipe: _Recipe) -> Scores:
-    sources = {name: _domain(lab, setting.dataset, name, recipe.size) for name in setting.domains}
-    scores: Scores = {loss: {} for loss in _LOSSES}
-    for left_out, test in sources.items():
-        others = [source for name, source in sources.items() if name != left_out]
-        train, held_out = _split(_joined(others), setting.validation)
-        lab.step(f"{recipe.model}: all but {left_out}")
-        scores[_LOSSES[0]][left_out] = _plain(lab, setting, recipe, train, held_out, test)
-        scores[_LOSSES[1]][left_out] = _angular(lab, setting, recipe, train, held_out, test)
-    return scores
-
-
-def _plain(
-    lab: Lab, setting: Setting, recipe: _Recipe, train: MemorySource, held_out: MemorySource,
-    test: MemorySource,
-) -> _Found:  # fmt: skip
-    runs = [_trained(lab, setting, recipe, train, None, seed) for seed in setting.seeds]
-    return _Found(
-        [100 * lab.outputs(run, held_out).accuracy for run in runs],
-        [100 * lab.outputs(run, test).accuracy for run in runs],
-    )
-
-
-def _angular(
-    lab: Lab, setting: Setting, recipe: _Recipe, train: MemorySource, held_out: MemorySource,
-    test: MemorySource,
-) -> _Found:  # fmt: skip
-    tried = {
+def tried_scales(lab: Lab, setting: Setting, recipe: Recipe, parts: Split) -> dict[float, float]:
+    """Accuracy on held-out images of the training domains, by scale of the AVH loss."""
+    return {
         scale: angular_accuracy(
-            lab.outputs(_trained(lab, setting, recipe, train, scale, setting.choice_seed), held_out)
+            lab.outputs(
+                _trained(lab, setting, recipe, parts.train, scale, setting.choice_seed),
+                parts.held_out,
+            )
         )
         for scale in setting.scales
     }
-    scale = max(tried, key=lambda one: tried[one])
-    runs = [_trained(lab, setting, recipe, train, scale, seed) for seed in setting.seeds]
-    return _Found(
-        [angular_accuracy(lab.outputs(run, held_out)) for run in runs],
-        [angular_accuracy(lab.outputs(run, test)) for run in runs],
-        scale,
-        {f"{one:g}": accuracy for one, accuracy in tried.items()},
-    )
+
+
+def _measured(
+    lab: Lab, setting: Setting, recipe: Recipe, parts: Split, scale: float | None
+) -> dict[str, Any]:
+    """Percent of one loss with one domain left out, a value per seed."""
+    accuracy = plain_accuracy if scale is None else angular_accuracy
+    runs = [_trained(lab, setting, recipe, parts.train, scale, seed) for seed in setting.seeds]
+    return {
+        "validation": [accuracy(lab.outputs(run, parts.held_out)) for run in runs],
+        "test": [accuracy(lab.outputs(run, parts.test)) for run in runs],
+        "scale": scale,
+        "validation_by_scale": None,
+    }
 
 
 def _trained(
-    lab: Lab, setting: Setting, recipe: _Recipe, train: MemorySource, scale: float | None, seed: int
+    lab: Lab, setting: Setting, recipe: Recipe, train: MemorySource, scale: float | None, seed: int
 ) -> TrainResult:
     """Cross-entropy without a scale, the AVH loss with one."""
     starts = recipe.model == "efficientnet_lite0"
@@ -241,6 +251,11 @@ def _trained(
     )
 
 
+def plain_accuracy(outputs: Outputs) -> float:
+    """Percent of examples whose largest logit is the label's."""
+    return 100 * outputs.accuracy
+
+
 def angular_accuracy(outputs: Outputs) -> float:
     """Percent of examples that are nearest in angle to the weight of their class.
 
@@ -255,12 +270,12 @@ def angular_accuracy(outputs: Outputs) -> float:
     return 100 * float((angles.argmin(dim=1) == outputs.labels).double().mean())
 
 
-def _domain(lab: Lab, dataset: str, name: str, size: int) -> MemorySource:
+def _domain(lab: Lab, setting: Setting, name: str, size: int) -> MemorySource:
     """All examples of a domain; digits are made into one by a degradation."""
-    if dataset == _DIGITS:
-        digits = lab.source(dataset, "train", limit=600)
-        return digits.with_images(_degraded(digits.images, name))
-    source = lab.source(dataset, name)
+    if setting.dataset == _DIGITS:
+        digits = lab.source(_DIGITS, "train", limit=600)
+        return digits.with_images(degraded(digits.images, **_DEGRADED[name]))
+    source = lab.source(setting.dataset, name)
     side = source.images.shape[1]
     if size in (0, side):
         return source
@@ -269,28 +284,22 @@ def _domain(lab: Lab, dataset: str, name: str, size: int) -> MemorySource:
             f"images of {name} have {side} pixels, which do not shrink to {size} in whole blocks; "
             f"choose sizes that divide {side}, or 0 to keep them"
         )
-    return source.with_images(_shrunk(source.images, side // size))
+    return source.with_images(shrunk(source.images, side // size))
 
 
-def _degraded(images: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
-    pixels: NDArray[np.floating[Any]] = images / np.float32(255)
-    if name == "noise":
-        pixels = with_uniform_noise(pixels, width=0.4, seed=0, index=0)
-    elif name == "contrast":
-        pixels = reduced_contrast(pixels, level=0.3)
-    elif name == "inverted":
-        pixels = 1 - pixels
-    return (255 * pixels).round().astype(np.uint8)
+def shrunk(images: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
+    """Images of which every pixel is the mean of a block of ``factor`` by ``factor``.
 
-
-def _shrunk(images: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
-    """Means of blocks of pixels."""
+    Example:
+        >>> shrunk(np.array([[[0, 2], [4, 6]]], np.uint8), 2).tolist()
+        [[[3]]]
+    """
     count, height, width = images.shape[:3]
     blocks = images.reshape(count, height // factor, factor, width // factor, factor, -1)
     means = blocks.mean(axis=(2, 4), dtype=np.float32)
     shape = (count, height // factor, width // factor, *images.shape[3:])
-    shrunk: NDArray[np.uint8] = means.round().astype(np.uint8).reshape(shape)
-    return shrunk
+    small: NDArray[np.uint8] = means.round().astype(np.uint8).reshape(shape)
+    return small
 
 
 def _joined(sources: Sequence[MemorySource]) -> MemorySource:
@@ -302,91 +311,70 @@ def _joined(sources: Sequence[MemorySource]) -> MemorySource:
     )
 
 
-def _split(source: MemorySource, share: float) -> tuple[MemorySource, MemorySource]:
+def held_apart(source: MemorySource, share: float) -> tuple[MemorySource, MemorySource]:
     """Training and validation part, always the same rows."""
     order = np.random.default_rng(0).permutation(len(source))
     held_out = round(share * len(source))
     return source.subset(np.sort(order[held_out:])), source.subset(np.sort(order[:held_out]))
 
 
-def _means(by_domain: Mapping[str, _Found]) -> list[float]:
-    """The mean over domains, per seed."""
-    return [
-        float(np.mean(row)) for row in zip(*(one.test for one in by_domain.values()), strict=True)
-    ]
-
-
-def _table(found: Mapping[str, Scores], domains: Sequence[str]) -> Table:
-    rows: list[list[Cell]] = []
-    for model, scores in found.items():
-        for loss, by_domain in scores.items():
-            test = compared(_means(by_domain), _means(scores[_LOSSES[0]]))
-            rows.append([
-                model, loss, *(spread(by_domain[name].test) for name in domains),
-                spread(_means(by_domain)), None if loss == _LOSSES[0] or test is None else test.p,
-            ])  # fmt: skip
-    known = all(name in _PAPER[_LOSSES[0]] for name in domains)
-    return Table(
+def _table(grid: Grid, means: Grid, domains: Sequence[str]) -> Table:
+    pairs = {
+        model: [means.values("test", model=model, loss=loss) for loss in (_ANGULAR, _PLAIN)]
+        for model in grid.names("model")
+    }
+    found = compared_in_pairs({model: (ours, other) for model, (ours, other) in pairs.items()})
+    is_known = all(name in _PAPER[_PLAIN] for name in domains)
+    return grid.table(
         "Accuracy on the domain left out, %",
-        ("Model", "Loss", *domains, "mean", "p against cross-entropy"),
-        rows,
+        {"model": "Model", "loss": "Loss"},
+        {
+            **grid.across("domain", "test", {name: name for name in domains}),
+            "mean": lambda _, model, loss: means.cell("test", model=model, loss=loss),
+            "p against cross-entropy": lambda _, model, loss: (
+                found[model].p if loss == _ANGULAR else None
+            ),
+        },
         note=(
-            "Mean ± standard deviation over seeds; p of a two-sided Welch t test on the mean over "
-            "domains. The slides print other numbers for the AVH loss (71.56, 69.25, 89.93, "
-            "60.86, mean 72.90) and call the network CNN-9."
+            "Mean ± standard deviation over seeds; p of a paired t test over seeds on the mean "
+            "over domains, raised by Holm's method. The slides print other numbers for the AVH "
+            "loss (71.56, 69.25, 89.93, 60.86, mean 72.90) and call the network CNN-9."
         ),
         paper=[
             ["cnn10", loss, *(row[name] for name in (*domains, "mean")), None]
             for loss, row in _PAPER.items()
-        ]
-        if known
-        else None,
-    )
-
-
-def _choices(found: Mapping[str, Scores]) -> Table:
-    return Table(
-        "Scales chosen on the training domains",
-        ("Model", "Domain left out", "scale", "validation accuracy by scale, %",
-         "validation, AVH loss, %", "validation, cross-entropy, %"),
-        [
-            [model, domain, one.scale,
-             ", ".join(f"{s}: {v:.2f}" for s, v in (one.validation_by_scale or {}).items()),
-             spread(one.validation), spread(scores[_LOSSES[0]][domain].validation)]
-            for model, scores in found.items()
-            for domain, one in scores[_LOSSES[1]].items()
+            if is_known
         ],
-        note="One seed chooses; all seeds train with the chosen scale.",
-    )  # fmt: skip
-
-
-def _claim(model: str, scores: Scores) -> Claim:
-    plain, angular = (_means(scores[loss]) for loss in _LOSSES)
-    test = compared(angular, plain)
-    better = [
-        name
-        for name, one in scores[_LOSSES[1]].items()
-        if np.mean(one.test) > np.mean(scores[_LOSSES[0]][name].test)
-    ]
-    words = in_words("AVH loss", angular, "cross-entropy", plain, test)
-    return Claim(
-        f"{model}: the AVH loss generalises better than cross-entropy to an unseen domain",
-        "72.46 against 68.94 on average (CNN-10); better on 3 of 4 domains",
-        f"{words}; better on {len(better)} of {len(scores[_LOSSES[1]])} domains",
-        verdict(test),
     )
 
 
-def _figure(lab: Lab, found: Mapping[str, Scores], domains: Sequence[str]) -> Figure:
-    figure, axes = panels(1, len(found), width=4.2, height=2.8)
-    for ax, (model, scores) in zip(axes, found.items(), strict=True):
+def _choices(grid: Grid, data: Mapping[str, Any]) -> Table:
+    def tried(_: Grid, model: str, domain: str) -> str:
+        by_scale = data[model][_ANGULAR][domain]["validation_by_scale"]
+        return ", ".join(f"{scale}: {value:.2f}" for scale, value in by_scale.items())
+
+    return grid.table(
+        "Scales chosen on the training domains",
+        {"model": "Model", "domain": "Domain left out"},
+        {
+            "scale": lambda _, model, domain: data[model][_ANGULAR][domain]["scale"],
+            "validation accuracy by scale, %": tried,
+            "validation, AVH loss, %": ("validation", {"loss": _ANGULAR}),
+            "validation, cross-entropy, %": ("validation", {"loss": _PLAIN}),
+        },
+        note="One seed chooses; all seeds train with the chosen scale.",
+    )
+
+
+def _figure(lab: Lab, grid: Grid) -> Figure:
+    models, domains = grid.names("model"), grid.names("domain")
+    figure, axes = panels(1, len(models), width=4.2, height=2.8)
+    for ax, model in zip(axes, models, strict=True):
         for at, (loss, colour) in enumerate(zip(_LOSSES, COLOURS[1::-1], strict=True)):
             for column, name in enumerate(domains):
-                values = scores[loss][name].test
-                place = column + 0.3 * (at - 0.5)
-                ax.plot([place] * len(values), values, "o", color=colour, alpha=0.6, markersize=4)
-                ax.plot([place - 0.12, place + 0.12], [np.mean(values)] * 2, color=colour,
-                        linewidth=2.5, label=loss if column == 0 else None)  # fmt: skip
+                values = grid.values("test", model=model, loss=loss, domain=name)
+                label = loss if column == 0 else None
+                seed_dots(ax, column + 0.3 * (at - 0.5), values, colour, width=0.12, label=label)
         ax.set_xticks(range(len(domains)), [name.replace("_", " ") for name in domains])
         ax.set(title=model, ylabel="accuracy, %" if ax is axes[0] else "")
     legend(figure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from hardsight.evaluate import calibration_error, pgd
 from hardsight.experiments.el._fig7 import Attacked
 from hardsight.experiments.el._recipes import (
     CLAMP,
+    MEANS,
     PAPER,
     PUBLISHED_MNIST,
     SMOKE,
@@ -18,10 +20,11 @@ from hardsight.experiments.el._recipes import (
     Task,
     encouraging,
     fitted,
+    lost_note,
 )
-from hardsight.experiments.el._seeds import lost_in, lost_note, spread_of
 from hardsight.experiments.lab import (
-    RULE,
+    Claim,
+    Grid,
     Lab,
     Question,
     Result,
@@ -36,9 +39,7 @@ from hardsight.run.train import TrainResult
 
 BASES = ("cross-entropy", "focal loss", "label smoothing", "large margin", "adversarial training")
 MEASURES = {"accuracy": True, "calibration error": False, "accuracy under PGD": True}
-# of every measure, one per seed; None where the run was lost
-Numbers = dict[str, list[float | None]]
-Pair = tuple[Numbers, Numbers]
+_BONUS = {"original": "original", "with_bonus": "+ bonus"}
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,62 @@ class Setting(Recipe):
     images: int = 1000
 
     @property
-    def title(self) -> str:
-        """The task in words."""
-        return Task.named(self.task).title
-
-    @property
-    def recipes(self) -> str:
-        """How it is trained, in words."""
-        return self.recipes_of(self.task)
-
-    @property
     def blended(self) -> str:
         """The blend in words."""
         start = f"{self.blend:g} parts of the plain logit blended in"
         return start if self.blend_decay == 1 else f"{start}, times {self.blend_decay:g} every step"
+
+
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    bases = {base: data[base] for base in setting.bases}
+    grid = Grid.read(bases, setting.seeds, "base", "bonus")
+    task, lost = Task.named(setting.task), lost_note(data["lost"], setting.seeds)
+    tables = [_table(task, grid, measure, lost) for measure in MEASURES]
+    return tables, judged(_questions(task, grid))
+
+
+def _table(task: Task, grid: Grid, measure: str, lost: str) -> Table:
+    def difference(runs: Grid, *_: str) -> str:
+        both = (runs.values(measure, bonus=bonus) for bonus in ("with_bonus", "original"))
+        first, second = both
+        return compared_in_pairs({"": (first, second)})[""].interval
+
+    direction = "higher is better" if MEASURES[measure] else "lower is better"
+    return grid.table(
+        f"{task.title}: {measure}, %, {direction}",
+        {"base": "recipe"},
+        {**grid.across("bonus", measure, _BONUS), "difference": difference},
+        note=f"{MEANS} Differences are paired over seeds, with a 95 % interval.{lost}",
+    )
+
+
+def _questions(task: Task, grid: Grid) -> list[Question]:
+    bases, plain, smooth = grid.names("base"), "cross-entropy", "label smoothing"
+    asked = [  # what is said, paper, measure, base, base to compare with
+        (f"the bonus makes {base} more accurate", "in the appendix", "accuracy", base, base)
+        for base in bases
+    ]
+    asked += [
+        (f"with {smooth} and the bonus the calibration error is below that of {other}",
+         "Section 5", "calibration error", smooth, other)
+        for other in (plain, smooth)
+    ]  # fmt: skip
+    asked += [
+        (f"the bonus makes {base} more robust (PGD)", "in the appendix", "accuracy under PGD",
+         base, base)
+        for base in ("large margin", "adversarial training")
+    ]  # fmt: skip
+    weak = ""
+    if plain in bases:
+        weak = weakness(grid.values("accuracy", base=plain, bonus="original"), task.good)
+    return [
+        grid.question(
+            says, paper, measure, {"base": base, "bonus": "with_bonus"},
+            {"base": other, "bonus": "original"}, larger=MEASURES[measure], weak=weak,
+        )
+        for says, paper, measure, base, other in asked
+        if {base, other} <= set(bases)
+    ]  # fmt: skip
 
 
 @experiment(
@@ -106,9 +149,10 @@ class Setting(Recipe):
             attack=0.1, steps=20, **PUBLISHED_MNIST,
         ),
     },
+    judge=_judge,
 )  # fmt: skip
 def el_combine(lab: Lab, setting: Setting) -> Result:
-    """Trains recipes without and with the bonus (LE = {log_end}), on {title}: {bases}.
+    """Trains recipes without and with the bonus (LE = {log_end}), on {networks}: {bases}.
 
     They are focal loss with gamma {gamma}, label smoothing of {smoothing}, large-margin softmax
     with m = {margin} ({blended}; with too little of it runs end at guessing) and adversarial
@@ -119,26 +163,19 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
     bins, not rescaled), and accuracy under PGD on the margin (radius {attack}) on {images} of them,
     in pixels.
     """
-    task = Task.named(setting.task)
-    found = {
-        base: (
-            _numbers(lab, setting, task, base, has_bonus=False),
-            _numbers(lab, setting, task, base, has_bonus=True),
-        )
+    rows = [
+        {"base": base, "bonus": bonus, "seed": seed}
+        | _measured(lab, setting, recipe_of(setting, base, bonus == "with_bonus"), seed)
         for base in setting.bases
+        for bonus in _BONUS
+        for seed in setting.seeds
+    ]
+    grid = Grid.of(rows, "base", "bonus", measures=tuple(MEASURES))
+    words = {"original": "", "with_bonus": " with the bonus"}
+    lost = {
+        f"{base}{words[bonus]}": count for (base, bonus), count in grid.lost("accuracy").items()
     }
-    tables = [_table(task, found, measure) for measure in MEASURES]
-    return Result(
-        tables=tables,
-        claims=judged(_questions(found, task)),
-        data={
-            **{
-                base: {"original": plain, "with_bonus": bonus}
-                for base, (plain, bonus) in found.items()
-            },
-            "lost": {name: lost_in(each) for name, each in _named(found, "accuracy").items()},
-        },
-    )
+    return Result(data={**grid.data(), "lost": lost})
 
 
 def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
@@ -165,33 +202,22 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
     return changes
 
 
-def _numbers(lab: Lab, setting: Setting, task: Task, base: str, *, has_bonus: bool) -> Numbers:
-    """Each measure, one value per seed."""
-    found: Numbers = {measure: [] for measure in MEASURES}
-    _, test = task.data(lab, setting)
-    attacked_images = lab.source(task.dataset, "test", limit=setting.images)
+def _measured(lab: Lab, setting: Setting, recipe: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Each measure of one model, in per cent; nothing if its run was lost."""
+    task = Task.named(setting.task)
+    one = fitted(lab, task, setting, seed=seed, **recipe)
+    if one is None:
+        return {}
+    outputs = lab.outputs(one.run, task.data(lab, setting)[1])
+    sure, guess = outputs.logits.softmax(dim=1).max(dim=1)
+    error = calibration_error(sure.numpy(), (guess == outputs.labels).numpy())
+    images = lab.source(task.dataset, "test", limit=setting.images)
     attack = partial(pgd, epsilon=setting.attack, steps=setting.steps, loss="margin")
-    for seed in setting.seeds:
-        changes = recipe_of(setting, base, has_bonus)
-        one = fitted(lab, task, setting, changes.pop("loss"), seed=seed, **changes)
-        if one is None:
-            for each in found.values():
-                each.append(None)
-            continue
-        found["accuracy"].append(one.test)
-        outputs = lab.outputs(one.run, test)
-        sure, guess = outputs.logits.softmax(dim=1).max(dim=1)
-        error = calibration_error(sure.numpy(), (guess == outputs.labels).numpy())
-        found["calibration error"].append(100 * error)
-        key = {"attack": "PGD on the margin", "radius": setting.attack, "steps": setting.steps}
-        found["accuracy under PGD"].append(
-            lab.measured(
-                one.run,
-                {**key, "on": attacked_images},
-                partial(_under, lab, one.run, attacked_images, attack),
-            )
-        )
-    return found
+    key = {"attack": "PGD on the margin", "radius": setting.attack, "steps": setting.steps}
+    under = lab.measured(
+        one.run, {**key, "on": images}, partial(_under, lab, one.run, images, attack)
+    )
+    return dict(zip(MEASURES, (one.test, 100 * error, under), strict=True))
 
 
 def _under(lab: Lab, run: TrainResult, images: MemorySource, attack: Any) -> float:
@@ -199,60 +225,3 @@ def _under(lab: Lab, run: TrainResult, images: MemorySource, attack: Any) -> flo
     with borrowed(run.model, lab.device):
         own = Attacked(lab, run, images)
         return 100 * float(own.right(own.changed(attack)).mean())
-
-
-def _named(found: dict[str, Pair], measure: str) -> dict[str, list[float | None]]:
-    plain = {base: pair[0][measure] for base, pair in found.items()}
-    return plain | {f"{base} with the bonus": pair[1][measure] for base, pair in found.items()}
-
-
-def _table(task: Task, found: dict[str, Pair], measure: str) -> Table:
-    differences = compared_in_pairs(
-        {base: (bonus[measure], plain[measure]) for base, (plain, bonus) in found.items()}
-    )
-    direction = "higher is better" if MEASURES[measure] else "lower is better"
-    return Table(
-        f"{task.title}: {measure}, %, {direction}",
-        ("recipe", "original", "+ bonus", "difference"),
-        [
-            [base, spread_of(plain[measure]), spread_of(bonus[measure]), str(differences[base])]
-            for base, (plain, bonus) in found.items()
-        ],
-        note="Mean ± standard deviation over seeds; differences paired over seeds, 95 % interval, "
-        f"p by Holm's method over the rows. {RULE}" + lost_note(_named(found, measure)),
-    )
-
-
-def _questions(found: dict[str, Pair], task: Task) -> list[Question]:
-    plain = found.get("cross-entropy")
-    weak = "" if plain is None else weakness(plain[0]["accuracy"], task.good)
-
-    def asked(
-        base: str, measure: str, says: str, paper: str, other: str = "", larger: bool = True
-    ) -> Question:
-        second = found[other or base][0][measure]
-        return Question(says, paper, found[base][1][measure], second, larger=larger, weak=weak)
-
-    questions = [
-        asked(base, "accuracy", f"the bonus makes {base} more accurate", "in the appendix")
-        for base in found
-    ]
-    smooth = "label smoothing"
-    questions += [
-        asked(
-            smooth, "calibration error",
-            f"with {smooth} and the bonus the calibration error is below that of {other}",
-            "Section 5", other, larger=False,
-        )
-        for other in ("cross-entropy", smooth)
-        if smooth in found and other in found
-    ]  # fmt: skip
-    questions += [
-        asked(
-            base, "accuracy under PGD", f"the bonus makes {base} more robust (PGD)",
-            "in the appendix",
-        )
-        for base in ("large margin", "adversarial training")
-        if base in found
-    ]  # fmt: skip
-    return questions

@@ -12,34 +12,38 @@ from torch import Tensor
 
 from hardsight.errors import ConfigError
 from hardsight.experiments.el._recipes import (
+    MEANS,
     PAPER,
     SMOKE,
     Fitted,
-    LogEnd,
     Recipe,
     Task,
     encouraging,
     fitted,
-    loss_name,
+    fitted_by_loss,
+    lost_note,
+    normal_or_last,
 )
-from hardsight.experiments.el._seeds import claim_of, ended, lost_in, lost_note, spread_of
 from hardsight.experiments.lab import (
     Claim,
     Figure,
+    Grid,
     Lab,
     Outputs,
-    PerSeed,
     Result,
     Table,
-    compared_in_pairs,
+    band,
     experiment,
+    judged,
 )
 from hardsight.registry import unknown_name
 from hardsight.report.figures import COLOURS, legend, panels
 
-_NORMAL = 1.0
-# one per seed; None where the run was lost
-Found = dict[LogEnd, list[Outputs | None]]
+_MEASURES = {
+    "sharpness": "sharpness, logits",
+    "scaled_sharpness": "sharpness, deviations",
+    "new_head": "test accuracy of a new head, %",
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,36 @@ class Setting(Recipe):
     head_epochs: int = 3
 
 
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    grid = Grid.read(data, setting.seeds, "loss")
+    el = normal_or_last(grid.names("loss"))
+    lost = {loss: part["lost"] for loss, part in data.items()}
+    lost |= {f"a new head on {loss}": part["lost_heads"] for loss, part in data.items()}
+    asked = {
+        "sharpness": (f"{el} makes the energy sharper, in logits", "Figure 5"),
+        "scaled_sharpness": (
+            f"{el} makes the energy sharper, in standard deviations of the energies",
+            "not in the paper",
+        ),
+        "new_head": (
+            f"A new head on the features of {el} is more accurate",
+            "91.69 ± 0.04 to 92.98 ± 0.01",
+        ),
+    }
+    questions = [
+        grid.question(*words, measure, {"loss": el}, {"loss": "CE"})
+        for measure, words in asked.items()
+    ]
+    table = grid.table(
+        f"{Task.named(setting.task).title}: sharpness of the energy, and a new head",
+        {"loss": "loss"},
+        {title: measure for measure, title in _MEASURES.items()},
+        note=f"{MEANS}{lost_note(lost, setting.seeds)}",
+        paper=[["CE", None, None, "91.69 ± 0.04"], ["EL, LE=1", None, None, "92.98 ± 0.01"]],
+    )
+    return [table], judged(questions)
+
+
 @experiment(
     "el-fig5",
     title="Conditional energy, and a new head on frozen features",
@@ -69,6 +103,7 @@ class Setting(Recipe):
         ),
         "short": Setting(),
     },
+    judge=_judge,
 )
 def el_fig5(lab: Lab, setting: Setting) -> Result:
     """The energy E(y|x) = -z_y of each class, averaged over the test examples of one class.
@@ -80,108 +115,40 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     {head_epochs} epochs: what the features are worth without the loss's own head.
     """
     task = Task.named(setting.task)
-    _check_targets(setting, lab.source(task.dataset, "test").classes)
-    keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
-    runs = {
-        key: [fitted(lab, task, setting, encouraging(key), seed=seed) for seed in setting.seeds]
-        for key in keys
-    }
-    found = {key: _outputs(lab, setting, task, each) for key, each in runs.items()}
-    sharp = {
-        key: [(None, None) if one is None else sharpness(one) for one in each]
-        for key, each in found.items()
-    }
-    heads = {key: _new_heads(lab, setting, task, each) for key, each in runs.items()}
-    el = _NORMAL if _NORMAL in found else keys[-1]
-    raw, scaled = ({k: [one[at] for one in v] for k, v in sharp.items()} for at in (0, 1))
-    named: dict[str, Sequence[object]] = {loss_name(key): each for key, each in runs.items()}
-    named |= {f"a new head on {loss_name(key)}": _known(heads[key], runs[key]) for key in keys}
-    table = Table(
-        f"{task.title}: sharpness of the energy, and a new head",
-        ("loss", "sharpness, logits", "sharpness, deviations", "test accuracy of a new head, %"),
-        [
-            [loss_name(k), spread_of(raw[k]), spread_of(scaled[k]), spread_of(heads[k])]
-            for k in keys
-        ],
-        note=f"Mean ± standard deviation over seeds.{lost_note(named)}",
-        paper=[["CE", None, None, "91.69 ± 0.04"], ["EL, LE=1", None, None, "92.98 ± 0.01"]],
-    )
-    return Result(
-        tables=[table],
-        claims=_claims(el, raw, scaled, heads),
-        figures=[_figure(lab, setting, task, found)],
-        data={
-            loss_name(key): {
-                "sharpness": raw[key],
-                "scaled_sharpness": scaled[key],
-                "new_head": heads[key],
-                "energy": [
-                    None if one is None else _energies(one).numpy().round(4) for one in found[key]
-                ],
-                "lost": lost_in(runs[key]),
-                "lost_heads": lost_in(heads[key]) - lost_in(runs[key]),
-            }
-            for key in keys
-        },
-    )
-
-
-def _check_targets(setting: Setting, classes: Sequence[str]) -> None:
-    for target in setting.targets:
-        if target not in classes:
-            raise ConfigError(unknown_name("class", target, list(classes)))
-
-
-def _claims(
-    el: LogEnd,
-    raw: Mapping[LogEnd, PerSeed],
-    scaled: Mapping[LogEnd, PerSeed],
-    heads: Mapping[LogEnd, PerSeed],
-) -> list[Claim]:
-    words = {
-        "raw": (f"{loss_name(el)} makes the energy sharper, in logits", "Figure 5"),
-        "scaled": (
-            f"{loss_name(el)} makes the energy sharper, in standard deviations of the energies",
-            "not in the paper",
-        ),
-        "head": (
-            f"A new head on the features of {loss_name(el)} is more accurate",
-            "91.69 ± 0.04 to 92.98 ± 0.01",
-        ),
-    }
-    values = {"raw": raw, "scaled": scaled, "head": heads}
-    found = compared_in_pairs({name: (one[el], one[None]) for name, one in values.items()})
-    return [claim_of(*words[name], one) for name, one in found.items()]
-
-
-def _outputs(
-    lab: Lab, setting: Setting, task: Task, runs: list[Fitted | None]
-) -> list[Outputs | None]:
     _, test = task.data(lab, setting)
-    return [None if one is None else lab.outputs(one.run, test) for one in runs]
+    for target in setting.targets:
+        if target not in test.classes:
+            raise ConfigError(unknown_name("class", target, list(test.classes)))
+    data: dict[str, Any] = {}
+    energies: dict[str, list[Tensor]] = {}
+    for loss, runs in fitted_by_loss(lab, task, setting, setting.log_ends).items():
+        outputs = [None if one is None else lab.outputs(one.run, test) for one in runs]
+        sharp = [(None, None) if one is None else sharpness(one) for one in outputs]
+        heads = [
+            None if one is None else _new_head(lab, setting, task, one, seed)
+            for seed, one in zip(setting.seeds, runs, strict=True)
+        ]
+        energies[loss] = [mean_energies(one) for one in outputs if one is not None]
+        there = iter(energies[loss])
+        data[loss] = {
+            "sharpness": [raw for raw, _ in sharp],
+            "scaled_sharpness": [scaled for _, scaled in sharp],
+            "new_head": heads,
+            "energy": [None if one is None else next(there).numpy().round(4) for one in runs],
+            "lost": runs.count(None),
+            "lost_heads": heads.count(None) - runs.count(None),
+        }
+    return Result(figures=[_figure(lab, setting, test.classes, energies)], data=data)
 
 
-def _new_heads(
-    lab: Lab, setting: Setting, task: Task, runs: list[Fitted | None]
-) -> list[float | None]:
-    """Test accuracy in per cent of a new head on frozen features, per seed."""
-    found: list[float | None] = []
-    for seed, one in zip(setting.seeds, runs, strict=True):
-        if one is None:
-            found.append(None)
-            continue
-        started = {"name": task.model, "weights": str(one.run.folder / "model.safetensors")}
-        again = fitted(
-            lab, task, setting, encouraging(None), seed=seed, model=started,
-            epochs=setting.head_epochs, freeze_body=True, reset_head=True,
-        )  # fmt: skip
-        found.append(None if again is None else again.test)
-    return found
-
-
-def _known(heads: list[float | None], runs: list[Fitted | None]) -> list[float | None]:
-    """Those of the heads whose body there is."""
-    return [head for head, run in zip(heads, runs, strict=True) if run is not None]
+def _new_head(lab: Lab, setting: Setting, task: Task, one: Fitted, seed: int) -> float | None:
+    """Test accuracy in per cent of a new head on frozen features."""
+    started = {"name": task.model, "weights": str(one.run.folder / "model.safetensors")}
+    again = fitted(
+        lab, task, setting, encouraging(None), seed=seed, model=started,
+        epochs=setting.head_epochs, freeze_body=True, reset_head=True,
+    )  # fmt: skip
+    return None if again is None else again.test
 
 
 def sharpness(outputs: Outputs) -> tuple[float, float]:
@@ -193,27 +160,21 @@ def sharpness(outputs: Outputs) -> tuple[float, float]:
     return apart, apart / max(float(energy.std()), 1e-12)  # a model may say nothing at all
 
 
-def _energies(outputs: Outputs) -> Tensor:
+def mean_energies(outputs: Outputs) -> Tensor:
     """Mean energy of class ``column`` over the examples of class ``row``, ``[C, C]``."""
     classes = outputs.logits.shape[1]
     return torch.stack([-outputs.logits[outputs.labels == c].mean(dim=0) for c in range(classes)])
 
 
-def _figure(lab: Lab, setting: Setting, task: Task, found: Found) -> Figure:
-    classes = lab.source(task.dataset, "test").classes
+def _figure(
+    lab: Lab, setting: Setting, classes: Sequence[str], energies: Mapping[str, Sequence[Tensor]]
+) -> Figure:
     figure, axes = panels(1, len(setting.targets), width=4.8)
     places = np.arange(len(classes))
     for place, target in zip(axes, setting.targets, strict=True):
         row = classes.index(target)
-        for number, (key, each) in enumerate(found.items()):
-            if not ended(each):
-                continue
-            values: Any = torch.stack([_energies(one)[row] for one in ended(each)]).numpy()
-            place.plot(places, values.mean(axis=0), marker="o", color=COLOURS[number],
-                       label=loss_name(key))  # fmt: skip
-            if len(values) > 1:
-                low, high = (values.mean(axis=0) + s * values.std(axis=0) for s in (-1, 1))
-                place.fill_between(places, low, high, color=COLOURS[number], alpha=0.15, lw=0)
+        for colour, (loss, each) in zip(COLOURS, energies.items(), strict=False):
+            band(place, places, [one[row].numpy() for one in each], colour, loss, marker="o")
         place.axvline(row, color="grey", lw=0.8, linestyle=":")
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")

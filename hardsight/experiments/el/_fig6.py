@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hardsight.experiments.el._recipes import (
+    MEANS,
     PAPER,
     PUBLISHED_MNIST,
     SMOKE,
-    LogEnd,
     Recipe,
     Task,
-    encouraging,
-    fitted,
-    loss_name,
-)
-from hardsight.experiments.el._seeds import (
-    claim_of,
-    ended,
-    lost_in,
+    fitted_by_loss,
     lost_note,
-    spread_of,
-    values_of,
+    normal_or_last,
 )
 from hardsight.experiments.lab import (
     Claim,
     Figure,
+    Grid,
     Lab,
     Outputs,
     Result,
     Table,
-    both_ended,
-    compared_in_pairs,
     experiment,
+    judged,
 )
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.scores import logit_margin
 
-_NORMAL = 1.0
 _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
-Summary = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -51,6 +42,40 @@ class Setting(Recipe):
 
     tasks: tuple[str, ...] = ("cifar10/resnet18:width=32", "mnist/small_cnn")
     log_ends: tuple[float, ...] = (0.75, 1.0)
+
+
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    tables, questions = [], []
+    for name, part in data.items():
+        task, grid = Task.named(name), Grid.read(part, setting.seeds, "loss")
+        el = {"loss": normal_or_last(grid.names("loss"))}
+        pairs = zip(grid.values("median", **el), grid.values("median", loss="CE"), strict=True)
+        both = np.array([pair for pair in pairs if not np.isnan(pair).any()])
+        times = f"{np.divide(*both.mean(axis=0)):.1f} times: " if len(both) else ""
+        questions += [
+            grid.question(
+                f"{task.title}: the median margin of {el['loss']} is larger",
+                "15 to 50 (3.3 times)", "median", el, {"loss": "CE"}, told=f"{times}{{}}",
+            ),
+            grid.question(
+                f"{task.title}: it is larger relative to the scale of the logits, too",
+                "not in the paper", "median, relative", el, {"loss": "CE"},
+            ),
+        ]  # fmt: skip
+        lost = {loss: one["lost"] for loss, one in part.items()}
+        tables.append(
+            grid.table(
+                f"{task.title}: margins",
+                {"loss": "loss"},
+                {column: column for column in _COLUMNS},
+                note=f"{MEANS} The paper's margins are centred at 15 for CE and 50 for EL "
+                f"(ResNet-50, CIFAR-10).{lost_note(lost, setting.seeds)}",
+                paper=[["CE", 15, None, None, None], ["EL, LE=1", 50, None, None, None]]
+                if task.is_colour
+                else None,
+            )
+        )
+    return tables, judged(questions)
 
 
 @experiment(
@@ -62,6 +87,7 @@ class Setting(Recipe):
         "short": Setting(),
         "paper": Setting(tasks=("mnist/el_mnist",), log_ends=(1.0,), **PUBLISHED_MNIST),
     },
+    judge=_judge,
 )
 def el_fig6(lab: Lab, setting: Setting) -> Result:
     """Margins, the own logit minus the largest other one, on test examples.
@@ -72,47 +98,24 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
     logits from their mean. The first compares with the paper, the second says whether examples
     lie further from the boundary than the scale of the logits explains.
     """
-    tables, claims, figures, data = [], [], [], {}
-    keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
+    figures, data = [], {}
     for name in setting.tasks:
         task = Task.named(name)
-        margins = {key: _margins(lab, setting, task, key) for key in keys}
-        rows = {
-            key: [None if one is None else _summary(*one) for one in each]
-            for key, each in margins.items()
-        }
-        tables.append(
-            Table(
-                f"{task.title}: margins",
-                ("loss", *_COLUMNS),
-                [[loss_name(key), *(spread_of(_column(each, at)) for at in range(4))]
-                 for key, each in rows.items()],
-                note="Mean ± standard deviation over seeds. The paper's margins are centred at 15 "
-                "for CE and 50 for EL (ResNet-50, CIFAR-10)."
-                + lost_note({loss_name(key): each for key, each in rows.items()}),
-                paper=[["CE", 15, None, None, None], ["EL, LE=1", 50, None, None, None]]
-                if task.is_colour else None,
-            )
-        )  # fmt: skip
-        claims += _claims(task, rows)
-        figures.append(_figure(lab, task, margins))
-        data[name] = {
-            loss_name(key): {
-                **{column: _column(each, at) for at, column in enumerate(_COLUMNS)},
-                "lost": lost_in(each),
-            }
-            for key, each in rows.items()
-        }
-    return Result(tables=tables, claims=claims, figures=figures, data=data)
-
-
-def _margins(
-    lab: Lab, setting: Setting, task: Task, log_end: LogEnd
-) -> list[tuple[Any, float] | None]:
-    """Margins ``[N]`` and the scale of the logits, per seed; ``None`` if the run was lost."""
-    _, test = task.data(lab, setting)
-    runs = [fitted(lab, task, setting, encouraging(log_end), seed=seed) for seed in setting.seeds]
-    return [None if one is None else margins_and_scale(lab.outputs(one.run, test)) for one in runs]
+        _, test = task.data(lab, setting)
+        rows, drawn = [], {}
+        for loss, runs in fitted_by_loss(lab, task, setting, setting.log_ends).items():
+            found = [
+                None if one is None else margins_and_scale(lab.outputs(one.run, test))
+                for one in runs
+            ]
+            rows += [
+                {"loss": loss, "seed": seed, **(margin_measures(*one) if one else {})}
+                for seed, one in zip(setting.seeds, found, strict=True)
+            ]
+            drawn[loss] = [one for one in found if one is not None]
+        figures.append(_figure(lab, task, drawn))
+        data[name] = Grid.of(rows, "loss", measures=_COLUMNS).data(lost="median")
+    return Result(figures=figures, data=data)
 
 
 def margins_and_scale(outputs: Outputs) -> tuple[Any, float]:
@@ -123,50 +126,27 @@ def margins_and_scale(outputs: Outputs) -> tuple[Any, float]:
     return margins.numpy(), max(scale, 1e-12)  # a model may say nothing at all
 
 
-def _summary(margins: Any, scale: float) -> Summary:
-    median = float(np.median(margins))
-    low = float(np.quantile(margins, 0.01))
-    return median, low, 100 * float((margins < 0).mean()), median / scale
+def margin_measures(margins: Any, scale: float) -> dict[str, float]:
+    """The columns of the table."""
+    median, low = float(np.median(margins)), float(np.quantile(margins, 0.01))
+    numbers = (median, low, 100 * float((margins < 0).mean()), median / scale)
+    return dict(zip(_COLUMNS, numbers, strict=True))
 
 
-def _column(each: list[Summary | None], at: int) -> list[float | None]:
-    return values_of(each, lambda one: one[at])
-
-
-def _claims(task: Task, rows: dict[LogEnd, list[Summary | None]]) -> list[Claim]:
-    el = _NORMAL if _NORMAL in rows else list(rows)[-1]
-    medians, relative = ((_column(rows[el], at), _column(rows[None], at)) for at in (0, 3))
-    found = compared_in_pairs({"logits": medians, "relative": relative})
-    pairs = both_ended(*medians)
-    times = f"{np.divide(*np.mean(pairs, axis=0)):.1f} times: " if pairs else ""
-    first = claim_of(
-        f"{task.title}: the median margin of {loss_name(el)} is larger", "15 to 50 (3.3 times)",
-        found["logits"],
-    )  # fmt: skip
-    return [
-        Claim(first.says, first.paper, f"{times}{first.seen}", first.holds),
-        claim_of(
-            f"{task.title}: it is larger relative to the scale of the logits, too",
-            "not in the paper",
-            found["relative"],
-        ),
-    ]
-
-
-def _figure(lab: Lab, task: Task, margins: dict[LogEnd, list[tuple[Any, float] | None]]) -> Figure:
+def _figure(lab: Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]) -> Figure:
     figure, axes = panels(1, 2, width=4.0)
     for place, is_relative in zip(axes, (False, True), strict=True):
         values = {
-            key: np.concatenate([m / (scale if is_relative else 1) for m, scale in ended(each)])
-            for key, each in margins.items()
-            if ended(each)
+            loss: np.concatenate([one / (scale if is_relative else 1) for one, scale in each])
+            for loss, each in margins.items()
+            if each
         }
         everything = np.concatenate(list(values.values())) if values else np.zeros(1)
         low, high = np.quantile(everything, [0.002, 0.998])
         edges = np.linspace(low, high, 70)
-        for number, (key, one) in enumerate(values.items()):
-            place.hist(one, edges, density=True, histtype="step", color=COLOURS[number],
-                       label=loss_name(key), linewidth=1.4)  # fmt: skip
+        for colour, (loss, one) in zip(COLOURS, values.items(), strict=False):
+            place.hist(one, edges, density=True, histtype="step", color=colour, label=loss,
+                       linewidth=1.4)  # fmt: skip
         place.axvline(0, color="grey", lw=0.8, linestyle=":")
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")
         place.set_yticks([])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,41 +15,36 @@ from torch import Tensor
 from hardsight.data import MemorySource
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.experiments.el._recipes import (
+    MEANS,
     PAPER,
     PUBLISHED_ATTACK,
     PUBLISHED_MNIST,
     SMOKE,
     Fitted,
-    LogEnd,
     Recipe,
     Task,
-    encouraging,
-    fitted,
-    loss_name,
-)
-from hardsight.experiments.el._seeds import (
-    accuracies_of,
-    ended,
-    lost_in,
+    fitted_by_loss,
     lost_note,
-    spread_of,
-    values_of,
+    normal_or_last,
 )
 from hardsight.experiments.lab import (
     Claim,
     Figure,
+    Grid,
     Lab,
     Question,
     Result,
     Table,
+    band,
     experiment,
     judged,
+    spread,
     weakness,
 )
 from hardsight.heads import logits_of
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.loop import borrowed, generator
-from hardsight.run.train import Pixels, TrainResult
+from hardsight.run.train import TrainResult
 
 KINDS = ("FGSM", "PGD, L∞", "PGD, L2")
 _ON_MARGIN = ("PGD on the margin, L∞", "PGD on the margin, L2")
@@ -61,11 +57,10 @@ _THEIRS = {
 _HIDDEN = 5.0  # points that a stronger attack must take off to speak of hidden gradients
 _CARRIED, _STRONGEST = "images made against the other loss", "strongest of all"
 _NO_RIVAL = (
-    f" Where the other loss's run of a seed was lost, none of its images are in “{_STRONGEST}”."
+    f" If the other loss's run of a seed was lost, none of its images are in “{_STRONGEST}”."
 )
-# one per seed; None where the run was lost
-Curves = dict[LogEnd, list[dict[str, Any] | None]]
-Checks = dict[LogEnd, list[dict[str, float] | None]]
+# by loss, one per seed; None if the run was lost
+Curves = Mapping[str, list[dict[str, Any] | None]]
 
 
 @dataclass(frozen=True)
@@ -95,15 +90,11 @@ class Setting(Recipe):
     kinds: tuple[str, ...] = KINDS
     published: tuple[float, ...] = ()
 
-    @property
-    def title(self) -> str:
-        """The task in words."""
-        return Task.named(self.task).title
-
-    @property
-    def recipe(self) -> str:
-        """How it is trained, in words."""
-        return self.recipes_of(self.task)
+    def radii(self, kind: str) -> tuple[float, ...]:
+        """Of a kind of attack."""
+        if kind in _PUBLISHED.values():
+            return self.published
+        return self.l2 if "L2" in kind else self.linf
 
     @property
     def published_attack(self) -> str:
@@ -115,6 +106,41 @@ class Setting(Recipe):
             "the gradient of minus the own logit, its radius in units of the normalised input and "
             "without a clamp, so that pixels leave their valid range; and the same with a clamp."
         )
+
+
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    task = Task.named(setting.task)
+    lost = lost_note(data["lost"], setting.seeds)
+    curves = _grid(setting, setting.kinds, data["curves"])
+    checks = Grid.of(
+        (
+            {"loss": loss, "seed": seed, **(one or {})}
+            for loss, each in data["checks"].items()
+            for seed, one in zip(setting.seeds, each, strict=True)
+        ),
+        "loss",
+        measures=["PGD", _STRONGEST],
+    )
+    tables = [_checks_table(setting, task, checks, lost), _curves_table(curves, lost)]
+    if data.get("published"):
+        published = _grid(setting, tuple(_PUBLISHED.values()), data["published"])
+        tables.append(_published_table(setting, published, lost))
+        curves = curves.joined(published)
+    weak = weakness(data.get("accuracy", {}).get("CE", []), task.good)
+    return tables, _claims(setting, curves, checks, weak)
+
+
+def _grid(setting: Setting, kinds: tuple[str, ...], curves: Curves) -> Grid:
+    """Accuracy by attack, loss and radius."""
+    rows = [
+        {"attack": kind, "loss": loss, "radius": radius, "seed": seed}
+        | {"accuracy": math.nan if one is None else one[kind][at]}
+        for kind in kinds
+        for loss, each in curves.items()
+        for at, radius in enumerate(setting.radii(kind))
+        for seed, one in zip(setting.seeds, each, strict=True)
+    ]
+    return Grid.of(rows, "attack", "loss", "radius")
 
 
 @experiment(
@@ -134,13 +160,14 @@ class Setting(Recipe):
             published=(0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3), **PUBLISHED_MNIST,
         ),
     },
+    judge=_judge,
 )  # fmt: skip
 def el_fig7(lab: Lab, setting: Setting) -> Result:
     """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    The models are those of el-table1 ({title}); {images} test images are attacked. A model that is
-    very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
-    nothing: that hides gradients, and is no robustness. So at one radius the same images are
+    The models are those of el-table1 ({networks}); {images} test images are attacked. A model that
+    is very sure has a cross-entropy whose gradient rounds to nothing, so an attack along it finds
+    nothing: that hides gradients, and is not robustness. So at one radius the same images are
     attacked with the margin, a difference of logits, as objective, with more steps and random
     starts, and with images made against the other loss's model of the same seed; the strongest of
     all is what counts.{published_attack}
@@ -169,12 +196,13 @@ def el_fig7(lab: Lab, setting: Setting) -> Result:
             steps=40, **PUBLISHED_ATTACK, seeds=tuple(range(10)),
         ),
     },
+    judge=_judge,
 )  # fmt: skip
 def el_fig7_small(lab: Lab, setting: Setting) -> Result:
     """Accuracy against the radius of an attack ({kinds}), in pixels on [0, 1].
 
-    Data and network: {title}, trained {recipe}, without normalising the pixels; kept is the last
-    epoch. {images} test images are attacked with {steps} steps, each 2.5 times the radius over
+    Data and network: {networks}, trained {recipes}, without normalising the pixels; kept is the
+    last epoch. {images} test images are attacked with {steps} steps, each 2.5 times the radius over
     the number of steps (the published ones have a fixed length, which in L2 cannot reach the larger
     radii). The published code does not shuffle and keeps one of ten models; here every seed counts.
     The checks for hidden gradients are those of el-fig7.
@@ -184,48 +212,37 @@ def el_fig7_small(lab: Lab, setting: Setting) -> Result:
 
 def _attacks(lab: Lab, setting: Setting) -> Result:
     task = Task.named(setting.task)
-    keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
     test = lab.source(task.dataset, "test", limit=setting.images)
-    runs = {
-        key: [fitted(lab, task, setting, encouraging(key), seed=s) for s in setting.seeds]
-        for key in keys
-    }
-    curves: Curves = {
-        key: [None if one is None else _curves(lab, setting, one.run, test) for one in each]
-        for key, each in runs.items()
-    }
-    published: Curves = {
-        key: [None if one is None else _published(lab, setting, one.run, task) for one in each]
-        for key, each in runs.items()
+    runs = fitted_by_loss(lab, task, setting, setting.log_ends)
+
+    def measured(measure: Any) -> dict[str, list[Any]]:
+        return {
+            loss: [
+                None if one is None else measure(one.run, loss, at) for at, one in enumerate(each)
+            ]
+            for loss, each in runs.items()
+        }
+
+    def checks(run: TrainResult, loss: str, at: int) -> dict[str, float]:
+        return _checks(lab, setting, run, rival_of(runs, loss, at), test)
+
+    curves = measured(lambda run, *_: _curves(lab, setting, run, test))
+    data: dict[str, Any] = {
+        "accuracy": {loss: [one and one.test for one in each] for loss, each in runs.items()},
+        "curves": curves,
+        "published": measured(lambda run, *_: _published(lab, setting, run, task))
         if setting.published
+        else {},
+        "checks": measured(checks),
+        "lost": {loss: each.count(None) for loss, each in runs.items()},
     }
-    checks: Checks = {
-        key: [
-            None if one is None else _checks(lab, setting, one.run, _rival(runs, key, at), test)
-            for at, one in enumerate(each)
-        ]
-        for key, each in runs.items()
-    }
-    weak = weakness(accuracies_of(runs[None]), task.good)
-    tables = [_checks_table(setting, task, checks), _curves_table(setting, curves)]
-    return Result(
-        tables=[*tables, *([_published_table(setting, published)] if published else [])],
-        claims=_claims(setting, curves, checks, published, weak),
-        figures=[_figure(lab, setting, curves, checks)],
-        data={
-            "accuracy": {loss_name(key): accuracies_of(each) for key, each in runs.items()},
-            "curves": {loss_name(key): each for key, each in curves.items()},
-            "published": {loss_name(key): each for key, each in published.items()},
-            "checks": {loss_name(key): each for key, each in checks.items()},
-            "lost": {loss_name(key): lost_in(each) for key, each in runs.items()},
-        },
-    )
+    return Result(figures=[_figure(lab, setting, curves, data["checks"])], data=data)
 
 
-def _rival(runs: dict[LogEnd, list[Fitted | None]], key: LogEnd, at: int) -> TrainResult | None:
-    """The model of the same seed whose images are carried over."""
-    others = [one[at] for other, one in runs.items() if other != key]
-    rival = others[-1] if key is None else others[0]
+def rival_of(runs: Mapping[str, list[Fitted | None]], loss: str, at: int) -> TrainResult | None:
+    """The model of the same seed whose images are carried over: CE, or the last loss for CE."""
+    others = [each[at] for other, each in runs.items() if other != loss]
+    rival = others[-1] if loss == "CE" else others[0]
     return None if rival is None else rival.run
 
 
@@ -241,10 +258,7 @@ class Attacked:
     def __init__(self, lab: Lab, run: TrainResult, source: MemorySource) -> None:
         how = run.preprocessing
         self.model, self.normalisation = run.model, Normalisation(how.mean, how.std)
-        images = torch.from_numpy(source.images)
-        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-        pixels = Pixels(how, channels_last=False, device=lab.device)
-        self.inputs = pixels.normalised(images)
+        self.inputs = lab.inputs(run, source)
         self.labels = torch.from_numpy(source.labels.copy()).to(lab.device)
         # no number depends on it; a GPU takes more at once
         self._batch = 2000 if lab.device.type == "cuda" else 500
@@ -283,6 +297,10 @@ class Attacked:
         """Inputs of this model on the scale of pixels."""
         return inputs * self._std + self._mean
 
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Pixels as inputs of this model."""
+        return (pixels - self._mean) / self._std
+
     @torch.no_grad()
     def right(self, inputs: Tensor) -> Any:
         """Which of the changed images are still classified rightly, ``[N]``."""
@@ -297,10 +315,6 @@ def _attack(kind: str, epsilon: float, steps: int) -> Any:
     return partial(pgd, epsilon=epsilon, steps=steps, norm=norm, loss=loss)
 
 
-def _radii(setting: Setting, kind: str) -> tuple[float, ...]:
-    return setting.l2 if "L2" in kind else setting.linf
-
-
 def _curves(lab: Lab, setting: Setting, run: TrainResult, test: MemorySource) -> dict[str, Any]:
     """Accuracy in per cent at each radius, by kind of attack."""
 
@@ -310,13 +324,13 @@ def _curves(lab: Lab, setting: Setting, run: TrainResult, test: MemorySource) ->
             return [
                 100 * float(attacked.right(attacked.changed(
                     _attack(kind, radius, setting.steps))).mean())
-                for radius in _radii(setting, kind)
+                for radius in setting.radii(kind)
             ]  # fmt: skip
 
     return {
         kind: lab.measured(
             run,
-            {"attack": kind, "radii": _radii(setting, kind), "steps": setting.steps, "on": test},
+            {"attack": kind, "radii": setting.radii(kind), "steps": setting.steps, "on": test},
             partial(curve, kind),
         )
         for kind in setting.kinds
@@ -380,7 +394,7 @@ def _checked(
             with borrowed(rival.model, lab.device):
                 other = Attacked(lab, rival, test)
                 made = other.pixels(other.changed(attacks["PGD on the margin"]))
-            masks[_CARRIED] = own.right((made - own._mean) / own._std)
+            masks[_CARRIED] = own.right(own.normalised(made))
         far = own.right(own.changed(partial(pgd, epsilon=1.0, steps=steps, loss="margin")))
     strongest = np.logical_and.reduce(list(masks.values()))
     return {
@@ -390,140 +404,107 @@ def _checked(
     }
 
 
-def _checks_table(setting: Setting, task: Task, checks: Checks) -> Table:
-    tried = [one for each in checks.values() for one in ended(each)]
-    names = max((list(one) for one in tried), key=len, default=[_STRONGEST])
-    return Table(
+def _checks_table(setting: Setting, task: Task, checks: Grid, lost: str) -> Table:
+    is_whole = _CARRIED in checks.measures and checks.lost(_CARRIED) == checks.lost(_STRONGEST)
+    is_empty = checks.frame[_STRONGEST].isna().all()
+    return checks.table(
         f"{task.title}: accuracy, %, under attacks of radius {setting.check_at:g} (L∞)",
-        ("loss", *names),
-        [
-            [loss_name(key), *(spread_of([(one or {}).get(name) for one in each])
-                               for name in names)]
-            for key, each in checks.items()
-        ],
-        note="Mean ± standard deviation over seeds. A stronger attack that takes off much more "
-        "than plain PGD shows that plain PGD was blind, not that the model is robust."
-        + lost_note(_named(checks))
-        + (_NO_RIVAL if any(_CARRIED not in one for one in tried) else ""),
-    )  # fmt: skip
+        {"loss": "loss"},
+        {name: name for name in checks.measures if not is_empty or name == _STRONGEST},
+        note=f"{MEANS} A stronger attack that takes off much more than plain PGD shows that plain "
+        f"PGD was blind, not that the model is robust.{lost}"
+        + ("" if is_whole or is_empty else _NO_RIVAL),
+    )
 
 
-def _named(each: Curves | Checks) -> dict[str, Sequence[object]]:
-    return {loss_name(key): runs for key, runs in each.items()}
+def _curves_table(curves: Grid, lost: str) -> Table:
+    def cell(runs: Grid, *_: str) -> str:
+        points, seeds = runs.series("accuracy", "radius"), len(runs.names("seed"))
+        if not points:
+            return f"none of {seeds} ended"
+        text = ", ".join(f"{radius:g}: {one.mean:.1f}" for radius, one in points.items())
+        ended = next(iter(points.values())).n
+        return text if ended == seeds else f"{text} ({ended} of {seeds})"
 
-
-def _curves_table(setting: Setting, curves: Curves) -> Table:
-    rows: list[list[Any]] = []
-    for kind in setting.kinds:
-        radii = _radii(setting, kind)
-        for key, each in curves.items():
-            there = [one[kind] for one in ended(each)]
-            if there:
-                means = np.mean(there, axis=0)
-                cells = ", ".join(f"{r:g}: {m:.1f}" for r, m in zip(radii, means, strict=True))
-                cells += f" ({len(there)} of {len(each)})" if lost_in(each) else ""
-            else:
-                cells = f"none of {len(each)} ended"
-            rows.append([kind, loss_name(key), cells])
-    return Table(
+    return curves.table(
         "Accuracy, %, at each radius",
-        ("attack", "loss", "radius: accuracy"),
-        rows,
-        note=f"Means over seeds. The paper's figure has no numbers.{lost_note(_named(curves))}",
+        {"attack": "attack", "loss": "loss"},
+        {"radius: accuracy": cell},
+        note=f"Means over seeds. The paper's figure has no numbers.{lost}",
     )
 
 
-def _published_table(setting: Setting, published: Curves) -> Table:
-    rows: list[list[Any]] = [
-        [f"{loss_name(key)}, {name}"]
-        + [
-            spread_of(values_of(each, lambda one, at=at, name=name: one[name][at]))  # type: ignore[misc]
-            for at in range(len(setting.published))
-        ]
-        for name in _PUBLISHED.values()
-        for key, each in published.items()
-    ]
-    theirs = setting.published == tuple(round(0.05 * at, 2) for at in range(7))
-    return Table(
+def _published_table(setting: Setting, published: Grid, lost: str) -> Table:
+    frame = published.frame.assign(row=published.frame["loss"] + ", " + published.frame["attack"])
+    is_theirs = setting.published == tuple(round(0.05 * at, 2) for at in range(7))
+    return Grid(frame.drop(columns=["loss", "attack"]), ("row", "radius")).table(
         "The published attack: accuracy, %, by radius in units of the normalised input",
-        ("loss and attack", *(f"{radius:g}" for radius in setting.published)),
-        rows,
-        note="Mean ± standard deviation over seeds, all test images. In pixels on [0, 1] a radius "
-        "is its product with the deviation that the images were normalised with"
+        {"row": "loss and attack"},
+        published.across("radius", "accuracy", {one: f"{one:g}" for one in setting.published}),
+        note=f"{MEANS[:-1]}, all test images. In pixels on [0, 1] a radius is its product with the "
+        "deviation that the images were normalised with"
         + (f", {setting.pixels[1]:g}." if setting.pixels else ".")
-        + lost_note(_named(published)),
-        paper=[[name, *values] for name, values in _THEIRS.items()] if theirs else None,
+        + lost,
+        paper=[[name, *values] for name, values in _THEIRS.items() if is_theirs],
     )
 
 
-def _claims(
-    setting: Setting, curves: Curves, checks: Checks, published: Curves, weak: str
-) -> list[Claim]:
-    el = 1.0 if 1.0 in curves else list(curves)[-1]
-
-    def under(found: Curves, key: LogEnd, kind: str) -> list[float | None]:
-        return values_of(found[key], lambda one: float(np.mean(one[kind][1:])))
-
-    def asked(found: Curves, kind: str, words: str, paper: str) -> Question:
-        says = f"{loss_name(el)} is more accurate under {words}, mean over the radii"
-        return Question(says, paper, under(found, el, kind), under(found, None, kind), weak=weak)
-
-    questions = [
-        asked(curves, kind, kind, "Figure 7" if kind in KINDS else "not in the paper")
-        for kind in setting.kinds
-    ]
-    if published:
-        questions += [
-            asked(published, name, f"the published attack ({name})", "Figure 7")
-            for name in _PUBLISHED.values()
-        ]
+def _claims(setting: Setting, curves: Grid, checks: Grid, weak: str) -> list[Claim]:
+    el = normal_or_last(checks.names("loss"))
+    questions: list[Question] = []
+    for kind in curves.names("attack"):
+        is_published = kind in _PUBLISHED.values()
+        words = f"the published attack ({kind})" if is_published else kind
+        larger = curves.at(attack=kind).only(radius=setting.radii(kind)[1:]).mean_over("radius")
+        questions.append(
+            larger.question(
+                f"{el} is more accurate under {words}, mean over the radii",
+                "Figure 7" if is_published or kind in KINDS else "not in the paper",
+                "accuracy",
+                {"loss": el},
+                {"loss": "CE"},
+                weak=weak,
+            )
+        )
     questions.append(
-        Question(
+        checks.question(
             f"it is more accurate under the strongest of all attacks, radius {setting.check_at:g}",
             "not in the paper",
-            _strongest(checks[el]),
-            _strongest(checks[None]),
+            _STRONGEST,
+            {"loss": el},
+            {"loss": "CE"},
             weak=weak,
         )
     )
-    return [*judged(questions), _hidden(el, checks[el])]
+    return [*judged(questions), _hidden(el, checks.at(loss=el))]
 
 
-def _strongest(checks: list[dict[str, float] | None]) -> list[float | None]:
-    return values_of(checks, lambda one: one[_STRONGEST])
-
-
-def _hidden(key: LogEnd, checks: list[dict[str, float] | None]) -> Claim:
+def _hidden(loss: str, checks: Grid) -> Claim:
     """Whether plain PGD can be believed for this loss."""
-    gaps = [one["PGD"] - one[_STRONGEST] for one in ended(checks)]
-    seen = f"none of {len(checks)} runs ended"
-    if gaps:
-        some = f"; {len(gaps)} of {len(checks)} runs ended" if lost_in(checks) else ""
-        seen = f"{np.mean(gaps):.1f} points more (worst seed {max(gaps):.1f}{some})"
+    gaps = checks.frame["PGD"] - checks.frame[_STRONGEST]
+    found = spread(gaps.tolist())
+    seen = f"none of {len(gaps)} runs ended"
+    if found.n:
+        some = f"; {found.n} of {len(gaps)} runs ended" if found.lost else ""
+        seen = f"{found.mean:.1f} points more (worst seed {gaps.max():.1f}{some})"
     return Claim(
-        f"plain PGD is not blind to {loss_name(key)}: stronger attacks take off less than "
-        f"{_HIDDEN:g} points more",
+        f"plain PGD is not blind to {loss}: stronger attacks take off less than {_HIDDEN:g} points "
+        "more",
         "not in the paper",
         seen,
-        bool(np.mean(gaps) < _HIDDEN) if gaps else None,
+        found.mean < _HIDDEN if found.n else None,
     )
 
 
-def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Checks) -> Figure:
+def _figure(lab: Lab, setting: Setting, curves: Curves, checks: Curves) -> Figure:
     figure, axes = panels(1, len(setting.kinds), width=3.4)
     for place, kind in zip(axes, setting.kinds, strict=True):
-        radii = _radii(setting, kind)
-        for number, (key, each) in enumerate(curves.items()):
-            if not ended(each):
-                continue
-            values = np.array([one[kind] for one in ended(each)])
-            mean, std = values.mean(axis=0), values.std(axis=0)
-            place.plot(radii, mean, marker="o", ms=3, color=COLOURS[number], label=loss_name(key))
-            place.fill_between(radii, mean - std, mean + std, color=COLOURS[number], alpha=0.15,
-                               lw=0)  # fmt: skip
-            if "∞" in kind:
-                worst = np.mean(ended(_strongest(checks[key])))
-                place.plot([setting.check_at], [worst], "x", color=COLOURS[number], ms=8, mew=2)
+        for colour, (loss, each) in zip(COLOURS, curves.items(), strict=False):
+            values = [one[kind] for one in each if one is not None]
+            band(place, setting.radii(kind), values, colour, loss, marker="o", ms=3)
+            if "∞" in kind and values:
+                worst = np.mean([one[_STRONGEST] for one in checks[loss] if one is not None])
+                place.plot([setting.check_at], [worst], "x", color=colour, ms=8, mew=2)
         place.set_title(kind)
         place.set_xlabel("radius, pixels in [0, 1]")
     axes[0].set_ylabel("accuracy, %")

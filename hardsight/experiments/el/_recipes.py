@@ -1,14 +1,15 @@
-"""What the experiments on Encouraging Loss train: tasks, losses, runs."""
+"""What the experiments on Encouraging Loss train: tasks, losses, runs; and what all pages say."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, NonFiniteError
-from hardsight.experiments.lab import Lab, loss_in_words
+from hardsight.experiments.lab import Grid, Lab, Table, loss_in_words
 from hardsight.run.train import TrainResult
 
 PAPER = "Encouraging Loss"
@@ -75,9 +76,21 @@ class Recipe:
         ramp = "a constant rate" if kind == "Adam" else "a warm-up epoch and a cosine"
         return f"{kind}, {decay}, {ramp}"
 
-    def recipes_of(self, *names: str) -> str:
-        """The recipes of tasks by name, in words."""
-        tasks, said = [Task.named(name) for name in names], []
+    @property
+    def trained(self) -> list[Task]:
+        """What the keys ``tasks`` or ``task`` name."""
+        names = getattr(self, "tasks", None) or (getattr(self, "task", None),)
+        return [Task.named(name) for name in names if name is not None]
+
+    @property
+    def networks(self) -> str:
+        """What is trained on what, in words."""
+        return "; ".join(task.title for task in self.trained)
+
+    @property
+    def recipes(self) -> str:
+        """How, in words."""
+        tasks, said = self.trained, []
         if any(not task.is_colour for task in tasks):
             said.append(
                 f"{self.grey_epochs} epochs on grey images ({self.grey_recipe}; batch "
@@ -255,6 +268,14 @@ class Fitted:
     best_test: float = math.nan
 
 
+ACCURACIES = ("validation", "test", "best_test")
+
+
+def accuracies(one: Fitted | None) -> dict[str, float]:
+    """What a trained model reaches; nothing if its run was lost."""
+    return {} if one is None else {name: getattr(one, name) for name in ACCURACIES}
+
+
 def fitted(
     lab: Lab, task: Task, setting: Recipe, loss: Loss, *, seed: int, lr_factor: float = 1.0,
     **changes: Any,
@@ -281,3 +302,67 @@ def fitted(
     if setting.held_out:
         return Fitted(run, watched[run.best_epoch - 1], 100 * accuracy)
     return Fitted(run, math.nan, 100 * accuracy, max(watched))
+
+
+def fitted_by_loss(
+    lab: Lab, task: Task, setting: Recipe, log_ends: Sequence[LogEnd]
+) -> dict[str, list[Fitted | None]]:
+    """Cross-entropy and Encouraging Loss by name, one model per seed."""
+    return {
+        loss_name(end): [
+            fitted(lab, task, setting, encouraging(end), seed=seed) for seed in setting.seeds
+        ]
+        for end in (None, *log_ends)
+    }
+
+
+# what pages say
+CHOICE = "chosen by the mean on validation, among those that lost the fewest runs"
+MEANS = "Mean ± standard deviation over seeds."
+
+
+def normal_or_last(losses: Sequence[str]) -> str:
+    """The loss that claims speak of: LE = 1 if it was trained, as in the paper."""
+    normal = loss_name(1.0)
+    return normal if normal in losses else losses[-1]
+
+
+def lost_note(lost: Mapping[str, int], seeds: Sequence[int]) -> str:
+    """How many runs were lost, in words, to put under a table.
+
+    Args:
+        lost: by what was trained.
+        seeds: that it was trained with.
+
+    Example:
+        >>> lost_note({"CE": 0, "EL": 1}, (0, 1))
+        ' Lost, as the loss became infinite or NaN, and left out of every mean: 1 of 2 runs of EL.'
+        >>> lost_note({"CE": 0}, (0, 1))
+        ' No run was lost.'
+    """
+    some = [f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count]
+    if not some:
+        return " No run was lost."
+    why = "Lost, as the loss became infinite or NaN, and left out of every mean"
+    return f" {why}: {'; '.join(some)}."
+
+
+def best_test_table(grid: Grid, key: str, titles: Mapping[str, str]) -> list[Table]:
+    """What the paper reports, if the runs know it: the best epoch on the test split.
+
+    Args:
+        grid: with ``best_test`` by ``loss`` and ``key``.
+        key: whose settings are columns.
+        titles: of these.
+    """
+    if "best_test" not in grid.measures or grid.frame["best_test"].isna().all():
+        return []
+    return [
+        grid.table(
+            "Test accuracy of the best epoch on the test split, %",
+            {"loss": "loss"},
+            grid.across(key, "best_test", titles),
+            note="What the paper reports. The test split chose the epoch, so these numbers are "
+            "too high for what they say, for every loss; no claim is judged by them.",
+        )
+    ]

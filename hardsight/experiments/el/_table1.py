@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hardsight.experiments.el._recipes import (
+    ACCURACIES,
+    CHOICE,
     EXACT,
+    MEANS,
     PAPER,
     PUBLISHED_MNIST,
     SMOKE,
-    Fitted,
-    LogEnd,
     Recipe,
     Task,
-    encouraging,
-    fitted,
-    loss_name,
-)
-from hardsight.experiments.el._seeds import (
-    CHOICE,
-    accuracies_of,
-    best_of,
-    best_of_test,
+    accuracies,
     best_test_table,
-    ended,
-    lost_in,
+    fitted_by_loss,
+    loss_name,
     lost_note,
-    spread_of,
-    validations_of,
 )
 from hardsight.experiments.lab import (
-    RULE,
     Claim,
     Figure,
+    Grid,
     Lab,
-    Question,
     Result,
     Table,
     experiment,
+    in_every_run,
     judged,
-    spread,
     weakness,
 )
 from hardsight.report.figures import legend, panels
@@ -52,7 +44,7 @@ _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "cifar10/efficientnet_small": ("93.21 ± 0.40", "94.24 ± 0.17"),
 }
 _WORSE = 1.0
-Runs = dict[LogEnd, list[Fitted | None]]
+_NORMAL, _UNCLAMPED = loss_name(1.0), loss_name(EXACT)
 
 
 @dataclass(frozen=True)
@@ -79,19 +71,30 @@ class Setting(Recipe):
     )
 
     @property
-    def networks(self) -> str:
-        """What is trained on what, in words."""
-        return "; ".join(Task.named(name).title for name in self.tasks)
-
-    @property
-    def recipes(self) -> str:
-        """How, in words."""
-        return self.recipes_of(*self.tasks)
-
-    @property
     def choice(self) -> str:
         """How LE is chosen, in words; it needs more than one to choose from."""
         return " LE is chosen in the same way." if len(self.log_ends) > 1 else ""
+
+
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    losses = {name: part["losses"] for name, part in data.items()}
+    grid = Grid.read(losses, setting.seeds, "task", "loss")
+    chosen = {name: part["chosen_log_end"] for name, part in data.items()}
+    titles = {name: Task.named(name).title for name in data}
+    how = ", chosen on validation" if len(setting.log_ends) > 1 else ""
+    questions = [
+        grid.at(task=name).question(
+            f"{titles[name]}: Encouraging Loss is more accurate (LE = {end:g}{how})",
+            _paper_difference(name),
+            "test",
+            {"loss": loss_name(end)},
+            {"loss": "CE"},
+            weak=weakness(grid.values("test", task=name, loss="CE"), Task.named(name).good),
+        )
+        for name, end in chosen.items()
+    ]
+    tables = [_table(setting, grid, chosen), *best_test_table(grid, "task", titles)]
+    return tables, [*judged(questions), *_exact_claims(grid)]
 
 
 @experiment(
@@ -107,6 +110,7 @@ class Setting(Recipe):
             tasks=("mnist/el_mnist",), log_ends=(1.0,), exact_tasks=(), **PUBLISHED_MNIST
         ),
     },
+    judge=_judge,
 )
 def el_table1(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
@@ -117,118 +121,83 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
     on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10. Its normal bonus, LE = 1, is trained as
     it says, with 1 - p clamped at 1e-5; also unclamped: {exact_tasks}.
     """
-    found = {name: _runs(lab, setting, name) for name in setting.tasks}
-    chosen = {name: _chosen(runs) for name, runs in found.items()}
-    how = ", chosen on validation" if len(setting.log_ends) > 1 else ""
-    questions = [
-        Question(
-            f"{Task.named(name).title}: Encouraging Loss is more accurate (LE = "
-            f"{chosen[name]:g}{how})",
-            _paper_difference(name),
-            accuracies_of(runs[chosen[name]]),
-            accuracies_of(runs[None]),
-            weak=weakness(accuracies_of(runs[None]), Task.named(name).good),
-        )
-        for name, runs in found.items()
-    ]
-    titles = [Task.named(name).title for name in found]
-    best = {loss_name(loss): [runs.get(loss) for runs in found.values()] for loss in _losses(found)}
-    return Result(
-        tables=[_table(found, chosen), *best_test_table(titles, best)],
-        claims=[*judged(questions), *_exact_claims(found)],
-        figures=[_figure(lab, found)],
-        data={name: _data(runs, chosen[name]) for name, runs in found.items()},
-    )
+    rows = []
+    for name in setting.tasks:
+        exact = (EXACT,) if name in setting.exact_tasks else ()
+        runs = fitted_by_loss(lab, Task.named(name), setting, (*setting.log_ends, *exact))
+        rows += [
+            {"task": name, "loss": loss, "seed": seed, **accuracies(one)}
+            for loss, each in runs.items()
+            for seed, one in zip(setting.seeds, each, strict=True)
+        ]
+    grid = Grid.of(rows, "task", "loss", measures=ACCURACIES)
+    ends = {loss_name(end): end for end in setting.log_ends}  # the paper's forms only
+    data = {
+        name: {
+            "chosen_log_end": ends[grid.at(task=name).only(loss=ends).best("loss", "validation")],
+            "losses": grid.at(task=name).data(lost="test"),
+        }
+        for name in setting.tasks
+    }
+    return Result(figures=[_figure(lab, grid, ends)], data=data)
 
 
-def _exact_claims(found: dict[str, Runs]) -> list[Claim]:
+def _exact_claims(grid: Grid) -> list[Claim]:
     """Whether the equation trains as well as its clamped form: no seed, or every seed, is worse."""
     claims = []
-    for name, runs in found.items():
-        if EXACT not in runs or 1.0 not in runs:
+    for name in grid.names("task"):
+        one = grid.at(task=name)
+        if not {_UNCLAMPED, _NORMAL} <= set(one.names("loss")):
             continue
-        pairs = list(zip(accuracies_of(runs[EXACT]), accuracies_of(runs[1.0]), strict=True))
-        # a lost run trains worse than one that ends, whatever that one's accuracy
-        worse = [e is None or e - c < -_WORSE for e, c in pairs if c is not None]
+        pairs = list(
+            zip(*(one.values("test", loss=loss) for loss in (_UNCLAMPED, _NORMAL)), strict=True)
+        )
+        # a lost run trains worse than one that ends, whichever accuracy that one has
+        fine = [exact - clamped >= -_WORSE for exact, clamped in pairs if not math.isnan(clamped)]
         claims.append(
             Claim(
                 f"{Task.named(name).title}: the normal bonus trains as well without its clamp "
                 f"(no seed lost, or worse by more than {_WORSE:g} point)",
                 "clamped at 1e-5 “to avoid numerical instability”",
                 f"unclamped minus clamped, by seed: {', '.join(_apart(*pair) for pair in pairs)}",
-                None if not worse else True if not any(worse) else False if all(worse) else None,
+                in_every_run(fine),
             )
         )
     return claims
 
 
-def _apart(exact: float | None, clamped: float | None) -> str:
-    if clamped is None:
-        return "clamped lost" if exact is not None else "both lost"
-    return "unclamped lost" if exact is None else f"{exact - clamped:+.1f}"
+def _apart(exact: float, clamped: float) -> str:
+    if math.isnan(clamped):
+        return "both lost" if math.isnan(exact) else "clamped lost"
+    return "unclamped lost" if math.isnan(exact) else f"{exact - clamped:+.1f}"
 
 
-def _runs(lab: Lab, setting: Setting, name: str) -> Runs:
-    task = Task.named(name)
-    exact = (EXACT,) if name in setting.exact_tasks else ()
-    losses: tuple[LogEnd, ...] = (None, *setting.log_ends, *exact)
-    return {
-        log_end: [
-            fitted(lab, task, setting, encouraging(log_end), seed=seed) for seed in setting.seeds
-        ]
-        for log_end in losses
-    }
-
-
-def _chosen(runs: Runs) -> float:
-    """The LE with the best mean accuracy on validation; the paper's forms only."""
-    found: float = best_of({
-        key: validations_of(each) for key, each in runs.items() if isinstance(key, float)
-    })  # fmt: skip
-    return found
-
-
-def _losses(found: dict[str, Runs]) -> list[LogEnd]:
-    return max((list(runs) for runs in found.values()), key=len)
-
-
-def _table(found: dict[str, Runs], chosen: dict[str, float]) -> Table:
-    losses = _losses(found)
-    rows: list[list[Any]] = [
-        [loss_name(loss)]
-        + [
-            spread_of(accuracies_of(runs[loss])) if loss in runs else None
-            for runs in found.values()
-        ]
-        for loss in losses
-    ]
-    is_choice = sum(isinstance(loss, float) for loss in losses) > 1
-    if is_choice:
-        rows.append(
-            ["EL, LE by validation"]
-            + [f"{spread_of(accuracies_of(runs[chosen[name]]))} (LE={chosen[name]:g})"
-               for name, runs in found.items()]
-        )  # fmt: skip
-    named = {
-        f"{loss_name(loss)} ({Task.named(name).title})": each
-        for name, runs in found.items()
-        for loss, each in runs.items()
-    }
-    theirs = [_PAPER.get(name.partition(":width")[0]) for name in found]
-    paper = [
-        [label, *(None if one is None else one[at] for one in theirs)]
-        for at, label in enumerate(("CE", "EL"))
-    ]
-    return Table(
+def _table(setting: Setting, grid: Grid, chosen: Mapping[str, float]) -> Table:
+    titles = {name: Task.named(name).title for name in chosen}
+    theirs = [_PAPER.get(name.partition(":width")[0]) for name in chosen]
+    lost = {f"{loss} ({titles[task]})": count for (task, loss), count in grid.lost("test").items()}
+    is_choice = len(setting.log_ends) > 1
+    table = grid.table(
         "Test accuracy, %",
-        ("loss", *(Task.named(name).title for name in found)),
-        rows,
-        note=f"Mean ± standard deviation over seeds. {RULE} The paper's columns are its CNN on "
-        "MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10."
+        {"loss": "loss"},
+        grid.across("task", "test", titles),
+        note=f"{MEANS} The paper's columns are its CNN on MNIST, and ResNet-50 and EfficientNet-B0 "
+        "on CIFAR-10."
         + (f" LE is {CHOICE}." if is_choice else "")
-        + lost_note(named),
-        paper=paper if any(theirs) else None,
+        + lost_note(lost, setting.seeds),
+        paper=[
+            [label, *(None if one is None else one[at] for one in theirs)]
+            for at, label in enumerate(("CE", "EL"))
+            if any(theirs)
+        ],
     )
+    if not is_choice:
+        return table
+    cells = (
+        f"{grid.cell('test', task=name, loss=loss_name(end))} (LE={end:g})"
+        for name, end in chosen.items()
+    )
+    return replace(table, rows=[*table.rows, ["EL, LE by validation", *cells]])
 
 
 def _paper_difference(name: str) -> str:
@@ -239,22 +208,21 @@ def _paper_difference(name: str) -> str:
     return f"{el - ce:+.2f} ({theirs[0]} to {theirs[1]})"
 
 
-def _figure(lab: Lab, found: dict[str, Runs]) -> Figure:
-    figure, axes = panels(1, len(found), width=3.2)
-    for place, (name, runs) in zip(axes, found.items(), strict=True):
-        ends = [key for key in runs if isinstance(key, float) and ended(runs[key])]
-        means = [spread(ended(accuracies_of(runs[key]))) for key in ends]
-        place.errorbar(
-            ends, [one.mean for one in means], [one.std for one in means], marker="o", capsize=3,
-            label="EL",
-        )  # fmt: skip
-        if ended(runs[None]):
-            ce = spread(ended(accuracies_of(runs[None])))
-            place.axhline(ce.mean, color="#1971c2", linestyle="--", label="CE")
-            place.axhspan(ce.mean - ce.std, ce.mean + ce.std, color="#1971c2", alpha=0.12, lw=0)
+def _figure(lab: Lab, grid: Grid, ends: Mapping[str, float]) -> Figure:
+    names = grid.names("task")
+    figure, axes = panels(1, len(names), width=3.2)
+    for place, name in zip(axes, names, strict=True):
+        points = grid.at(task=name).series("test", "loss")
+        el = {end: points[loss] for loss, end in ends.items() if loss in points}
+        means, stds = ([getattr(one, part) for one in el.values()] for part in ("mean", "std"))
+        place.errorbar(list(el), means, stds, marker="o", capsize=3, label="EL")
+        if "CE" in points:
+            mean, std = points["CE"].mean, points["CE"].std
+            place.axhline(mean, color="#1971c2", linestyle="--", label="CE")
+            place.axhspan(mean - std, mean + std, color="#1971c2", alpha=0.12, lw=0)
         place.set_title(Task.named(name).title.replace(", ", ",\n", 1))
         place.set_xlabel("LE, where the log of the bonus ends")
-        place.set_xticks(ends)
+        place.set_xticks(list(el))
     axes[0].set_ylabel("test accuracy, %")
     legend(figure)
     return lab.figure(
@@ -265,18 +233,3 @@ def _figure(lab: Lab, found: dict[str, Runs]) -> Figure:
         alt="One panel per task: accuracy of Encouraging Loss at each LE, and of cross-entropy as "
         "a dashed line.",
     )
-
-
-def _data(runs: Runs, chosen: float) -> dict[str, Any]:
-    return {
-        "chosen_log_end": chosen,
-        "losses": {
-            loss_name(key): {
-                "validation": validations_of(each),
-                "test": accuracies_of(each),
-                "best_test": best_of_test(each),
-                "lost": lost_in(each),
-            }
-            for key, each in runs.items()
-        },
-    }

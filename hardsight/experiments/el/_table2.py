@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hardsight.experiments.el._recipes import (
+    ACCURACIES,
+    CHOICE,
     EXACT,
+    MEANS,
     PAPER,
     SMOKE,
-    Fitted,
     LogEnd,
     Recipe,
     Task,
+    accuracies,
     encouraging,
     fitted,
     loss_name,
-)
-from hardsight.experiments.el._seeds import (
-    CHOICE,
-    accuracies_of,
-    best_of,
-    claim_of,
-    ended,
-    lost_in,
     lost_note,
-    spread_of,
-    validations_of,
 )
 from hardsight.experiments.lab import (
     Claim,
     Figure,
+    Grid,
     Lab,
     Result,
     Table,
-    compared_in_pairs,
     experiment,
+    judged,
     spread,
 )
 from hardsight.report.figures import legend, panels
@@ -48,7 +44,7 @@ _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
     ("EL, LE=1", 1.0): "92.74 ± 0.38", ("EL, LE=1", 0.5): "93.69 ± 0.25",
 }  # fmt: skip
 _FAILED = 5.0  # points below cross-entropy at which a run counts as failed
-Grid = dict[float, list[Fitted | None]]
+_EL = loss_name(1.0)
 
 
 @dataclass(frozen=True)
@@ -74,6 +70,29 @@ class Setting(Recipe):
     adam_log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    sgd, adam = (Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw"))
+    chosen = {name: sgd.best("rate", "validation", loss=name) for name in sgd.names("loss")}
+    asked = (  # what is said, paper, first, second, whether the first is said to be larger
+        ("Twice the learning rate makes CE worse", "92.34 to 91.53", ("CE", "2"), ("CE", "1"),
+         False),
+        ("Half the learning rate makes EL (LE=1) better", "92.74 to 93.69", (_EL, "0.5"),
+         (_EL, "1"), True),
+        ("EL (LE=1) beats CE, each at its learning rate chosen on validation",
+         "+1.35 (its EL at half against CE)", (_EL, chosen[_EL]), ("CE", chosen["CE"]), True),
+    )  # fmt: skip
+    tried = set(sgd.lost("test"))
+    questions = [
+        sgd.question(
+            says, paper, "test", *({"loss": loss, "rate": rate} for loss, rate in pair),
+            larger=larger,
+        )
+        for says, paper, *pair, larger in asked if set(pair) <= tried
+    ]  # fmt: skip
+    tables = [_table(setting, sgd, chosen), _safe_table(setting, adam)]
+    return tables, [*judged(questions), *_safe_claims(adam)]
+
+
 @experiment(
     "el-table2",
     title="Learning rate and loss: Encouraging Loss wants a smaller one",
@@ -85,6 +104,7 @@ class Setting(Recipe):
         ),
         "short": Setting(),
     },
+    judge=_judge,
 )  # fmt: skip
 def el_table2(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
@@ -99,164 +119,116 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     beside it LE = {adam_log_ends}, of which 1 is the normal bonus as the paper trains it, with
     1 - p clamped at 1e-5.
     """
-    task = Task.named(setting.task)
-    grids: dict[LogEnd, Grid] = {
-        log_end: _grid(lab, setting, task, log_end, factors)
-        for log_end, factors in ((None, setting.ce_factors), (1.0, setting.el_factors))
-    }
-    chosen: dict[LogEnd, float] = {key: _chosen(grid) for key, grid in grids.items()}
-    adam = _adam_runs(lab, setting)
-    return Result(
-        tables=[_table(setting, grids, chosen), _safe_table(setting, adam)],
-        claims=[*_claims(grids, chosen), *_safe_claims(adam)],
-        figures=[_figure(lab, adam)],
-        data={
-            "sgd": {loss_name(key): _data(grid) for key, grid in grids.items()},
-            "adamw": {loss_name(key): _data(grid) for key, grid in adam.items()},
-        },
-    )
-
-
-def _grid(
-    lab: Lab, setting: Setting, task: Task, log_end: LogEnd, factors: Sequence[float]
-) -> Grid:
-    return {
-        factor: [
-            fitted(lab, task, setting, encouraging(log_end), seed=seed, lr_factor=factor)
-            for seed in setting.seeds
-        ]
-        for factor in factors
-    }
-
-
-def _adam_runs(lab: Lab, setting: Setting) -> dict[LogEnd, Grid]:
-    task = Task.named(setting.adam_task)
-    return {
-        log_end: {
-            lr: [
-                fitted(
-                    lab, task, setting, encouraging(log_end), seed=seed,
-                    optimizer={"name": "adamw", "lr": lr}, schedule={"name": "one_cycle"},
-                    epochs=setting.adam_epochs, batch_size=min(128, setting.grey_batch),
-                    augment={"crop_padding": 1}, select="last",
-                )
-                for seed in setting.seeds
-            ]
-            for lr in setting.adam_lrs
-        }
-        for log_end in (None, *setting.adam_log_ends, EXACT)
-    }  # fmt: skip
-
-
-def _chosen(grid: Grid) -> float:
-    found: float = best_of({key: validations_of(each) for key, each in grid.items()})
-    return found
-
-
-def _table(setting: Setting, grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> Table:
-    factors = sorted({factor for grid in grids.values() for factor in grid})
-    rows: list[list[Any]] = []
-    for key, grid in grids.items():
-        cells = [spread_of(accuracies_of(grid[f])) if f in grid else None for f in factors]
-        rows.append([loss_name(key), *cells, f"× {chosen[key]:g}"])
-    paper: list[list[Any]] = [
-        [name, *(_PAPER.get((name, factor)) for factor in factors), ""]
-        for name in ("CE", "EL, LE=1")
+    task, adam_task = Task.named(setting.task), Task.named(setting.adam_task)
+    rates = {None: setting.ce_factors, 1.0: setting.el_factors}
+    sgd = [
+        _row(end, rate, seed)
+        | accuracies(fitted(lab, task, setting, encouraging(end), seed=seed, lr_factor=rate))
+        for end, factors in rates.items()
+        for rate in factors
+        for seed in setting.seeds
     ]
-    base = setting.colour_lr if Task.named(setting.task).is_colour else setting.grey_lr
-    return Table(
-        f"Test accuracy, %, at fractions of the learning rate {base:g} "
-        f"({Task.named(setting.task).title})",
-        ("loss", *(f"× {factor:g}" for factor in factors), "chosen on validation"),
-        rows,
-        note="Mean ± standard deviation over seeds. The paper: ResNet-50 on CIFAR-10. The learning "
-        f"rate is {CHOICE}.{lost_note(_named(grids, '× '))}",
-        paper=paper,
-    )
-
-
-def _claims(grids: dict[LogEnd, Grid], chosen: dict[LogEnd, float]) -> list[Claim]:
-    ce, el = grids[None], grids[1.0]
-    pairs, words = {}, {}
-    if 2.0 in ce and 1.0 in ce:
-        pairs["ce"] = (accuracies_of(ce[2.0]), accuracies_of(ce[1.0]))
-        words["ce"] = ("Twice the learning rate makes CE worse", "92.34 to 91.53", False)
-    if 0.5 in el and 1.0 in el:
-        pairs["el"] = (accuracies_of(el[0.5]), accuracies_of(el[1.0]))
-        words["el"] = ("Half the learning rate makes EL (LE=1) better", "92.74 to 93.69", True)
-    pairs["both"] = (accuracies_of(el[chosen[1.0]]), accuracies_of(ce[chosen[None]]))
-    words["both"] = (
-        "EL (LE=1) beats CE, each at its learning rate chosen on validation",
-        "+1.35 (its EL at half against CE)",
-        True,
-    )
-    return [
-        claim_of(words[name][0], words[name][1], found, larger=words[name][2])
-        for name, found in compared_in_pairs(pairs).items()
-    ]
-
-
-def _named(grids: dict[LogEnd, Grid], sign: str) -> dict[str, list[Fitted | None]]:
-    return {
-        f"{loss_name(key)} at {sign}{rate:g}": each
-        for key, grid in grids.items()
-        for rate, each in grid.items()
-    }
-
-
-def failed(grid: Grid, reference: Grid) -> dict[float, int]:
-    """Runs at each learning rate that were lost, or end 5 points below the mean of ``reference``.
-
-    If every run of ``reference`` was lost, there is no mean, and only lost runs count.
-    """
-    means = {
-        lr: spread(ended(accuracies_of(each))).mean for lr, each in reference.items() if ended(each)
-    }
-    return {
-        lr: sum(
-            value is None or (lr in means and value < means[lr] - _FAILED)
-            for value in accuracies_of(each)
+    adam = [
+        _row(end, lr, seed)
+        | accuracies(
+            fitted(
+                lab, adam_task, setting, encouraging(end), seed=seed, epochs=setting.adam_epochs,
+                optimizer={"name": "adamw", "lr": lr}, schedule={"name": "one_cycle"},
+                batch_size=min(128, setting.grey_batch), augment={"crop_padding": 1}, select="last",
+            )
         )
-        for lr, each in grid.items()
+        for end in (None, *setting.adam_log_ends, EXACT)
+        for lr in setting.adam_lrs
+        for seed in setting.seeds
+    ]  # fmt: skip
+    grids = {
+        name: Grid.of(rows, "loss", "rate", measures=ACCURACIES)
+        for name, rows in (("sgd", sgd), ("adamw", adam))
+    }
+    data = {name: grid.data(lost="test") for name, grid in grids.items()}
+    return Result(figures=[_figure(lab, grids["adamw"])], data=data)
+
+
+def _row(end: LogEnd, rate: float, seed: int) -> dict[str, Any]:
+    return {"loss": loss_name(end), "rate": f"{rate:g}", "seed": seed}
+
+
+def _lost(grid: Grid, sign: str) -> dict[str, int]:
+    return {f"{loss} at {sign}{rate}": count for (loss, rate), count in grid.lost("test").items()}
+
+
+def _table(setting: Setting, sgd: Grid, chosen: Mapping[str, str]) -> Table:
+    factors = sorted(sgd.names("rate"), key=float)
+    task = Task.named(setting.task)
+    base = setting.colour_lr if task.is_colour else setting.grey_lr
+    return sgd.table(
+        f"Test accuracy, %, at fractions of the learning rate {base:g} ({task.title})",
+        {"loss": "loss"},
+        sgd.across("rate", "test", {factor: f"× {factor}" for factor in factors})
+        | {"chosen on validation": lambda _, loss: f"× {chosen[loss]}"},
+        note=f"{MEANS} The paper: ResNet-50 on CIFAR-10. The learning rate is {CHOICE}."
+        + lost_note(_lost(sgd, "× "), setting.seeds),
+        paper=[
+            [name, *(_PAPER.get((name, float(factor))) for factor in factors), ""]
+            for name in ("CE", _EL)
+        ],
+    )
+
+
+def failed(adam: Grid) -> dict[tuple[str, str], int]:
+    """Runs by loss and learning rate that were lost, or end 5 points below the mean of CE there.
+
+    If every run of CE was lost there is no mean, and only lost runs count.
+    """
+    bars = {rate: spread(adam.values("test", loss="CE", rate=rate)).mean - _FAILED
+            for rate in adam.names("rate")}  # fmt: skip
+    return {
+        (loss, rate): sum(
+            math.isnan(value) or value < bars[rate]
+            for value in adam.values("test", loss=loss, rate=rate)
+        )
+        for loss, rate in adam.lost("test")
     }
 
 
-def _safe_table(setting: Setting, adam: dict[LogEnd, Grid]) -> Table:
-    rows: list[list[Any]] = []
-    for key, grid in adam.items():
-        gone = failed(grid, adam[None])
-        rows.append([loss_name(key), *(_safe_cell(each, gone[lr]) for lr, each in grid.items())])
-    return Table(
+def _safe_table(setting: Setting, adam: Grid) -> Table:
+    gone = failed(adam)
+
+    def cell(runs: Grid, loss: str, rate: str) -> str:
+        values = runs.values("test", rate=rate)
+        found, count = spread(values), gone[loss, rate]
+        if not found.n:
+            return f"none of {found.lost} ended ({count} failed)"
+        some = f"{found.n} of {len(values)} ended; " if found.lost else ""
+        return f"{found.mean:.1f} ({some}worst {np.nanmin(values):.1f}; {count} failed)"
+
+    return adam.table(
         f"Which learning rates of AdamW are safe ({Task.named(setting.adam_task).title}): test "
         "accuracy, %",
-        ("loss", *(f"{lr:g}" for lr in setting.adam_lrs)),
-        rows,
+        {"loss": "loss"},
+        {rate: partial(cell, rate=rate) for rate in adam.names("rate")},
         note=f"Mean over {len(setting.seeds)} seeds, the worst seed, and how many runs failed: "
         "lost, or more than 5 points below the mean of CE at the same learning rate. Not in the "
-        "paper." + lost_note(_named(adam, "")),
+        "paper." + lost_note(_lost(adam, ""), setting.seeds),
     )
 
 
-def _safe_cell(each: list[Fitted | None], count: int) -> str:
-    values, lost = ended(accuracies_of(each)), lost_in(each)
-    if not values:
-        return f"none of {len(each)} ended ({count} failed)"
-    some = f"{len(values)} of {len(each)} ended; " if lost else ""
-    return f"{np.mean(values):.1f} ({some}worst {min(values):.1f}; {count} failed)"
-
-
-def _safe_claims(adam: dict[LogEnd, Grid]) -> list[Claim]:
-    claims = []
-    for key, grid in adam.items():
-        if key is None:
+def _safe_claims(adam: Grid) -> list[Claim]:
+    gone, claims = failed(adam), []
+    without_ce = [
+        rate
+        for rate in adam.names("rate")
+        if not spread(adam.values("test", loss="CE", rate=rate)).n
+    ]
+    for loss in adam.names("loss"):
+        if loss == "CE":
             continue
-        gone = failed(grid, adam[None])
-        bad = [lr for lr, count in gone.items() if count]
-        unknown = [lr for lr in gone if lr not in bad and not ended(adam[None][lr])]
-        safe = [lr for lr in gone if lr not in (*bad, *unknown)]
+        bad = [rate for rate in adam.names("rate") if gone[loss, rate]]
+        unknown = [rate for rate in without_ce if rate not in bad]
+        safe = [rate for rate in adam.names("rate") if rate not in (*bad, *unknown)]
         claims.append(
             Claim(
-                f"{loss_name(key)} is safe at every learning rate of AdamW tried",
+                f"{loss} is safe at every learning rate of AdamW tried",
                 "not in the paper; its limitations advise a smaller one",
                 f"safe: {_listed(safe)}; runs failed at: {_listed(bad)}"
                 + (f"; no run of CE ended at: {_listed(unknown)}" if unknown else ""),
@@ -266,22 +238,23 @@ def _safe_claims(adam: dict[LogEnd, Grid]) -> list[Claim]:
     return claims
 
 
-def _listed(values: list[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values) or "none"
+def _listed(rates: list[str]) -> str:
+    return ", ".join(rates) or "none"
 
 
-def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
+def _figure(lab: Lab, adam: Grid) -> Figure:
     figure, (axes,) = panels(1, 1, width=4.6)
-    for key, grid in adam.items():
-        dots = {lr: ended(accuracies_of(each)) for lr, each in grid.items()}
-        means = [np.mean(values) if values else np.nan for values in dots.values()]
-        (line,) = axes.plot(list(dots), means, marker="o", label=loss_name(key))
-        for lr, values in dots.items():
-            axes.plot([lr] * len(values), values, ".", color=line.get_color(), alpha=0.5, ms=4)
-        gone = [lr for lr, each in grid.items() if lost_in(each)]
-        if gone:
-            axes.plot(gone, [0.02] * len(gone), "x", color=line.get_color(),
-                      transform=axes.get_xaxis_transform())  # fmt: skip
+    for loss in adam.names("loss"):
+        runs = adam.at(loss=loss)
+        points = {float(rate): one.mean for rate, one in runs.series("test", "rate").items()}
+        (line,) = axes.plot(list(points), list(points.values()), marker="o", label=loss)
+        dots = {"color": line.get_color()}
+        axes.plot(
+            runs.frame["rate"].astype(float), runs.frame["test"], ".", alpha=0.5, ms=4, **dots
+        )
+        gone = [float(rate) for rate, count in runs.lost("test").items() if count]
+        foot = axes.get_xaxis_transform()
+        axes.plot(gone, [0.02] * len(gone), "x", transform=foot, **dots)
     axes.set_xscale("log")
     axes.set_xlabel("largest learning rate of AdamW")
     axes.set_ylabel("test accuracy, %")
@@ -293,14 +266,3 @@ def _figure(lab: Lab, adam: dict[LogEnd, Grid]) -> Figure:
         "means, dots are seeds; a cross at the foot: a run was lost there.",
         alt="Accuracy against learning rate on a log axis, one line per loss.",
     )
-
-
-def _data(grid: Grid) -> dict[str, Any]:
-    return {
-        f"{key:g}": {
-            "validation": validations_of(each),
-            "test": accuracies_of(each),
-            "lost": lost_in(each),
-        }
-        for key, each in grid.items()
-    }

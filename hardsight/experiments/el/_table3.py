@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,24 @@ from hardsight.errors import NonFiniteError
 from hardsight.evaluate import shot_accuracy
 from hardsight.experiments.el._recipes import (
     CLAMP,
+    MEANS,
     PAPER,
     SMOKE,
     Recipe,
     Task,
     encouraging,
+    lost_note,
 )
-from hardsight.experiments.el._seeds import claim_of, lost_in, lost_note, spread_of, values_of
-from hardsight.experiments.lab import Claim, Lab, Result, Table, compared_in_pairs, experiment
+from hardsight.experiments.lab import (
+    Claim,
+    Grid,
+    Lab,
+    Question,
+    Result,
+    Table,
+    experiment,
+    judged,
+)
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -41,9 +52,6 @@ _PAIRS = (  # method, what it is held against
     ("deferred, normal bonus", "deferred re-weighting"),
 )
 _NORMAL = {"log_end": 1.0, "clamp": CLAMP}
-Shares = dict[str, float]
-# of every method, one per seed; None where the run was lost
-Found = dict[str, list[Shares | None]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,30 @@ class Setting(Recipe):
     beta: float = 0.9999
 
 
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    tables, questions = [], []
+    for name, part in data.items():
+        task, grid = Task.named(name), Grid.read(part["accuracy"], setting.seeds, "method")
+        tables.append(_table(setting, task, grid, part))
+        questions += _questions(task, grid)
+    return tables, judged(questions)
+
+
+def _questions(task: Task, grid: Grid) -> list[Question]:
+    return [
+        grid.question(
+            f"{task.title}: {method} is above {base}, {group}",
+            f"{_PAPER[method][GROUPS.index(group)] - _PAPER[base][GROUPS.index(group)]:+.1f}",
+            group,
+            {"method": method},
+            {"method": base},
+        )
+        for method, base in _PAIRS
+        for group in ("overall", "few")
+        if group in grid.measures
+    ]
+
+
 @experiment(
     "el-table3",
     title="Encouraging Loss on long-tailed classes",
@@ -76,6 +108,7 @@ class Setting(Recipe):
         ),
         "short": Setting(),
     },
+    judge=_judge,
 )  # fmt: skip
 def el_table3(lab: Lab, setting: Setting) -> Result:
     """Bonuses alone, with decoupled re-training, and with deferred re-weighting, on long tails.
@@ -86,25 +119,24 @@ def el_table3(lab: Lab, setting: Setting) -> Result:
     20 to 100, fewer than 20 training images of the class. {tail_epochs} epochs, SGD and a cosine,
     batches of 128 at half the learning rate of el-table1; re-training: body frozen, new head,
     class-balanced draws, cross-entropy, {head_epochs} epochs; re-weighting: by the effective number
-    of examples in the last fifth of the epochs. P-values are corrected by Holm over the claims of a
-    dataset.
+    of examples in the last fifth of the epochs.
     """
-    tables, claims, data = [], [], {}
+    data = {}
     for name in setting.tasks:
         task = Task.named(name)
         counts = _counts(lab, setting, task)
-        found = _methods(lab, setting, task, counts)
-        tables.append(_table(task, found, counts))
-        claims += _claims(task, found, counts)
+        rows = [
+            {"method": method, "seed": seed, **_shares(lab, setting, task, method, seed)}
+            for seed in setting.seeds
+            for method in _PAPER
+        ]
+        grid = Grid.of(rows, "method", measures=groups_of(counts))
         data[name] = {
             "class_counts": counts,
-            "accuracy": {
-                method: {group: _of(each, group) for group in groups_of(counts)}
-                for method, each in found.items()
-            },
-            "lost": {method: lost_in(each) for method, each in found.items()},
+            "accuracy": grid.data(),
+            "lost": grid.lost("overall"),
         }
-    return Result(tables=tables, claims=claims, data=data)
+    return Result(data=data)
 
 
 def _counts(lab: Lab, setting: Setting, task: Task) -> list[int]:
@@ -124,21 +156,6 @@ def groups_of(counts: list[int]) -> list[str]:
     """
     named = ["many" if n > 100 else "few" if n < 20 else "medium" for n in counts]
     return [group for group in GROUPS if group == "overall" or group in named]
-
-
-def _methods(lab: Lab, setting: Setting, task: Task, counts: list[int]) -> Found:
-    """Accuracy of every method, by group of classes, one entry per seed."""
-    found: Found = {method: [] for method in _PAPER}
-    for seed in setting.seeds:
-        for method in _PAPER:
-            lab.step(f"{task.title}, seed {seed}: {method}")
-            try:
-                run = _trained(lab, setting, task, method, seed)
-            except NonFiniteError:
-                found[method].append(None)
-                continue
-            found[method].append(_shares(lab, setting, task, run, counts))
-    return found
 
 
 def _trained(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> TrainResult:
@@ -180,46 +197,27 @@ def _loss(setting: Setting, method: str) -> Any:
     return encouraging({"CE": None, "+ normal bonus": 1.0}.get(method, 0.5))
 
 
-def _shares(lab: Lab, setting: Setting, task: Task, run: TrainResult, counts: list[int]) -> Shares:
-    """Accuracy in per cent on all classes and on those with many, some and few images."""
+def _shares(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> dict[str, float]:
+    """Accuracy in per cent on all classes and by how many images they have; none if lost."""
+    lab.step(f"{task.title}, seed {seed}: {method}")
+    try:
+        run = _trained(lab, setting, task, method, seed)
+    except NonFiniteError:
+        return {}
     outputs = lab.outputs(run, task.data(lab, setting)[1])
-    shots = shot_accuracy(outputs.logits.argmax(dim=1).numpy(), outputs.labels.numpy(), counts)
+    predicted, labels = outputs.logits.argmax(dim=1).numpy(), outputs.labels.numpy()
+    shots = shot_accuracy(predicted, labels, _counts(lab, setting, task))
     each = {group: 100 * one.value for group, one in shots.items() if one is not None}
     return {"overall": 100 * outputs.accuracy, **each}
 
 
-def _of(each: list[Shares | None], group: str) -> list[float | None]:
-    return values_of(each, lambda one: one[group])
-
-
-def _table(task: Task, found: Found, counts: list[int]) -> Table:
-    groups = groups_of(counts)
-    rows: list[list[Any]] = [
-        [method, *(spread_of(_of(each, group)) if group in groups else None for group in GROUPS)]
-        for method, each in found.items()
-    ]
-    return Table(
+def _table(setting: Setting, task: Task, grid: Grid, part: Mapping[str, Any]) -> Table:
+    return grid.table(
         f"{task.title}, long-tailed: test accuracy, %",
-        ("method", *GROUPS),
-        rows,
-        note=f"Mean ± standard deviation over seeds. Training images of each class: "
-        f"{', '.join(str(n) for n in counts)}. The paper: iNaturalist 2018, 8,142 classes, average "
-        "standard deviation 0.4." + lost_note(found),
+        {"method": "method"},
+        {group: group for group in GROUPS},
+        note=f"{MEANS} Training images of each class: "
+        f"{', '.join(str(n) for n in part['class_counts'])}. The paper: iNaturalist 2018, 8,142 "
+        "classes, average standard deviation 0.4." + lost_note(part["lost"], setting.seeds),
         paper=[[method, *values] for method, values in _PAPER.items()],
     )
-
-
-def _claims(task: Task, found: Found, counts: list[int]) -> list[Claim]:
-    groups = [group for group in groups_of(counts) if group in ("overall", "few")]
-    pairs, words = {}, {}
-    for method, base in _PAIRS:
-        for group in groups:
-            key = f"{method}/{group}"
-            pairs[key] = (_of(found[method], group), _of(found[base], group))
-            at = GROUPS.index(group)
-            gain = _PAPER[method][at] - _PAPER[base][at]
-            words[key] = (
-                f"{task.title}: {method} is above {base}, {group}",
-                f"{gain:+.1f}",
-            )
-    return [claim_of(*words[key], one) for key, one in compared_in_pairs(pairs).items()]

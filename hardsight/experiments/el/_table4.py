@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +13,20 @@ from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
 from hardsight.experiments.el._recipes import (
+    MEANS,
     PAPER,
     PUBLISHED_MNIST,
     SMOKE,
     Fitted,
-    LogEnd,
     Recipe,
     Task,
-    encouraging,
-    fitted,
-    loss_name,
-)
-from hardsight.experiments.el._seeds import (
-    accuracies_of,
-    lost_in,
+    fitted_by_loss,
     lost_note,
-    spread_of,
-    values_of,
+    normal_or_last,
 )
 from hardsight.experiments.lab import (
-    RULE,
+    Claim,
+    Grid,
     Lab,
     Question,
     Result,
@@ -43,10 +37,9 @@ from hardsight.experiments.lab import (
 )
 
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
-_INDICATORS = ("min_energy", "free_energy", "max_probability")
-_NORMAL = 1.0
-# by indicator, one per seed; None where the run was lost, or its model tells nothing apart
-Found = list[dict[str, Detection] | None]
+_INDICATORS = {
+    "min_energy": "energy", "free_energy": "free energy", "max_probability": "probability",
+}  # fmt: skip
 _MEASURES: dict[str, Callable[[Detection], float]] = {
     "auroc": lambda one: 100 * one.auroc.value,
     "fpr95": lambda one: 100 * one.fpr95,
@@ -73,6 +66,21 @@ class Setting(Recipe):
     log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    tables, questions = [], []
+    for pair, part in data.items():
+        # a loss has its numbers by indicator, and beside them those of the model itself
+        by = {loss: {name: one[name] for name in _INDICATORS} for loss, one in part.items()}
+        grid = Grid.read(by, setting.seeds, "loss", "indicator")
+        task, foreign = _parts(pair)
+        title = f"{task.title}, against {foreign}"
+        is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
+        tables.append(_table(title, grid, part, setting, is_papers))
+        weak = weakness(part["CE"].get("accuracy", []), task.good)
+        questions += _questions(title, grid, is_papers, weak)
+    return tables, judged(questions)
+
+
 @experiment(
     "el-table4",
     title="Encouraging Loss and foreign images",
@@ -86,6 +94,7 @@ class Setting(Recipe):
             pairs=("mnist/el_mnist > fashion-mnist:test",), log_ends=(1.0,), **PUBLISHED_MNIST
         ),
     },
+    judge=_judge,
 )
 def el_table4(lab: Lab, setting: Setting) -> Result:
     """How well cross-entropy and Encouraging Loss tell foreign images from their own.
@@ -96,33 +105,34 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
     images accepted where 95 % of the own are.
     """
-    tables, data = [], {}
-    questions: list[Question] = []
-    keys: tuple[LogEnd, ...] = (None, *setting.log_ends)
+    data = {}
     for pair in setting.pairs:
         task, foreign = _parts(pair)
-        runs = {
-            key: [fitted(lab, task, setting, encouraging(key), seed=s) for s in setting.seeds]
-            for key in keys
-        }
-        found = _detections(lab, setting, task, foreign, runs)
-        title = f"{task.title}, against {foreign}"
-        is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
-        tables.append(_table(title, found, runs, is_papers))
-        weak = weakness(accuracies_of(runs[None]), task.good)
-        questions += _questions(title, found, is_papers, weak)
+        _, test = task.data(lab, setting)
+        others = foreign_images(lab, foreign, test)
+        runs = fitted_by_loss(lab, task, setting, setting.log_ends)
         data[pair] = {
-            loss_name(key): {
-                **{
-                    indicator: {what: _per_cent(each, indicator, what) for what in _MEASURES}
-                    for indicator in _INDICATORS
-                },
-                "lost": lost_in(runs[key]),
-                "tells_nothing_apart": lost_in(each) - lost_in(runs[key]),
-            }
-            for key, each in found.items()
+            loss: _numbers([_detected(lab, one, test, others) for one in each], each)
+            for loss, each in runs.items()
         }
-    return Result(tables=tables, claims=judged(questions), data=data)
+    return Result(data=data)
+
+
+def _numbers(found: list[dict[str, Detection] | None], runs: list[Fitted | None]) -> dict[str, Any]:
+    """Every measure by indicator, one per seed, and how many runs have none."""
+    lost = runs.count(None)
+    return {
+        **{
+            indicator: {
+                name: [None if one is None else measure(one[indicator]) for one in found]
+                for name, measure in _MEASURES.items()
+            }
+            for indicator in _INDICATORS
+        },
+        "accuracy": [None if one is None else one.test for one in runs],
+        "lost": lost,
+        "tells_nothing_apart": found.count(None) - lost,
+    }
 
 
 def _parts(pair: str) -> tuple[Task, str]:
@@ -135,24 +145,16 @@ def _parts(pair: str) -> tuple[Task, str]:
     return Task.named(name), foreign
 
 
-def _detections(
-    lab: Lab, setting: Setting, task: Task, foreign: str, runs: dict[LogEnd, list[Fitted | None]]
-) -> dict[LogEnd, Found]:
-    _, test = task.data(lab, setting)
-    others = foreign_images(lab, foreign, test)
-    return {
-        key: [None if one is None else _detected(lab, one, test, others) for one in each]
-        for key, each in runs.items()
-    }
-
-
 def _detected(
-    lab: Lab, one: Fitted, test: MemorySource, others: MemorySource
+    lab: Lab, one: Fitted | None, test: MemorySource, others: MemorySource
 ) -> dict[str, Detection] | None:
+    """By indicator; ``None`` if the run was lost, or its model says the same of every image."""
+    if one is None:
+        return None
     own, strange = (ood_indicators(lab.outputs(one.run, part).logits) for part in (test, others))
     try:
         return {name: detection(own[name].numpy(), strange[name].numpy()) for name in _INDICATORS}
-    except StatisticError:  # a model that says the same of every image
+    except StatisticError:
         return None
 
 
@@ -174,76 +176,52 @@ def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
                         spec=name)  # fmt: skip
 
 
-def _per_cent(each: Found, indicator: str, what: str) -> list[float | None]:
-    return values_of(each, lambda one: _MEASURES[what](one[indicator]))
-
-
 def _table(
-    title: str,
-    found: dict[LogEnd, Found],
-    runs: dict[LogEnd, list[Fitted | None]],
-    is_papers: bool,
+    title: str, grid: Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
 ) -> Table:
-    columns = [f"{kind}, {what}" for kind in ("energy", "free energy", "probability")
-               for what in ("AUROC ↑", "FPR95 ↓")]  # fmt: skip
-    rows: list[list[Any]] = [
-        [loss_name(key)]
-        + [
-            spread_of(_per_cent(each, indicator, what))
-            for indicator in _INDICATORS
-            for what in ("auroc", "fpr95")
-        ]
-        for key, each in found.items()
-    ]
     about = (
         "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to 8.69; "
         "the table is shown."
         if is_papers
         else "Not a pair of the paper."
     )
-    return Table(
+    flat = [
+        f"{one['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
+        for loss, one in part.items()
+        if one["tells_nothing_apart"]
+    ]
+    more = f" Left out, as the model says the same of every image: {'; '.join(flat)}."
+    lost = lost_note({loss: one["lost"] for loss, one in part.items()}, setting.seeds)
+    return grid.table(
         f"{title}: detection, %",
-        ("loss", *columns),
-        rows,
-        note=f"Mean ± standard deviation over seeds. {RULE} {about}{_left_out(found, runs)}",
-        paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items()]
-        if is_papers
-        else None,
+        {"loss": "loss"},
+        {
+            f"{kind}, {what}": (measure, {"indicator": indicator})
+            for indicator, kind in _INDICATORS.items()
+            for what, measure in (("AUROC ↑", "auroc"), ("FPR95 ↓", "fpr95"))
+        },
+        note=f"{MEANS} {about}{lost}{more if flat else ''}",
+        paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items() if is_papers],
     )
 
 
-def _left_out(found: dict[LogEnd, Found], runs: dict[LogEnd, list[Fitted | None]]) -> str:
-    """Runs that were lost, and models of which there is nothing to measure, in words."""
-    flat = [
-        f"{lost_in(each) - lost_in(runs[key])} of {len(each)} of {loss_name(key)}"
-        for key, each in found.items()
-        if lost_in(each) > lost_in(runs[key])
-    ]
-    more = f" Left out, as the model says the same of every image: {'; '.join(flat)}."
-    return lost_note({loss_name(k): each for k, each in runs.items()}) + (more if flat else "")
-
-
-def _questions(
-    title: str, found: dict[LogEnd, Found], is_papers: bool, weak: str
-) -> list[Question]:
-    ends = [key for key in found if key is not None]
-    el = found[_NORMAL if _NORMAL in found else ends[-1]]
-    ce = found[None]
-    energy = _per_cent(el, "min_energy", "auroc")
-    pairs = {
-        "auroc": (energy, _per_cent(ce, "min_energy", "auroc")),
-        "fpr95": (_per_cent(el, "min_energy", "fpr95"), _per_cent(ce, "min_energy", "fpr95")),
-        "free": (energy, _per_cent(el, "free_energy", "auroc")),
-        "probability": (energy, _per_cent(el, "max_probability", "auroc")),
-    }
-    text = "in the paper's appendix"
-    words = {
-        "auroc": ("EL has the higher AUROC", "95.68 to 98.04" if is_papers else "other data", True),
-        "fpr95": ("EL has the lower FPR95", "20.92 to 8.69" if is_papers else "other data", False),
-        "free": ("with EL, energy has a higher AUROC than free energy", text, True),
-        "probability": ("with EL, energy has a higher AUROC than probability", text, True),
-    }
+def _questions(title: str, grid: Grid, is_papers: bool, weak: str) -> list[Question]:
+    el, text = normal_or_last(grid.names("loss")), "in the paper's appendix"
+    asked = (  # what is said, paper, measure, loss and indicator to compare with, is it larger
+        ("EL has the higher AUROC", "95.68 to 98.04" if is_papers else "other data", "auroc",
+         ("CE", "min_energy"), True),
+        ("EL has the lower FPR95", "20.92 to 8.69" if is_papers else "other data", "fpr95",
+         ("CE", "min_energy"), False),
+        ("with EL, energy has a higher AUROC than free energy", text, "auroc",
+         (el, "free_energy"), True),
+        ("with EL, energy has a higher AUROC than probability", text, "auroc",
+         (el, "max_probability"), True),
+    )  # fmt: skip
+    ours = {"loss": el, "indicator": "min_energy"}
     return [
-        Question(f"{title}: {says}", paper, *pairs[key], larger=larger, weak=weak)
-        for key, (says, paper, larger) in words.items()
-    ]
+        grid.question(
+            f"{title}: {says}", paper, measure, ours, {"loss": loss, "indicator": indicator},
+            larger=larger, weak=weak,
+        )
+        for says, paper, measure, (loss, indicator), larger in asked
+    ]  # fmt: skip

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hardsight.experiments.el._recipes import (
+    ACCURACIES,
+    CHOICE,
+    MEANS,
     PAPER,
     PUBLISHED_MNIST,
     SMOKE,
-    Fitted,
     Loss,
     Recipe,
     Task,
+    accuracies,
+    best_test_table,
     encouraging,
     fitted,
-)
-from hardsight.experiments.el._seeds import (
-    CHOICE,
-    accuracies_of,
-    best_of,
-    best_of_test,
-    best_test_table,
-    lost_in,
     lost_note,
-    spread_of,
-    validations_of,
 )
 from hardsight.experiments.lab import (
-    RULE,
+    Claim,
+    Grid,
     Lab,
     Question,
     Result,
@@ -43,10 +39,7 @@ _PAPER = {
     "MSE + softmax": ("99.56 ± 0.05", "99.66 ± 0.04"),
     "MSE + sigmoid": ("99.63 ± 0.04", "99.69 ± 0.02"),
 }
-Runs = list[Fitted | None]
-# without and with the bonus: those of every factor, and the chosen ones
-Tried = tuple[dict[float, Runs], dict[float, Runs]]
-Pair = tuple[Runs, Runs]
+_BONUS = {"original": "original", "with_bonus": "+ mirror bonus"}
 
 
 @dataclass(frozen=True)
@@ -61,15 +54,52 @@ class Setting(Recipe):
     tasks: tuple[str, ...] = ("mnist/small_cnn",)
     factors: tuple[float, ...] = (1.0, 10.0)
 
-    @property
-    def networks(self) -> str:
-        """What is trained on what, in words."""
-        return "; ".join(Task.named(name).title for name in self.tasks)
 
-    @property
-    def recipes(self) -> str:
-        """How, in words."""
-        return self.recipes_of(*self.tasks)
+def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    tables, questions = [], []
+    for name, part in data.items():
+        grid = _read(setting, part)
+        tables.append(_table(setting, Task.named(name), grid, part["lost"]))
+        tables += best_test_table(grid, "bonus", _BONUS)
+        questions += _questions(Task.named(name), grid)
+    return tables, judged(questions)
+
+
+def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
+    """The grid of one task; the file has the bonus and the measure in one level."""
+    by: dict[str, Any] = {}
+    for row in _PAPER:
+        best = part[row].get("best_test", [None, None])
+        by[row] = {
+            bonus: {"test": part[row][bonus], "best_test": best[at]}
+            for at, bonus in enumerate(_BONUS)
+        }
+    return Grid.read(by, setting.seeds, "loss", "bonus")
+
+
+def _questions(task: Task, grid: Grid) -> list[Question]:
+    plain = {"loss": "CE + softmax", "bonus": "original"}
+    weak = weakness(grid.values("test", **plain), task.good)
+    questions = [
+        grid.at(loss=row).question(
+            f"{task.title}: the mirror bonus makes {row} better",
+            " to ".join(text.partition(" ")[0] for text in texts),
+            "test",
+            {"bonus": "with_bonus"},
+            {"bonus": "original"},
+            weak=weak,
+        )
+        for row, texts in _PAPER.items()
+    ]
+    squared = grid.question(
+        f"{task.title}: squared error (softmax) is above cross-entropy",
+        "99.42 to 99.56",
+        "test",
+        {"loss": "MSE + softmax", "bonus": "original"},
+        plain,
+        weak=weak,
+    )
+    return [*questions, squared]
 
 
 @experiment(
@@ -81,6 +111,7 @@ class Setting(Recipe):
         "short": Setting(),
         "paper": Setting(tasks=("mnist/el_mnist",), factors=(1.0,), **PUBLISHED_MNIST),
     },
+    judge=_judge,
 )
 def el_table5(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and squared error, each without and with the bonus that mirrors it.
@@ -91,89 +122,64 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
     classes, as in the published code, and 10 their sum where there are ten. Where there are several
     factors, the better one on the held-out images is kept for each loss.
     """
-    tried = {name: _tried(lab, setting, Task.named(name)) for name in setting.tasks}
-    found = {name: _rows(each) for name, each in tried.items()}
-    several = len(setting.factors) > 1
-    questions: list[Question] = []
-    tables: list[Table] = []
-    for name, rows in found.items():
-        title = Task.named(name).title
-        pairs: dict[str, Any] = {
-            row: (accuracies_of(with_bonus), accuracies_of(plain))
-            for row, (plain, with_bonus) in rows.items()
-        }
-        plain = accuracies_of(rows["CE + softmax"][0])
-        pairs["MSE"] = (accuracies_of(rows["MSE + softmax"][0]), plain)
-        weak = weakness(plain, Task.named(name).good)
-        for row, pair in pairs.items():
-            if row == "MSE":
-                says, paper = "squared error (softmax) is above cross-entropy", "99.42 to 99.56"
-            else:
-                says = f"the mirror bonus makes {row} better"
-                paper = " to ".join(text.partition(" ")[0] for text in _PAPER[row])
-            questions.append(Question(f"{title}: {says}", paper, pair[0], pair[1], weak=weak))
-        tables.append(
-            Table(
-                f"{title}: test accuracy, %",
-                ("loss", "original", "+ mirror bonus"),
-                [
-                    [row, *(spread_of(accuracies_of(one)) for one in both)]
-                    for row, both in rows.items()
-                ],
-                note=f"Mean ± standard deviation over seeds. {RULE}"
-                + (f" How squared errors are averaged is {CHOICE}." if several else "")
-                + lost_note(_named(tried[name])),
-                paper=[[row, *texts] for row, texts in _PAPER.items()],
-            )
-        )
-        tables += best_test_table(("original", "+ mirror bonus"), rows)
-    data = {
-        name: {
-            **{
-                row: {
-                    "original": accuracies_of(plain),
-                    "with_bonus": accuracies_of(with_bonus),
-                    "best_test": [best_of_test(plain), best_of_test(with_bonus)],
-                }
-                for row, (plain, with_bonus) in rows.items()
+    data = {}
+    for name in setting.tasks:
+        rows = [
+            {"loss": row, "bonus": bonus, "factor": factor, "seed": seed}
+            | accuracies(fitted(lab, Task.named(name), setting, loss, seed=seed))
+            for row, bonus, factor, loss in _losses(setting)
+            for seed in setting.seeds
+        ]
+        grid = Grid.of(rows, "loss", "bonus", "factor", measures=ACCURACIES)
+        data[name] = _data(grid)
+    return Result(data=data)
+
+
+def _losses(setting: Setting) -> list[tuple[str, str, float, Loss]]:
+    """Row, bonus and factor of everything that is trained, and its loss."""
+    squared = [
+        (
+            f"MSE + {activation}",
+            bonus,
+            factor,
+            {
+                "name": "mirror_mse",
+                "weight": factor,
+                "options": {"activation": activation, "bonus_weight": weight},
             },
-            "lost": {label: lost_in(runs) for label, runs in _named(tried[name]).items()},
+        )
+        for activation in ("softmax", "sigmoid")
+        for bonus, weight in (("original", 0.0), ("with_bonus", 1.0))
+        for factor in setting.factors
+    ]
+    plain = [("original", encouraging(None)), ("with_bonus", encouraging(1.0))]
+    return [*(("CE + softmax", bonus, 1.0, loss) for bonus, loss in plain), *squared]
+
+
+def _data(grid: Grid) -> dict[str, Any]:
+    """The chosen factors, and what was lost of all of them."""
+    data: dict[str, Any] = {}
+    for row in grid.names("loss"):
+        best = {bonus: grid.at(loss=row, bonus=bonus) for bonus in _BONUS}
+        chosen = {
+            bonus: runs.at(factor=runs.best("factor", "validation")) for bonus, runs in best.items()
         }
-        for name, rows in found.items()
+        data[row] = {bonus: runs.values("test") for bonus, runs in chosen.items()}
+        data[row]["best_test"] = [runs.values("best_test") for runs in chosen.values()]
+    words = {"original": "", "with_bonus": " with the bonus"}
+    data["lost"] = {
+        f"{row}{words[bonus]}, factor {factor:g}": count
+        for (row, bonus, factor), count in grid.lost("test").items()
     }
-    return Result(tables=tables, claims=judged(questions), data=data)
+    return data
 
 
-def _tried(lab: Lab, setting: Setting, task: Task) -> dict[str, Tried]:
-    def runs(loss: Loss) -> Runs:
-        return [fitted(lab, task, setting, loss, seed=seed) for seed in setting.seeds]
-
-    def squared(activation: str, bonus: float) -> dict[float, Runs]:
-        options = {"activation": activation, "bonus_weight": bonus}
-        return {
-            factor: runs({"name": "mirror_mse", "weight": factor, "options": options})
-            for factor in setting.factors
-        }
-
-    return {
-        "CE + softmax": ({1.0: runs(encouraging(None))}, {1.0: runs(encouraging(1.0))}),
-        "MSE + softmax": (squared("softmax", 0.0), squared("softmax", 1.0)),
-        "MSE + sigmoid": (squared("sigmoid", 0.0), squared("sigmoid", 1.0)),
-    }
-
-
-def _rows(tried: dict[str, Tried]) -> dict[str, Pair]:
-    def chosen(each: dict[float, Runs]) -> Runs:
-        return each[best_of({factor: validations_of(runs) for factor, runs in each.items()})]
-
-    return {row: (chosen(plain), chosen(bonus)) for row, (plain, bonus) in tried.items()}
-
-
-def _named(tried: dict[str, Tried]) -> dict[str, Runs]:
-    """Everything that was trained, also what was not chosen."""
-    return {
-        f"{row}{bonus}, factor {factor:g}": runs
-        for row, pair in tried.items()
-        for bonus, each in zip(("", " with the bonus"), pair, strict=True)
-        for factor, runs in each.items()
-    }
+def _table(setting: Setting, task: Task, grid: Grid, lost: Mapping[str, int]) -> Table:
+    choice = f" How squared errors are averaged is {CHOICE}." if len(setting.factors) > 1 else ""
+    return grid.table(
+        f"{task.title}: test accuracy, %",
+        {"loss": "loss"},
+        grid.across("bonus", "test", _BONUS),
+        note=f"{MEANS}{choice}{lost_note(lost, setting.seeds)}",
+        paper=[[row, *texts] for row, texts in _PAPER.items()],
+    )

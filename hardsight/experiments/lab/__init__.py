@@ -1,19 +1,20 @@
 """What every experiment works with: data, models, results, the registry and the runner."""
 
-from hardsight.experiments.lab._claims import RULE as RULE
 from hardsight.experiments.lab._claims import Compared as Compared
 from hardsight.experiments.lab._claims import PerSeed as PerSeed
 from hardsight.experiments.lab._claims import Question as Question
-from hardsight.experiments.lab._claims import both_ended as both_ended
+from hardsight.experiments.lab._claims import all_of as all_of
 from hardsight.experiments.lab._claims import compared_in_pairs as compared_in_pairs
+from hardsight.experiments.lab._claims import in_every_run as in_every_run
 from hardsight.experiments.lab._claims import judged as judged
 from hardsight.experiments.lab._claims import weakness as weakness
-from hardsight.experiments.lab._compare import compared as compared
-from hardsight.experiments.lab._compare import corrected as corrected
-from hardsight.experiments.lab._compare import in_words as in_words
-from hardsight.experiments.lab._compare import verdict as verdict
+from hardsight.experiments.lab._draw import band as band
+from hardsight.experiments.lab._draw import seed_dots as seed_dots
+from hardsight.experiments.lab._grid import Grid as Grid
 from hardsight.experiments.lab._lab import Lab as Lab
 from hardsight.experiments.lab._lab import Outputs as Outputs
+from hardsight.experiments.lab._lab import Sources as Sources
+from hardsight.experiments.lab._lab import channels_first as channels_first
 from hardsight.experiments.lab._lab import loss_in_words as loss_in_words
 from hardsight.experiments.lab._registry import DATASETS as DATASETS
 from hardsight.experiments.lab._registry import EXPERIMENTS as EXPERIMENTS
@@ -27,7 +28,14 @@ from hardsight.experiments.lab._result import Figure as Figure
 from hardsight.experiments.lab._result import Result as Result
 from hardsight.experiments.lab._result import Spread as Spread
 from hardsight.experiments.lab._result import Table as Table
+from hardsight.experiments.lab._result import page as page
+from hardsight.experiments.lab._result import plain as plain
+from hardsight.experiments.lab._result import read_result as read_result
 from hardsight.experiments.lab._result import said as said
 from hardsight.experiments.lab._result import spread as spread
+from hardsight.experiments.lab._result import write_result as write_result
+from hardsight.experiments.lab._run import command_of as command_of
 from hardsight.experiments.lab._run import run_experiment as run_experiment
+from hardsight.experiments.lab._run import setting_of as setting_of
+from hardsight.experiments.lab._run import stored_setting as stored_setting
 from hardsight.experiments.lab._run import usual_folder as usual_folder

@@ -1,33 +1,23 @@
-"""The one rule for claims: paired over seeds, with an interval, corrected within an experiment."""
+"""The one rule for claims: paired over seeds, with an interval, corrected within an experiment.
+
+``docs/papers/claims.md`` says it in words.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hardsight.experiments.lab._result import Claim, spread
 from hardsight.stats import adjusted_p_values, t_test
 
-# one value per seed, in the order of the seeds; None where the run was lost
-PerSeed = Sequence[float | None]
-RULE = (
-    "Claims: differences paired over seeds, with a 95 % interval; p by Holm's method over all "
-    "claims of the page that compare two recipes."
-)
+# one value per seed, in the order of the seeds; NaN if the run was lost
+PerSeed = Sequence[float]
+K = TypeVar("K")
 _LEVEL = 0.05
 _SLACK = 2.0
-
-
-def both_ended(first: PerSeed, second: PerSeed) -> list[tuple[float, float]]:
-    """The pairs of the seeds at which neither run was lost.
-
-    Example:
-        >>> both_ended([1.0, None, 3.0], [4.0, 5.0, None])
-        [(1.0, 4.0)]
-    """
-    pairs = zip(first, second, strict=True)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
 @dataclass(frozen=True)
@@ -51,13 +41,32 @@ class Compared:
     seeds: int
 
     def __str__(self) -> str:
-        some = f"{self.pairs} of {self.seeds} seeds"
+        if self.pairs == 0 or math.isnan(self.p):
+            return self.interval
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        text = f"{self._numbers}, {p}"
+        return text if self.pairs == self.seeds else f"{text} ({self._some})"
+
+    @property
+    def interval(self) -> str:
+        """The difference and its interval, without p."""
         if self.pairs == 0:
-            return f"nothing to compare: both ended at {some}"
+            return f"nothing to compare: both ended at {self._some}"
         if math.isnan(self.p):
-            return f"{self.difference:+.2f} ({'one seed' if self.seeds == 1 else some})"
-        text = f"{self.difference:+.2f} [{self.low:+.2f}, {self.high:+.2f}], p = {self.p:.3f}"
-        return text if self.pairs == self.seeds else f"{text} ({some})"
+            return f"{self._numbers} ({'one seed' if self.seeds == 1 else self._some})"
+        return self._numbers if self.pairs == self.seeds else f"{self._numbers} ({self._some})"
+
+    @property
+    def _some(self) -> str:
+        return f"{self.pairs} of {self.seeds} seeds"
+
+    @property
+    def _numbers(self) -> str:
+        ends = [] if math.isnan(self.p) else [self.low, self.high]
+        # small differences, such as those of shares, need more digits than points of accuracy
+        digits = 4 if 0 < max(abs(value) for value in (self.difference, *ends)) < 0.1 else 2
+        text = f"{self.difference:+.{digits}f}"
+        return f"{text} [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else text
 
     @property
     def is_above(self) -> bool | None:
@@ -65,61 +74,103 @@ class Compared:
         return self.difference > 0 if self.p < _LEVEL else None
 
 
-def compared_in_pairs(pairs: Mapping[str, tuple[PerSeed, PerSeed]]) -> dict[str, Compared]:
+def compared_in_pairs(pairs: Mapping[K, tuple[PerSeed, PerSeed]]) -> dict[K, Compared]:
     """Paired t tests over seeds, with Holm's correction over all of ``pairs``.
 
     Example:
         >>> pairs = {"a": ([3.0, 4.1, 5.0], [1.0, 2.0, 3.0]), "b": ([1, 2], [1, 2])}
         >>> found = compared_in_pairs(pairs)
         >>> str(found["a"]), found["b"].p
-        ('+2.03 [+1.89, +2.18], p = 0.001', 1.0)
-        >>> str(compared_in_pairs({"lost": ([3.0, None, 5.0], [1.0, 2.0, None])})["lost"])
+        ('+2.03 [+1.89, +2.18], p < 0.001', 1.0)
+        >>> nan = math.nan
+        >>> str(compared_in_pairs({"lost": ([3.0, nan, 5.0], [1.0, 2.0, nan])})["lost"])
         '+2.00 (1 of 3 seeds)'
     """
-    raw = {name: _paired(*pair) for name, pair in pairs.items()}
-    tested = [name for name, one in raw.items() if not math.isnan(one.p)]
-    raised = adjusted_p_values([raw[name].p for name in tested])
-    for name, p in zip(tested, raised, strict=True):
-        raw[name] = replace(raw[name], p=float(p))
-    return raw
+    return corrected({name: _paired(*pair) for name, pair in pairs.items()})
 
 
-def _paired(first: PerSeed, second: PerSeed) -> Compared:
-    pairs = both_ended(first, second)
+def corrected(found: Mapping[K, Compared]) -> dict[K, Compared]:
+    """The same comparisons with p-values raised by Holm's method over those that were tested."""
+    tested = [name for name, one in found.items() if not math.isnan(one.p)]
+    raised = adjusted_p_values([found[name].p for name in tested])
+    changed = {n: replace(found[n], p=float(p)) for n, p in zip(tested, raised, strict=True)}
+    return {**found, **changed}
+
+
+def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
+    """One comparison; with ``within``, p is that of a difference as large as the nearest bound."""
+    pairs = [
+        (a, b)
+        for a, b in zip(first, second, strict=True)
+        if not math.isnan(a) and not math.isnan(b)
+    ]
     counts = {"pairs": len(pairs), "seeds": len(first)}
     apart = [a - b for a, b in pairs]
     mean = sum(apart) / len(apart) if apart else math.nan
     if len(apart) < 2:
         return Compared(mean, math.nan, math.nan, math.nan, **counts)
+    bound = math.copysign(within, mean)
     if max(apart) - min(apart) < 1e-12:  # nothing varies: equal, or the same step each time
-        return Compared(mean, mean, mean, 1.0 if mean == 0 else 0.0, **counts)
-    found = t_test([a for a, _ in pairs], [b for _, b in pairs], paired=True)
-    return Compared(found.difference, found.low, found.high, found.p, **counts)
+        return Compared(mean, mean, mean, 1.0 if mean == bound else 0.0, **counts)
+    ones, others = ([pair[at] for pair in pairs] for at in (0, 1))
+    found = t_test(ones, others, paired=True)
+    p = t_test([one - bound for one in ones], others, paired=True).p if within else found.p
+    return Compared(found.difference, found.low, found.high, p, **counts)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence of a paper that sets one recipe above another.
+    """A sentence that sets one recipe above another, or calls two alike.
 
     Attributes:
         says: the sentence.
         paper: the paper's own number or reference.
-        first: one value per seed of the recipe that it praises.
-        second: of the other one.
-        larger: whether more is better; if not, the sentence says "less".
+        first: one value per seed of the recipe that it speaks of.
+        second: of the other one; or of several by name, above each of which the first is said
+            to be.
+        larger: whether the sentence says "more"; if not, it says "less".
+        within: the sentence says that the two differ by less than this.
         weak: why the network is too weak to be asked, in words; empty if it is not.
+        told: what was seen, with ``{}`` for the comparison; or a function from the comparisons by
+            name, of which a single one has the name "".
     """
 
     says: str
     paper: str
     first: PerSeed
-    second: PerSeed
+    second: PerSeed | Mapping[str, PerSeed]
     larger: bool = True
+    within: float = 0.0
     weak: str = ""
+    told: str | Callable[[Mapping[str, Compared]], str] = "{}"
+
+    @property
+    def rivals(self) -> Mapping[str, PerSeed]:
+        """What the first is compared with, by name."""
+        return self.second if isinstance(self.second, Mapping) else {"": self.second}
+
+    def claim(self, found: Mapping[str, Compared]) -> Claim:
+        """The sentence with the outcome of its comparisons."""
+        listed = "; ".join(f"{name}: {one}" if name else str(one) for name, one in found.items())
+        seen = self.told(found) if callable(self.told) else self.told.format(listed)
+        if self.weak:
+            seen = f"{self.weak}; uncorrected: {seen}"
+            return Claim(self.says, self.paper, seen, None, is_weak=True)
+        outcomes = [self._outcome(one) for one in found.values()]
+        return Claim(self.says, self.paper, seen, all_of(outcomes))
+
+    def _outcome(self, one: Compared) -> bool | None:
+        if self.within:
+            return abs(one.difference) < self.within if one.p < _LEVEL else None
+        above = one.is_above
+        return above if above is None or self.larger else not above
 
 
 def judged(questions: Sequence[Question]) -> list[Claim]:
     """The questions of an experiment answered, corrected over all those that are tested.
+
+    A sentence about several rivals holds if the first is above each of them, and does not if it is
+    below one.
 
     Example:
         >>> more, less = [3.0, 4.1, 5.0], [1.0, 2.0, 3.0]
@@ -128,24 +179,46 @@ def judged(questions: Sequence[Question]) -> list[Claim]:
         [True, False]
         >>> judged([Question("c", "", more, less, weak="10 % instead of 99 %")])[0].holds is None
         True
+        >>> judged([Question("alike", "", more, less, within=3.0)])[0].holds
+        True
     """
-    fit = {str(at): (q.first, q.second) for at, q in enumerate(questions) if not q.weak}
-    found = compared_in_pairs(fit)
-    claims = []
-    for at, question in enumerate(questions):
-        if question.weak:
-            one = compared_in_pairs({"": (question.first, question.second)})[""]
-            seen = f"{question.weak}; uncorrected: {one}"
-            claims.append(Claim(question.says, question.paper, seen, None, is_weak=True))
-            continue
-        one = found[str(at)]
-        above = one.is_above
-        holds = above if above is None or question.larger else not above
-        claims.append(Claim(question.says, question.paper, str(one), holds))
-    return claims
+    alone = {
+        (at, name): _paired(question.first, rival, question.within)
+        for at, question in enumerate(questions)
+        for name, rival in question.rivals.items()
+    }
+    fit = corrected({key: one for key, one in alone.items() if not questions[key[0]].weak})
+    return [
+        question.claim({name: (alone | fit)[at, name] for name in question.rivals})
+        for at, question in enumerate(questions)
+    ]
 
 
-def weakness(reached: PerSeed, good: float | None) -> str:
+def all_of(outcomes: Sequence[bool | None]) -> bool | None:
+    """Whether each of several comparisons came out: no if one did not, undecided if one is.
+
+    Example:
+        >>> all_of([True, True]), all_of([True, None, False]), all_of([True, None]) is None
+        (True, False, True)
+    """
+    if False in outcomes:
+        return False
+    return None if None in outcomes or not outcomes else True
+
+
+def in_every_run(outcomes: Sequence[bool | None]) -> bool | None:
+    """What every run says alike: yes, no, or undecided if they differ or one is undecided.
+
+    Example:
+        >>> in_every_run([True, True]), in_every_run([False, False]), in_every_run([True, False])
+        (True, False, None)
+        >>> in_every_run([True, None]) is None
+        True
+    """
+    return outcomes[0] if len(set(outcomes)) == 1 else None
+
+
+def weakness(reached: Sequence[float | None], good: float | None) -> str:
     """Why a network is too weak to judge by, in words; empty if it is strong enough.
 
     Args:
@@ -157,9 +230,10 @@ def weakness(reached: PerSeed, good: float | None) -> str:
         >>> weakness([99.3, 99.1], 99.4), weakness([90.0, 92.0], 99.4)
         ('', '91.0 % reached, and at least 97.4 % are needed')
     """
-    there = [value for value in reached if value is not None]
-    if good is None or not there:
+    found = spread(reached)
+    if good is None or not found.n:
         return ""
-    mean = spread(there).mean
     least = good - _SLACK
-    return "" if mean >= least else f"{mean:.1f} % reached, and at least {least:.1f} % are needed"
+    if found.mean >= least:
+        return ""
+    return f"{found.mean:.1f} % reached, and at least {least:.1f} % are needed"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from hardsight.errors import NonFiniteError, OutputError
-from hardsight.experiments.lab._lab import Lab, NotTrained, Planned
+from hardsight.experiments.lab._lab import Lab, NotTrained, Planned, Sources
 from hardsight.experiments.lab._registry import EXPERIMENTS
 
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.5, 1.0
@@ -61,7 +61,7 @@ class Unit:
     title: str
 
 
-def planned(job: Job) -> dict[str, Planned] | None:
+def planned(job: Job, sources: Sources | None = None) -> dict[str, Planned] | None:
     """What an experiment would train, by digest, seed after seed; ``None`` if it cannot say.
 
     It is run with nothing trained, as if every run were lost. One that needs its first model to go
@@ -69,8 +69,8 @@ def planned(job: Job) -> dict[str, Planned] | None:
     """
     plan: dict[str, Planned] = {}
     with tempfile.TemporaryDirectory(prefix="hardsight-plan-") as folder:
-        lab = Lab(**{**job.lab, "out": Path(folder), "device": "cpu", "show_progress": False},
-                  plan=plan)  # fmt: skip
+        here = {"out": Path(folder), "device": "cpu", "show_progress": False}
+        lab = Lab(**{**job.lab, **here}, plan=plan, sources=sources)
         try:
             EXPERIMENTS[job.name].function(lab, job.setting)
         except NotTrained:
@@ -176,11 +176,15 @@ def _work(job: Job, waiting: Any, told: Any) -> None:
     """What a process does: one unit after the other, until there is none."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // job.processes))
     plan: dict[str, Planned] | None = None
+    sources: Sources = {}
     while (unit := waiting.get()) is not None:
         try:
             if unit.digest and plan is None:
-                plan = planned(job)
-            outcome: Any = _trained(job, unit, plan) if plan and unit.digest else _part(job, unit)
+                plan = planned(job, sources)
+            outcome: Any = (
+                _trained(job, plan[unit.digest]) if plan and unit.digest
+                else _part(job, unit.seed, sources)
+            )  # fmt: skip
         except Exception as err:  # the parent raises it
             outcome = err
         except KeyboardInterrupt:  # also what becomes of SIGTERM in a training run
@@ -188,11 +192,11 @@ def _work(job: Job, waiting: Any, told: Any) -> None:
         told.put((unit, outcome))
 
 
-def _trained(job: Job, unit: Unit, plan: Mapping[str, Planned]) -> str:
+def _trained(job: Job, wanted: Planned) -> str:
     lab = Lab(**{**job.lab, "show_progress": False})
     start = time.monotonic()
     try:
-        run = plan[unit.digest].train(lab)
+        run = wanted.train(lab)
     except NonFiniteError:
         return "lost, as its loss became infinite or NaN"
     row = run.history[-1]
@@ -200,9 +204,9 @@ def _trained(job: Job, unit: Unit, plan: Mapping[str, Planned]) -> str:
     return f"{', '.join(shown)} after {time.monotonic() - start:.0f} s"
 
 
-def _part(job: Job, unit: Unit) -> str:
+def _part(job: Job, seed: int, sources: Sources) -> str:
     """The experiment with a single seed, for the models and measurements that it leaves behind."""
     with tempfile.TemporaryDirectory(prefix="hardsight-part-") as folder:
-        lab = Lab(**{**job.lab, "out": Path(folder), "show_progress": False})
-        EXPERIMENTS[job.name].function(lab, replace(job.setting, seeds=(unit.seed,)))
+        lab = Lab(**{**job.lab, "out": Path(folder), "show_progress": False}, sources=sources)
+        EXPERIMENTS[job.name].function(lab, replace(job.setting, seeds=(seed,)))
     return "done"

@@ -27,8 +27,8 @@ from hardsight.run.train import Pixels, TrainResult, train
 from hardsight.run_folder import held, replacing, write_text
 
 _BATCH = 1024
-# by name, split and root; whoever forks processes can fill it first
-_DECODED: dict[tuple[str, str | None, str | None], MemorySource] = {}
+# decoded data by name, split and root
+Sources = dict[tuple[str, str | None, str | None], MemorySource]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +118,7 @@ class Lab:
         how: settings of :func:`hardsight.train` that change how a model is trained and not what it
             is trained to be, such as ``{"capture": True}``; the same model is found with others.
         plan: nothing is trained; what would be is put here, by its digest.
+        sources: data that was decoded before; what is read is put here, so labs can share it.
     """
 
     def __init__(
@@ -132,8 +133,10 @@ class Lab:
         keep_outputs: bool = False,
         how: Mapping[str, Any] | None = None,
         plan: dict[str, Planned] | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self._how, self._plan = how or {}, plan
+        self._sources: Sources = {} if sources is None else sources
         self.scale, self.out, self.runs, self.data_root = scale, out, runs, data_root
         self.device = chosen_device(device)
         self.show, self.keeps_outputs = show_progress, keep_outputs
@@ -141,7 +144,7 @@ class Lab:
         self._seconds: dict[Path, float] = {}
 
     def source(self, name: str, split: str | None, *, limit: int | None = None) -> MemorySource:
-        """A split of a dataset, decoded once per process.
+        """A split of a dataset, decoded once.
 
         Args:
             name: as :func:`hardsight.data.open_source` takes it.
@@ -152,13 +155,13 @@ class Lab:
             MissingDataError: it is not there; the message says where to put it.
         """
         root = None if ":" in name or "/" in name else self.data_root
-        if (name, split, root) not in _DECODED:
+        if (name, split, root) not in self._sources:
             opened = open_source(name, split=split, data_root=root)
             if isinstance(opened, EmbeddingSource):
                 raise DataError(f"{name} holds embeddings; an experiment needs images")
             self.step(f"reading {name}" + (f" ({split})" if split else ""))
-            _DECODED[name, split, root] = decoded(opened)
-        whole = _DECODED[name, split, root]
+            self._sources[name, split, root] = decoded(opened)
+        whole = self._sources[name, split, root]
         return whole if limit is None or limit >= len(whole) else whole.subset(_even(whole, limit))
 
     def train(
@@ -235,30 +238,31 @@ class Lab:
             write_text(file, content)
         return json.loads(file.read_text(encoding="utf-8"))["found"]
 
+    def inputs(self, run: TrainResult, source: MemorySource) -> Tensor:
+        """Images on the device, ``[N, C, H, W]``, normalised as the model of a run takes them."""
+        pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
+        return pixels.normalised(channels_first(source))
+
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
-        images = torch.from_numpy(source.images)
-        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+        images = channels_first(source)
         parts: tuple[list[Tensor], list[Tensor]] = ([], [])
         with borrowed(run.model, self.device), torch.inference_mode():
-            first = pixels.normalised(images[:2])
-            head = find_head(run.model, first)
+            head = find_head(run.model, pixels.normalised(images[:2]))
             with ModelPass(run.model, head, device=self.device) as running:
                 for some in images.split(_BATCH):
-                    for part, values in zip(
-                        parts, running.outputs(pixels.normalised(some)), strict=True
-                    ):
+                    found = running.outputs(pixels.normalised(some))
+                    for part, values in zip(parts, found, strict=True):
                         assert values is not None
                         part.append(values.float().cpu())
-        embeddings, logits = (torch.cat(part) for part in parts)
-        weights, bias = head.weight.detach().float().cpu().clone(), head.bias
-        return Outputs(
-            embeddings.clone(),
-            logits.clone(),
-            torch.from_numpy(source.labels.copy()),
-            weights,
-            None if bias is None else bias.detach().float().cpu().clone(),
+        embeddings, logits = (torch.cat(part).clone() for part in parts)
+        weights, bias = (
+            None if part is None else part.detach().float().cpu().clone()
+            for part in (head.weight, head.bias)
         )
+        assert weights is not None
+        labels = torch.from_numpy(source.labels.copy())
+        return Outputs(embeddings, logits, labels, weights, bias)
 
     def step(self, text: str) -> None:
         """Tell a person what is being done."""
@@ -274,6 +278,12 @@ class Lab:
         """Keep a matplotlib figure as ``NAME.svg`` beside the result."""
         save(figure, self.out / f"{name}.svg")
         return Figure(f"{name}.svg", caption, alt)
+
+
+def channels_first(source: MemorySource) -> Tensor:
+    """Images of a source as bytes, ``[N, C, H, W]``, on the CPU."""
+    images = torch.from_numpy(source.images)
+    return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
 
 
 def _identity(value: Any) -> str:

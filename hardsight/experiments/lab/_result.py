@@ -17,6 +17,7 @@ from hardsight.run_folder import write_text
 
 RESULT, PAGE = "result.json", "README.md"
 FORMAT = 1
+RULE = "[How a claim is judged](https://hardsight.readthedocs.io/papers/claims/)."
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class Spread:
         return f"{said} ({self.n} of {self.n + self.lost})" if self.lost else said
 
 
-def spread(values: Sequence[float], *, lost: int = 0) -> Spread:
+def spread(values: Sequence[float | None], *, lost: int = 0) -> Spread:
     """Mean, standard deviation and 95 % t-interval of one value per seed.
 
     Args:
-        values: of the seeds that gave one; NaN counts as none.
+        values: of the seeds that gave one; NaN and ``None`` count as none.
         lost: how many other seeds gave none; they are stated and change no number.
 
     Example:
@@ -63,7 +64,7 @@ def spread(values: Sequence[float], *, lost: int = 0) -> Spread:
         >>> print(spread([float("nan")]))
         – (0 of 1)
     """
-    numbers = [float(value) for value in values if not math.isnan(value)]
+    numbers = [float(value) for value in values if value is not None and not math.isnan(value)]
     lost += len(values) - len(numbers)
     if not numbers:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0, lost)
@@ -159,13 +160,44 @@ class Result:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+def read_result(folder: Path) -> tuple[Result, dict[str, Any]]:
+    """A written result, and its facts: what :func:`write_result` was given."""
+    return _parsed((folder / RESULT).read_text(encoding="utf-8"))
+
+
+def _parsed(text: str) -> tuple[Result, dict[str, Any]]:
+    facts = json.loads(text)
+    tables = [
+        Table(**{**table, **{key: _cells(table[key]) for key in ("rows", "paper") if table[key]}})
+        for table in facts.pop("tables")
+    ]
+    claims = [Claim(**claim) for claim in facts.pop("claims")]
+    figures = [Figure(**figure) for figure in facts.pop("figures")]
+    return Result(tables, claims, figures, facts.pop("data")), facts
+
+
+def _cells(rows: Sequence[Sequence[Any]]) -> list[list[Cell]]:
+    return [[_spread(cell) if isinstance(cell, dict) else cell for cell in row] for row in rows]
+
+
+def _spread(stored: Mapping[str, float | None]) -> Spread:
+    known = {key: math.nan if value is None else value for key, value in stored.items()}
+    return Spread(**known)  # type: ignore[arg-type]
+
+
 def write_result(result: Result, facts: Mapping[str, Any], folder: Path) -> None:
-    """Write ``result.json`` and ``README.md``, each renamed into place."""
+    """Write ``result.json`` and ``README.md``, each renamed into place.
+
+    Args:
+        result: what was found.
+        facts: how; with a text under ``remark``, if a person has something to add.
+        folder: to write to.
+    """
     content = plain({"format": FORMAT, **facts, **dataclasses.asdict(result)})
     content["setting"] = facts["setting"]  # not rounded: it makes the result again
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    for name, written in ((RESULT, text + "\n"), (PAGE, page(result, facts))):
-        write_text(folder / name, written)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_text(folder / RESULT, text)
+    write_text(folder / PAGE, page(*_parsed(text)))  # of the stored numbers, to the last digit
 
 
 def plain(value: Any) -> Any:
@@ -184,8 +216,10 @@ def plain(value: Any) -> Any:
 def page(result: Result, facts: Mapping[str, Any]) -> str:
     """The result as Markdown, for a repository and for the documentation."""
     parts = [f"# {facts['title']}", f"*{facts['reproduces']}*", str(facts["about"])]
+    if facts.get("remark"):
+        parts.append(f"> {facts['remark']}")
     if result.claims:
-        parts += ["## What holds", _claims(result.claims)]
+        parts += ["## What holds", _claims(result.claims), RULE]
     for figure in result.figures:
         parts += [f"![{figure.alt}]({figure.file})", f"*{figure.caption}*"]
     for table in result.tables:
@@ -222,13 +256,13 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def said(cell: Cell) -> str:
-    """A cell as text.
+    """A cell as text; what is unknown is empty.
 
     Example:
-        >>> said(0.12345), said(None), said("CE")
-        ('0.1235', '', 'CE')
+        >>> said(0.12345), said(None), said(float("nan")), said("CE")
+        ('0.1235', '', '', 'CE')
     """
-    if cell is None:
+    if cell is None or cell != cell:
         return ""
     if isinstance(cell, float):
         return f"{cell:.2f}" if abs(cell) >= 1 else f"{cell:.4f}"

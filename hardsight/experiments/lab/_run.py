@@ -18,9 +18,9 @@ import torch
 
 from hardsight.config import config_from, toml_value
 from hardsight.errors import ConfigError, OptionError
-from hardsight.experiments.lab._lab import Lab
+from hardsight.experiments.lab._lab import Lab, Sources
 from hardsight.experiments.lab._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
-from hardsight.experiments.lab._result import Result, write_result
+from hardsight.experiments.lab._result import Result, plain, write_result
 from hardsight.registry import unknown_name
 from hardsight.run.loop import versions
 from hardsight.run_folder import EXPERIMENT, RunFolder, write_bytes, writing
@@ -42,6 +42,7 @@ def run_experiment(
     jobs: int = 1,
     how: Sequence[str] = (),
     overwrite: bool = False,
+    sources: Sources | None = None,
 ) -> Result:
     """Run an experiment and write its result, figures and page.
 
@@ -62,6 +63,7 @@ def run_experiment(
         how: ``KEY=VALUE`` for how models are trained, not what: ``capture``, ``compile``,
             ``autotune``, ``resident``, ``workers``, as in a recipe.
         overwrite: replace the result in ``out``, once the new one is there.
+        sources: decoded data that several calls of one process share; each adds what it reads.
 
     Raises:
         UnknownNameError: there is no such experiment.
@@ -77,7 +79,7 @@ def run_experiment(
             f"{spec.name} has no setting of its own at the scale {scale!r} yet; use --scale "
             f"{spec.fullest}, and --set KEY=VALUE for what is to differ"
         )
-    setting = _setting(spec, scale, overrides)
+    setting = setting_of(spec, scale, overrides)
     folder = Path(out) if out is not None else usual_folder(spec.name, scale)
     if jobs < 1:
         raise OptionError(f"expected --jobs of at least 1, got {jobs}")
@@ -106,8 +108,8 @@ def run_experiment(
                 Job(spec.name, setting, options, jobs),
                 (lambda text: None) if show_progress is False else tell,
             )
-        lab = Lab(**options)
-        result = spec.function(lab, setting)
+        lab = Lab(**options, sources=sources)
+        result = spec.result(lab, setting)
         seconds = time.perf_counter() - start
         _keep(run, result, _facts(spec, setting, lab, seconds), Path(drawn))
     return result
@@ -137,7 +139,7 @@ def usual_folder(name: str, scale: str) -> Path:
     return Path("results") / (f"{full}-paper" if scale == "paper" else full)
 
 
-def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
+def setting_of(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
     """The setting of a scale with ``KEY=VALUE`` laid over it."""
     setting = spec.scales[scale]
     values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
@@ -149,6 +151,22 @@ def _setting(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
     found = config_from(type(setting), values, where=f"the settings of {spec.name}")
     _check_lists(spec, found)
     return found
+
+
+def stored_setting(spec: Experiment, facts: Mapping[str, Any]) -> Any:
+    """The setting that a written result was made with.
+
+    Args:
+        spec: of the experiment.
+        facts: of :func:`read_result`; a number that was stored rounded is the usual one.
+    """
+    usual = spec.scales[facts["scale"]]
+    exact = dataclasses.asdict(usual)
+    values = {
+        key: exact[key] if plain(exact[key]) == plain(value) else value
+        for key, value in facts["setting"].items()
+    }
+    return config_from(type(usual), values, where="the stored setting")
 
 
 def _how(given: Sequence[str]) -> dict[str, Any]:

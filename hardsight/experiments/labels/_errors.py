@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.data import MemorySource, with_label_errors
 from hardsight.errors import ConfigError
 from hardsight.experiments.lab import DATASETS, Lab, Outputs, Result, experiment
-from hardsight.experiments.labels._findings import Trial, result_of
+from hardsight.experiments.labels._findings import finding_figure, judge
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import precision_at_k
 
@@ -92,6 +92,7 @@ class Setting:
         ),
         "short": Setting(),
     },
+    judge=judge,
 )  # fmt: skip
 def label_errors(lab: Lab, setting: Setting) -> Result:
     """Finds wrong labels that were planted in training data.
@@ -108,42 +109,59 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     labels, which is where scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it
-    trials: list[Trial] = []
-    runs = [
-        (name, epochs, kind, share, seed)
-        for name, epochs in zip(setting.datasets, setting.epochs, strict=True)
+    noises = [
+        Noise(name, kind, share, seed)
+        for name in setting.datasets
         for kind in setting.kinds
         for share in setting.shares
         for seed in setting.seeds
     ]
-    with lab.progress("noisy training sets", len(runs)) as advance:
-        for name, epochs, kind, share, seed in runs:
-            lab.step(f"{name}: {kind} noise of {share:.0%}, seed {seed}")
-            trials.append(_trial(lab, setting, name, epochs, kind, share, seed))
+    trials = []
+    with lab.progress("noisy training sets", len(noises)) as advance:
+        for noise in noises:
+            lab.step(f"{noise.dataset}: {noise.kind} noise of {noise.share:.0%}, seed {noise.seed}")
+            trials.append({**asdict(noise), "found": _found(lab, setting, noise)})
             advance(1)
-    return result_of(lab, trials)
+    return Result(figures=[finding_figure(lab, trials)], data={"trials": trials})
 
 
-def _trial(
-    lab: Lab, setting: Setting, name: str, epochs: int, kind: str, share: float, seed: int
-) -> Trial:
-    source = lab.source(name, "train", limit=setting.limit)
+@dataclass(frozen=True)
+class Noise:
+    """How one training set was made noisy; ``seed`` is that of everything random."""
+
+    dataset: str
+    kind: str
+    share: float
+    seed: int
+
+
+def _found(lab: Lab, setting: Setting, noise: Noise) -> dict[str, dict[str, float]]:
+    """What every method finds in a noisy training set."""
+    source = lab.source(noise.dataset, "train", limit=setting.limit)
+    epochs = setting.epochs[setting.datasets.index(noise.dataset)]
+    classes = len(source.classes)
     labels, wrong = with_label_errors(
         source.labels,
-        num_classes=len(source.classes),
-        share=share,
-        seed=seed,
-        towards=None if kind == "symmetric" else partners(name, len(source.classes)),
+        num_classes=classes,
+        share=noise.share,
+        seed=noise.seed,
+        towards=None if noise.kind == "symmetric" else partners(noise.dataset, classes),
     )
     noisy = source.relabelled(labels)
-    run = _trained(lab, setting, noisy, epochs=epochs, seed=seed, track=True)
-    assert run.dynamics is not None
+    run = _trained(lab, setting, noisy, epochs=epochs, seed=noise.seed, track=True)
     suspects = {
         **_by_scores(lab.outputs(run, noisy)),
         **_by_dynamics(run),
-        **by_cleanlab(labels, _held_out_probs(lab, setting, noisy, epochs=epochs, seed=seed)),
+        **by_cleanlab(labels, held_out_probs(lab, setting, noisy, epochs=epochs, seed=noise.seed)),
     }
-    return Trial(name, kind, share, seed, {m: _found(v, wrong) for m, v in suspects.items()})
+    return {
+        method: {
+            "AUROC": area(suspect, wrong),
+            # among as many suspects as there are errors
+            "precision": precision_at_k(suspect, wrong, int(wrong.sum())).value,
+        }
+        for method, suspect in suspects.items()
+    }
 
 
 def partners(dataset: str, num_classes: int) -> dict[int, int]:
@@ -197,7 +215,7 @@ def _suspect(values: Values, higher_is_harder: bool) -> Values:
     return np.nan_to_num(values if higher_is_harder else -values, nan=-np.inf)
 
 
-def _held_out_probs(
+def held_out_probs(
     lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int
 ) -> Values:
     """Probabilities ``[N, C]`` of every example by a network that did not see it.
@@ -248,11 +266,6 @@ def by_cleanlab(labels: NDArray[np.int64], probs: Values) -> dict[str, Values]:
         "cleanlab adjusted margin": -quality("normalized_margin", adjust=True),
         "cleanlab confident learning": called.astype(np.float64) - margin,
     }
-
-
-def _found(suspect: Values, wrong: NDArray[np.bool_]) -> tuple[float, float]:
-    """AUROC, and precision among as many suspects as there are errors."""
-    return area(suspect, wrong), precision_at_k(suspect, wrong, int(wrong.sum())).value
 
 
 def area(suspect: Values, wrong: NDArray[np.bool_]) -> float:

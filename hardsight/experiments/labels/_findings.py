@@ -2,40 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.lab import Cell, Claim, Figure, Lab, Result, Table, spread
+from hardsight.experiments.lab import (
+    Cell,
+    Claim,
+    Compared,
+    Figure,
+    Grid,
+    Lab,
+    Table,
+    all_of,
+    compared_in_pairs,
+)
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.report.figures import COLOURS, legend, panels
-from hardsight.stats import TTest, adjusted_p_values, t_test
 from hardsight.table import SUSPICION
 
 MEASURES = ("AUROC", "precision")
+_NOISE = ("dataset", "kind", "share")
 _SNAPSHOT, _DYNAMICS, _PEER = "score at the end", "dynamics", "cleanlab"
-_LEVEL = 0.05
+_AUM = ("AUM", "AUROC")
+# by method and measure: suspicion against it
+Found = Mapping[tuple[str, str], Compared]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One noisy training set and what every method made of it.
+class Findings:
+    """All trials, by method and measure.
+
+    Args:
+        trials: each with dataset, kind and share of the noise, its seed, and under ``found`` the
+            measures by method; every one with the same methods.
 
     Attributes:
-        dataset: whose labels.
-        kind: of noise.
-        share: of wrong labels.
-        seed: of everything random.
-        found: AUROC and precision at the noise rate by method.
+        grid: AUROC and precision by noise and method.
+        overall: their means over the kinds of noise: a seed counts once.
     """
 
-    dataset: str
-    kind: str
-    share: float
-    seed: int
-    found: Mapping[str, tuple[float, float]]
+    def __init__(self, trials: Sequence[Mapping[str, Any]]) -> None:
+        rows = [
+            {key: trial[key] for key in (*_NOISE, "seed")} | {"method": method, **measures}
+            for trial in trials
+            for method, measures in trial["found"].items()
+        ]
+        self.grid = Grid.of(rows, *_NOISE, "method")
+        self.overall = self.grid
+        for key in _NOISE:
+            self.overall = self.overall.mean_over(key)
+        self._means = {
+            measure: {
+                name: one.mean for name, one in self.overall.series(measure, "method").items()
+            }
+            for measure in MEASURES
+        }
+
+    def mean(self, method: str, measure: str = "AUROC", **noise: Any) -> float:
+        """Mean over seeds, and over the kinds of noise that are not stated."""
+        if not noise:
+            return self._means[measure][method]
+        return float(self.grid.at(method=method, **noise).frame[measure].mean())
+
+    def both(self, method: str, *, digits: int = 3, **noise: Any) -> str:
+        """Both measures in words; AUROC with so many digits."""
+        area, precision = (self.mean(method, measure, **noise) for measure in MEASURES)
+        return f"{area:.{digits}f} / {precision:.3f}"
+
+    def ranked(self, measure: str = "AUROC") -> list[str]:
+        """Methods, best first."""
+        return sorted(self.overall.names("method"), key=lambda method: -self.mean(method, measure))
+
+    def others(self, measure: str = "AUROC") -> list[str]:
+        """Methods but suspicion, best first."""
+        return [method for method in self.ranked(measure) if method != SUSPICION]
+
+    def best(self, source: str, measure: str = "AUROC") -> str:
+        """The best method of one source, suspicion aside."""
+        return next(method for method in self.others(measure) if source_of(method) == source)
+
+    def rivals(self) -> list[str]:
+        """Suspicion and the best other method of each source."""
+        return [SUSPICION, *(self.best(source) for source in (_DYNAMICS, _SNAPSHOT, _PEER))]
+
+    def groups(self) -> list[tuple[str, str]]:
+        """Dataset and kind of noise, in the order of the trials."""
+        frame = self.grid.frame
+        return list(dict.fromkeys(zip(frame["dataset"], frame["kind"], strict=True)))
+
+    def compared(self) -> dict[tuple[str, str], Compared]:
+        """Suspicion against every other method by each measure, and AUM against the last margin."""
+
+        def values(method: str, measure: str) -> list[float]:
+            return self.overall.values(measure, method=method)
+
+        pairs = {
+            (method, measure): (values(SUSPICION, measure), values(method, measure))
+            for measure in MEASURES
+            for method in self.others()
+        }
+        pairs[_AUM] = (values("aum", "AUROC"), values("logit_margin", "AUROC"))
+        return compared_in_pairs(pairs)
 
 
 def source_of(method: str) -> str:
@@ -45,89 +114,34 @@ def source_of(method: str) -> str:
     return _SNAPSHOT if method in SCORES else _PEER
 
 
-class Findings:
-    """All trials, by method and measure.
-
-    Args:
-        trials: every one with the same methods.
-    """
-
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        self.trials = trials
-        self.methods = list(trials[0].found)
-        self.seeds = sorted({trial.seed for trial in trials})
-
-    def values(self, method: str, measure: str, **only: Any) -> list[float]:
-        """One value per trial, of those whose fields are as given."""
-        at = MEASURES.index(measure)
-        chosen = [t for t in self.trials if all(getattr(t, k) == v for k, v in only.items())]
-        return [trial.found[method][at] for trial in chosen]
-
-    def by_seed(self, method: str, measure: str, **only: Any) -> list[float]:
-        """Means over the noise settings, one per seed."""
-        parts = [self.values(method, measure, seed=seed, **only) for seed in self.seeds]
-        return [float(np.mean(part)) for part in parts]
-
-    def mean(self, method: str, measure: str) -> float:
-        """Mean over all trials."""
-        return float(np.mean(self.values(method, measure)))
-
-    def ranked(self, measure: str = "AUROC") -> list[str]:
-        """Methods, best first."""
-        return sorted(self.methods, key=lambda method: -self.mean(method, measure))
-
-    def best(self, source: str, measure: str = "AUROC") -> str:
-        """The best method of one source, suspicion aside."""
-        return next(m for m in self.ranked(measure) if source_of(m) == source and m != SUSPICION)
-
-    def groups(self) -> Iterator[dict[str, Any]]:
-        """Dataset and kind of noise, in the order of the trials."""
-        yield from (
-            {"dataset": dataset, "kind": kind}
-            for dataset, kind in dict.fromkeys((t.dataset, t.kind) for t in self.trials)
-        )
-
-
-def result_of(lab: Lab, trials: Sequence[Trial]) -> Result:
-    """Tables, claims and the figure of all trials, and their numbers."""
-    findings = Findings(trials)
-    compared = {measure: comparisons(findings, measure) for measure in MEASURES}
-    return Result(
-        tables=[
-            _ranking(findings),
-            *(_comparison_table(findings, measure, compared[measure]) for measure in MEASURES),
-            _by_setting(findings),
-        ],
-        claims=claims(findings, compared),
-        figures=[_figure(lab, findings)],
-        data={
-            "trials": [
-                {
-                    "dataset": t.dataset, "kind": t.kind, "share": t.share, "seed": t.seed,
-                    "found": {m: dict(zip(MEASURES, v, strict=True)) for m, v in t.found.items()},
-                }
-                for t in trials
-            ]
-        },
-    )  # fmt: skip
+def judge(setting: Any, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+    """Tables and claims of all trials."""
+    findings = Findings(data["trials"])
+    found = findings.compared()
+    tables = [
+        _ranking(findings),
+        *(_comparison_table(findings, measure, found) for measure in MEASURES),
+        _by_setting(findings),
+    ]
+    claims = [
+        *(_at_least_as_good(findings, measure, found) for measure in MEASURES),
+        *(_against_cleanlab(findings, measure, found) for measure in MEASURES),
+        _aum_claim(findings, found[_AUM]),
+    ]
+    return tables, claims
 
 
 def _ranking(findings: Findings) -> Table:
-    groups = list(findings.groups())
-    heads = [f"{g['dataset'].removeprefix('builtin:')}, {g['kind']}" for g in groups]
-    rows: list[list[Cell]] = []
-    for method in findings.ranked():
-        row: list[Cell] = [f"**{method}**" if method == SUSPICION else method, source_of(method)]
-        row += [spread(findings.by_seed(method, measure)) for measure in MEASURES]
-        row += [
-            f"{np.mean(findings.values(method, 'AUROC', **group)):.3f} / "
-            f"{np.mean(findings.values(method, 'precision', **group)):.3f}"
-            for group in groups
-        ]
-        rows.append(row)
+    groups = {f"{d.removeprefix('builtin:')}, {k}": (d, k) for d, k in findings.groups()}
+    rows: list[list[Cell]] = [
+        [f"**{method}**" if method == SUSPICION else method, source_of(method)]
+        + [findings.overall.cell(measure, method=method) for measure in MEASURES]
+        + [findings.both(method, dataset=name, kind=kind) for name, kind in groups.values()]
+        for method in findings.ranked()
+    ]
     return Table(
         "Who finds the planted errors",
-        ("method", "from", *MEASURES, *heads),
+        ("method", "from", *MEASURES, *groups),
         rows,
         note="Means over all noise rates; ± is the standard deviation over seeds, the 95 % "
         "interval is in result.json. The right-hand columns are AUROC / precision among as many "
@@ -136,60 +150,30 @@ def _ranking(findings: Findings) -> Table:
     )
 
 
-def comparisons(findings: Findings, measure: str) -> dict[str, tuple[TTest | None, float]]:
-    """Suspicion against every other method, paired by trial, with Holm's p-values.
-
-    ``None`` if it cannot be tested: a single trial, or the same difference in all.
-    """
-    ours = findings.values(SUSPICION, measure)
-    tests: dict[str, TTest | None] = {}
-    for method in findings.methods:
-        if method != SUSPICION:
-            tests[method] = _paired(ours, findings.values(method, measure))
-    raised = adjusted_p_values([1.0 if test is None else test.p for test in tests.values()])
-    return {m: (t, float(p)) for (m, t), p in zip(tests.items(), raised, strict=True)}
-
-
-def _paired(first: Sequence[float], second: Sequence[float]) -> TTest | None:
-    varies = len(first) > 1 and np.ptp(np.subtract(first, second)) > 0
-    return t_test(first, second, paired=True) if varies else None
-
-
-def _comparison_table(
-    findings: Findings, measure: str, compared: Mapping[str, tuple[TTest | None, float]]
-) -> Table:
+def _comparison_table(findings: Findings, measure: str, found: Found) -> Table:
     rows: list[list[Cell]] = []
-    for method in findings.ranked(measure):
-        if method != SUSPICION:
-            test, p = compared[method]
-            ends = (None, None) if test is None else (test.low, test.high)
-            rows.append([method, _lead(findings, method, measure), *ends, f"{p:.2g}"])
+    for method in findings.others(measure):
+        one = found[method, measure]
+        p = None if math.isnan(one.p) else f"{one.p:.2g}"
+        rows.append([method, one.difference, one.low, one.high, p])
     return Table(
         f"Suspicion minus each other method: {measure}",
         ("method", "difference", "low", "high", "p (Holm)"),
         rows,
-        note=f"Paired over {len(findings.trials)} noisy training sets; 95 % t-interval of the mean "
-        f"difference; p-values raised by Holm's method for {len(compared)} comparisons. Positive: "
-        "suspicion found more.",
+        note="Means over all kinds of noise, paired over seeds; 95 % t-interval of the mean "
+        f"difference; p-values raised by Holm's method for all {len(found)} comparisons of this "
+        "page. Positive: suspicion found more.",
     )
 
 
-def _lead(findings: Findings, method: str, measure: str) -> float:
-    return findings.mean(SUSPICION, measure) - findings.mean(method, measure)
-
-
 def _by_setting(findings: Findings) -> Table:
-    rivals = _rivals(findings)
-    rows: list[list[Cell]] = []
-    for group in findings.groups():
-        for share in sorted({t.share for t in findings.trials}):
-            only = {**group, "share": share}
-            cells = [
-                f"{np.mean(findings.values(m, 'AUROC', **only)):.4f} / "
-                f"{np.mean(findings.values(m, 'precision', **only)):.3f}"
-                for m in rivals
-            ]
-            rows.append([group["dataset"], group["kind"], f"{share:.0%}", *cells])
+    rivals, shares = findings.rivals(), sorted(findings.grid.names("share"))
+    rows = [
+        [name, kind, f"{share:.0%}"]
+        + [findings.both(one, digits=4, dataset=name, kind=kind, share=share) for one in rivals]
+        for name, kind in findings.groups()
+        for share in shares
+    ]
     return Table(
         "By noise: AUROC / precision",
         ("dataset", "noise", "rate", *rivals),
@@ -199,85 +183,63 @@ def _by_setting(findings: Findings) -> Table:
     )
 
 
-def _rivals(findings: Findings) -> list[str]:
-    return [SUSPICION, *(findings.best(source) for source in (_DYNAMICS, _SNAPSHOT, _PEER))]
-
-
-def claims(
-    findings: Findings, compared: Mapping[str, Mapping[str, tuple[TTest | None, float]]]
-) -> list[Claim]:
-    """What these trials say, whichever way they turned out."""
-    return [
-        *(_at_least_as_good(findings, measure, compared[measure]) for measure in MEASURES),
-        *(_against_cleanlab(findings, measure, compared[measure]) for measure in MEASURES),
-        _aum_claim(findings),
-    ]
-
-
-def _at_least_as_good(
-    findings: Findings, measure: str, compared: Mapping[str, tuple[TTest | None, float]]
-) -> Claim:
-    ours = findings.mean(SUSPICION, measure)
-    ahead = [m for m in compared if findings.mean(m, measure) > ours]
-    surely = [m for m in ahead if compared[m][1] < _LEVEL]
-    rival = next(m for m in findings.ranked(measure) if m != SUSPICION)
+def _at_least_as_good(findings: Findings, measure: str, found: Found) -> Claim:
+    others = findings.others(measure)
+    ahead = [method for method in others if found[method, measure].difference < 0]
+    surely = [method for method in ahead if found[method, measure].is_above is False]
     seen = (
-        f"mean {ours:.4f}; the best other method is {rival} with "
-        f"{findings.mean(rival, measure):.4f} (p = {compared[rival][1]:.2g} after Holm); "
-        f"{len(ahead)} of {len(compared)} have a higher mean, {len(surely)} of them significantly"
+        f"mean {findings.mean(SUSPICION, measure):.4f}; the best other method is {others[0]} with "
+        f"{findings.mean(others[0], measure):.4f} (difference {found[others[0], measure]}); "
+        f"{len(ahead)} of {len(others)} have a higher mean, {len(surely)} of them significantly"
     )
-    holds = False if surely else None if ahead else True
-    return Claim(f"suspicion is at least as good as every peer by {measure}", "ours", seen, holds)
+    return Claim(
+        f"suspicion is at least as good as every peer by {measure}",
+        "ours",
+        seen,
+        all_of([found[method, measure].is_above for method in others]),
+    )
 
 
-def _against_cleanlab(
-    findings: Findings, measure: str, compared: Mapping[str, tuple[TTest | None, float]]
-) -> Claim:
+def _against_cleanlab(findings: Findings, measure: str, found: Found) -> Claim:
     peer = findings.best(_PEER, measure)
-    _, p = compared[peer]
-    difference = _lead(findings, peer, measure)
-    seen = (
-        f"{findings.mean(SUSPICION, measure):.4f} against {findings.mean(peer, measure):.4f} of "
-        f"{peer}, difference {difference:+.4f} (p = {p:.2g} after Holm)"
-    )
+    ours, theirs = (findings.mean(method, measure) for method in (SUSPICION, peer))
     return Claim(
         f"with the same training, suspicion finds more than the best of cleanlab by {measure}",
         "ours",
-        seen,
-        None if p >= _LEVEL else difference > 0,
+        f"{ours:.4f} against {theirs:.4f} of {peer}, difference {found[peer, measure]}",
+        found[peer, measure].is_above,
     )
 
 
-def _aum_claim(findings: Findings) -> Claim:
-    early, late = (findings.values(m, "AUROC") for m in ("aum", "logit_margin"))
-    test = _paired(early, late)
-    seen = f"AUROC {np.mean(early):.4f} against {np.mean(late):.4f}"
-    if test is not None:
-        seen += f", difference {test.difference:+.4f} ({test.low:+.4f} … {test.high:+.4f})"
+def _aum_claim(findings: Findings, found: Compared) -> Claim:
+    early, late = (findings.mean(method) for method in ("aum", "logit_margin"))
     return Claim(
         "the margin averaged over training (AUM) finds more wrong labels than the margin at its "
         "end",
         "Pleiss et al. 2020, Section 4",
-        seen,
-        None if test is None or test.low <= 0 <= test.high else test.difference > 0,
+        f"AUROC {early:.4f} against {late:.4f}, difference {found}",
+        found.is_above,
     )
 
 
-def _figure(lab: Lab, findings: Findings) -> Figure:
-    groups = list(findings.groups())
-    shown = list(dict.fromkeys([*_rivals(findings), "aum", "mean_avh", "avh"]))
+def finding_figure(lab: Lab, trials: Sequence[Mapping[str, Any]]) -> Figure:
+    """Both measures of some methods against the share of wrong labels."""
+    findings = Findings(trials)
+    groups, shares = findings.groups(), sorted(findings.grid.names("share"))
+    shown = list(dict.fromkeys([*findings.rivals(), "aum", "mean_avh", "avh"]))
     figure, axes = panels(len(MEASURES), len(groups), width=2.9, height=2.5)
-    shares = sorted({trial.share for trial in findings.trials})
     for place, ax in enumerate(axes):
-        measure, group = MEASURES[place // len(groups)], groups[place % len(groups)]
+        measure, (name, kind) = MEASURES[place // len(groups)], groups[place % len(groups)]
         for number, method in enumerate(shown):
-            means = [np.mean(findings.values(method, measure, share=s, **group)) for s in shares]
+            means = [
+                findings.mean(method, measure, dataset=name, kind=kind, share=s) for s in shares
+            ]
             ax.plot(
-                [100 * share for share in shares], means, "o-", markersize=3,
+                100 * np.array(shares), means, "o-", markersize=3,
                 color=COLOURS[number % len(COLOURS)], label=method,
                 linewidth=2.4 if method == SUSPICION else 1.2,
             )  # fmt: skip
-        ax.set_title(f"{group['dataset'].removeprefix('builtin:')}, {group['kind']}")
+        ax.set_title(f"{name.removeprefix('builtin:')}, {kind}")
         ax.set_xlabel("wrong labels, %")
         ax.set_ylabel(measure)
     legend(figure)

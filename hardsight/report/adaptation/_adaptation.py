@@ -27,7 +27,7 @@ from hardsight.run_folder import read_parquet
 
 _RESULT, _PAGE = "result.json", "adapt.html"
 _RECORD = Record(
-    "finished adaptation", "hardsight adapt", ("classes", "source", "target", "runs", "config")
+    "a finished adaptation", "hardsight adapt", ("classes", "source", "target", "runs", "config")
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 352, 12, 196  # the frame of a chart in the template
 _COLOURS = 10
@@ -42,7 +42,7 @@ class Picture:
     truth: str | None
     probability: float
     avc: float
-    image: str  # a data address, empty where there is no picture
+    image: str  # a data address, empty if there is no picture
 
     @property
     def is_wrong(self) -> bool:
@@ -85,7 +85,7 @@ def write_adaptation(
 
     Raises:
         MissingDataError: there is no finished run there.
-        DataError: the file there is no result of an adaptation.
+        DataError: the file there is not the result of an adaptation.
         RunExistsError: a file is there, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
     """
@@ -171,7 +171,7 @@ def _value(axis: Axis, place: float) -> float:
 def _differences(
     folder: Path, rounds: list[dict[str, Any]], classes: list[str]
 ) -> list[Difference]:
-    """The first and the last round of a rule, where another rule would have chosen otherwise."""
+    """The first and the last round of a rule, if another rule would have chosen otherwise."""
     compared = [record for record in rounds if record.get("compared")]
     shown = compared[:1] + compared[1:][-1:]
     return [_difference(folder, record, classes) for record in shown]

@@ -26,7 +26,7 @@ from hardsight.report.page import (
 _CARD, _PAGE = "card.json", "card.html"
 _ATTACKS = ("fgsm", "pgd_linf", "pgd_l2")
 _RECORD = Record(
-    "evaluation card",
+    "an evaluation card",
     "hardsight evaluate",
     ("data", "ood", "models", "comparisons", "explanations", "definitions"),
 )
@@ -55,7 +55,7 @@ def write_card(
 
     Raises:
         MissingDataError: there is no such file.
-        DataError: the file is no evaluation card.
+        DataError: the file is not an evaluation card.
         OptionError: values in memory, and ``out`` is not given.
         RunExistsError: a file is there, and ``overwrite`` is not given.
         OutputError: the page cannot be written.
@@ -70,7 +70,7 @@ def write_card(
 
 def _read(card: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     if isinstance(card, Mapping):
-        return _RECORD.checked(card, "these values"), None
+        return _RECORD.checked(card, "this mapping"), None
     path = Path(card)
     file = path / _CARD if path.is_dir() else path
     return _RECORD.read(file), file.parent

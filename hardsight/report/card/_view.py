@@ -13,9 +13,9 @@ _INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table says about one model; ``best`` where no model has a better value.
+    """What a table says about one model; ``best`` if no model has a better value.
 
-    ``is_note`` where the detail is a sentence, which may take several lines.
+    ``is_note`` if the detail is a sentence, which may take several lines.
     """
 
     text: str
@@ -152,7 +152,7 @@ class Tables:
 
 
 def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
-    """What lies at a path of a model's card; ``None`` where that part is missing or a note."""
+    """What lies at a path of a model's card; ``None`` if that part is missing or a note."""
     found: Any = model
     for step in path:
         try:
@@ -184,7 +184,7 @@ def _value(one: dict[str, Any] | None) -> float | None:
 
 
 def _marked(cells: list[Cell], values: list[float | None], better: str) -> list[Cell]:
-    """The best cells marked, where there is a choice."""
+    """The best cells marked, if there is a choice."""
     present = [value for value in values if value is not None]
     if not better or len(present) < 2 or min(present) == max(present):
         return cells

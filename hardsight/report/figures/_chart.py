@@ -1,10 +1,91 @@
-"""What a drawing consists of, as places on the page."""
+"""Charts as places on a page: axes with round numbers beside them, and what is drawn there."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from hardsight.report.figures._axis import Tick
+import numpy as np
+
+from hardsight.report.page import number
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SMALLEST = 1e-290  # below this, steps along an axis are no longer normal floats
+_FAR = 0.75  # a tail longer than this share of the bulk would squeeze the bulk
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A round value, its text and its place on the page."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values from ``low`` to ``high`` laid out from ``start`` to ``end``; what is beyond, clipped.
+
+    Attributes:
+        low: value at ``start``.
+        high: value at ``end``; larger than ``low``.
+        start: place of ``low``.
+        end: place of ``high``; smaller than ``start`` on an axis that points up.
+        clipped: how many values lie beyond either end.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    clipped: int = 0
+
+    def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where values lie on the page."""
+        share = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        placed: NDArray[np.float64] = self.start + share * (self.end - self.start)
+        return placed
+
+    def at(self, value: float) -> float:
+        """Where one value lies on the page."""
+        return float(self.place(np.array([value]))[0])
+
+    def ticks(self, most: int = 6) -> list[Tick]:
+        """Round values along the axis."""
+        return [Tick(self.at(value), number(value)) for value in _round_values(self, most)]
+
+
+def axis_for(values: NDArray[np.float64], start: float, end: float) -> Axis:
+    """The axis that shows ``values``; NaN takes no part, a far tail is clipped.
+
+    Example:
+        >>> axis = axis_for(np.array([0.0, 4.0, np.nan]), 0.0, 100.0)
+        >>> axis.at(1.0), [tick.text for tick in axis.ticks(4)]
+        (25.0, ['0', '1', '2', '3', '4'])
+    """
+    finite = values[~np.isnan(values)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    if len(finite) >= 100:
+        inner_low, inner_high = np.quantile(finite, [0.001, 0.999])
+        bulk = inner_high - inner_low
+        low = float(inner_low) if inner_low - low > _FAR * bulk > 0 else low
+        high = float(inner_high) if high - inner_high > _FAR * bulk > 0 else high
+    scale = max(abs(low), abs(high))
+    if high - low <= max(1e-12 * scale, _SMALLEST):  # one value only: give it some room
+        room = 0.05 * scale if scale > _SMALLEST else 0.5
+        low, high = low - room, high + room
+    return Axis(low, high, start, end, int(((finite < low) | (finite > high)).sum()))
+
+
+def _round_values(axis: Axis, most: int) -> list[float]:
+    rough = (axis.high - axis.low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
+    return [k * step if k else 0.0 for k in range(first, last + 1)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.run_folder import replacing
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def legend(
     """Name the lines below all panels, where the legend covers none of them.
 
     Args:
-        figure: with its panels drawn; where no line has a label there is no legend, since all
+        figure: with its panels drawn; if no line has a label there is no legend, since all
             runs of an experiment may be lost.
         axes: whose lines are named, all by default; a label that comes twice is named once.
         title: above the names.
-        scale: of the markers, where dots in a panel are too small to show a colour.
+        scale: of the markers, if dots in a panel are too small to show a colour.
     """
     named = {
         label: handle

@@ -13,7 +13,7 @@ def number(value: float | None, *, digits: int = 4, trim: bool = True) -> str:
 
     Args:
         value: the number.
-        digits: significant digits, fewer where ``trim`` removes zeros.
+        digits: significant digits, fewer if ``trim`` removes zeros.
         trim: drop zeros at the end.
 
     Example:

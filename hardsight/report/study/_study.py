@@ -12,7 +12,7 @@ from hardsight.errors import DataError, MissingExtraError
 from hardsight.report.page import Record, page_file, replace_page
 
 _STUDY, _PAGE = "study.json", "study.md"
-_RECORD = Record("study", "hardsight study", ("kind",))
+_RECORD = Record("a study", "hardsight study", ("kind",))
 _TITLES = {
     "human": "Scores against people",
     "degradation": "Scores against degraded pictures",
@@ -53,7 +53,7 @@ def write_study(study: str | os.PathLike[str]) -> Path:
 def _read(file: Path) -> dict[str, Any]:
     content = _RECORD.read(file)
     if content["kind"] not in _TITLES:
-        raise DataError(f"{file} is no study; make one with hardsight study")
+        raise DataError(f"{file} is not a study; make one with hardsight study")
     return content
 
 

@@ -167,7 +167,7 @@ def galleries(view: View) -> Galleries:
 
 
 def picture(encoded: bytes) -> Picture | None:
-    """A thumbnail as a ``data:`` address; ``None`` where it is no readable picture."""
+    """A thumbnail as a ``data:`` address; ``None`` if it is not a readable picture."""
     try:
         with Image.open(io.BytesIO(encoded), formats=list(_MIMES)) as image:
             width, height = image.size

@@ -73,7 +73,7 @@ class Map:
 
 
 def angle_norm_map(view: View) -> Map | None:
-    """The map of the first pair of columns the table has; ``None`` where there is no pair."""
+    """The map of the first pair of columns the table has; ``None`` if there is no pair."""
     pair = _pair(view)
     if pair is None:
         return None

@@ -1,13 +1,16 @@
-"""The page: parts filled into templates, with everything it needs inside the one file."""
+"""From a run on disk to one HTML file: parts filled into templates, all it needs inside."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from hardsight import __version__
+from hardsight.errors import OptionError
 from hardsight.gallery import is_finite
 from hardsight.report.page import (
     MINUS,
@@ -16,13 +19,42 @@ from hardsight.report.page import (
     content_policy,
     environment,
     number,
+    page_file,
+    replace_page,
 )
 from hardsight.report.table import _classes, _dynamics, _histograms, _map
 from hardsight.report.table._galleries import galleries
 from hardsight.report.table._summary import summary_of
+from hardsight.report.table._view import view_of
+from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
 
 if TYPE_CHECKING:
     from hardsight.report.table._view import View
+
+_REPORT = "report.html"
+_OF_RUNS = (TABLE, DYNAMICS)
+
+
+def write_table_page(
+    run: str | os.PathLike[str] | ScoreTable,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """The page of a scored dataset or a tracked training run; see ``hardsight.write_report``."""
+    table = run if isinstance(run, ScoreTable) else read_table(run)
+    if out is None and table.path is None:
+        raise OptionError("this table has no file to put the report beside; pass out='report.html'")
+    is_of_run = table.path is not None and table.path.name in _OF_RUNS
+    run_folder = RunFolder(table.path.parent) if table.path and is_of_run else None
+    if out is None and table.path is not None and run_folder is None:
+        out = table.path.with_suffix(".html")  # a table that was copied elsewhere
+    home = None if run_folder is None else run_folder.folder
+    file = page_file(out, run=home, name=_REPORT, overwrite=overwrite)
+    replace_page(file, page(view_of(table, folder=run_folder, title=title)))
+    return file
+
 
 _MOST_LISTED = 200  # unreadable or non-finite examples named one by one
 

@@ -25,14 +25,14 @@ class View:
     Attributes:
         table: the rows.
         title: heading of the page.
-        labels: class number per row, -1 where there is none.
-        predictions: predicted class number per row, -1 where there is none.
+        labels: class number per row, -1 if there is none.
+        predictions: predicted class number per row, -1 if there is none.
         outcome: 1 right, 0 wrong, -1 unknown, per row.
         gallery: the rows the page shows one by one.
         thumbnails: encoded pictures by source position.
         errors: examples that could not be read.
-        histories: folder of the tracker's epochs, where the run has them.
-        held_out_histories: likewise, of the examples that were held out.
+        histories: folder of the tracker's epochs, if the run has them.
+        held_out_histories: the same of the examples that were held out.
     """
 
     table: ScoreTable
@@ -79,7 +79,7 @@ class View:
         return [str(name) for name in self.table.classes]
 
     def class_name(self, number: int) -> str:
-        """Name of a class, its number where the metadata has no name, a dash where it is unknown.
+        """Name of a class, its number if the metadata has no name, a dash if it is unknown.
 
         An empty name would be an invisible link, so it is replaced by the number as well.
         """
@@ -102,7 +102,7 @@ class View:
         return np.where(np.isfinite(values), values, np.nan)
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """Names of the given rows, their source position where the table has no name."""
+        """Names of the given rows, their source position if the table has no name."""
         positions = self.gallery.source[rows].tolist()
         if "id" not in self.table.columns:
             return [f"#{position}" for position in positions]
@@ -114,7 +114,7 @@ class View:
 
 
 def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -> View:
-    """The view of one table, with pictures and errors of its run folder where there is one."""
+    """The view of one table, with pictures and errors of its run folder if there is one."""
     data = table.metadata.get("data") or {}
     return View(
         table=table,

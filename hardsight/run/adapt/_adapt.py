@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardsight._optional import require
+from hardsight._checks import require
 from hardsight.config import config_from
 from hardsight.errors import ModelError
 from hardsight.models import LoadedModel, StoredModel, description_of

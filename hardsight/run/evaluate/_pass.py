@@ -147,8 +147,9 @@ def collected(
         ):
             advance(passed.positions)
             errors += len(passed.batch.errors)
-            if passed.embeddings is None:
+            if not len(passed.batch.index):
                 continue
+            assert passed.embeddings is not None
             logit_sink.write(passed.logits.float().cpu().numpy().tobytes())
             embedding_sink.write(passed.embeddings.float().cpu().numpy().tobytes())
             index.append(passed.batch.index.numpy())

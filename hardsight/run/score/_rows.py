@@ -1,32 +1,384 @@
-"""Pieces of a run as rows of the table, and what only the whole table can say."""
+"""From batches of examples, or chunks of stored embeddings, to the rows of a table.
+
+A scorer turns data into pieces, a piece for every batch; the run writes pieces as shards, so that a
+killed run continues where it stopped, and finishes with what only all rows together can say.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Queue
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hardsight.run.score._scorers import Piece, ScorePlan
+from hardsight.data import Batch, EmbeddingSource, ExampleSource
+from hardsight.errors import DataError, HeadError, ModelError
+from hardsight.geometry import widen
+from hardsight.heads import Head, decided_by_bias
+from hardsight.registry import SCORES, ScoreSpec
+from hardsight.run.loop import (
+    ClassOrder,
+    ModelAtWork,
+    ModelPass,
+    ModelTraits,
+    Need,
+    Passed,
+    check_labels,
+    pictures,
+    progress,
+)
+from hardsight.run_folder import row_groups
+from hardsight.scores import Summaries, TiledHead, logit_summaries
+from hardsight.table import (
+    KEY_COLUMNS,
+    THUMBNAILS,
+    RunFolder,
+    ScoreTable,
+    error_rows,
+    read_table,
+    with_metadata,
+)
+
+_ANGULAR = ("norms", "angles")
+_NORM = "feature_norm"
+_BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
+Shards = Callable[[], Iterator[pa.Table]]
+Source = ExampleSource | EmbeddingSource
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rows of some consecutive source positions.
+
+    Attributes:
+        positions: how many source positions it covers, unreadable ones included.
+        ids: names of the examples that have a row.
+        columns: all other columns by name, ``[n]`` each; they may still be on the device.
+        errors: ``(index, id, reason)`` of unreadable examples.
+    """
+
+    positions: int
+    ids: pa.Array
+    columns: dict[str, Tensor]
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+class Scorer(Protocol):
+    """What the scoring loop needs of a kind of data."""
+
+    batch_size: int
+    num_classes: int
+
+    def pieces(self, start: int) -> Iterator[Piece]:
+        """Pieces from source position ``start`` on, ``batch_size`` positions each."""
+        ...
+
+    def check(self) -> None:
+        """Raise unless all pieces so far are right; called before they are kept."""
+        ...
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        ...
+
+
+class ScorePlan:
+    """Which scores to compute, and what has to be summarised for them.
+
+    Args:
+        names: score, or scores, asked for; ``None`` for every column there is.
+        has_head: whether embeddings and class weights are at hand.
+
+    Attributes:
+        missing: scores that are left out because they need a head.
+    """
+
+    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
+        columns = [spec for spec in SCORES.values() if not spec.per_class]
+        columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
+        self.is_open = names is None
+        if names is None:
+            self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
+            self.missing = [spec.name for spec in columns if spec not in self.specs]
+        else:
+            self.missing = []
+            one_or_more = [names] if isinstance(names, str) else names
+            self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
+        self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
+        self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
+        if self.dataset_specs and SCORES[_NORM] not in self.row_specs:
+            # what a score over the whole dataset is made from; not a column of the table by itself
+            self.row_specs.append(SCORES[_NORM])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Fields of ``Summaries`` to fill; predictions are always wanted."""
+        read = {spec.reads for spec in self.specs} | {"predictions"}
+        return tuple(sorted(read))
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether embeddings are needed at all."""
+        return any(needs_head(spec) for spec in self.specs)
+
+    @property
+    def need(self) -> Need:
+        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        if self.is_open:
+            return "may"
+        return "must" if self.needs_head else "none"
+
+    def fitted_to(self, traits: ModelTraits) -> ScorePlan:
+        """The plan without the scores that need a head, if the model has none."""
+        return (
+            self
+            if traits.head is not None or not self.needs_head
+            else ScorePlan(None, has_head=False)
+        )
+
+    def scores(self, summaries: Summaries) -> dict[str, Tensor]:
+        """Every score that a row has by itself."""
+        return {spec.name: spec.formula(getattr(summaries, spec.reads)) for spec in self.row_specs}
+
+
+def needs_head(spec: ScoreSpec) -> bool:
+    """Whether a score reads embeddings."""
+    return "embeddings" in spec.inputs
+
+
+def _column_spec(name: str) -> ScoreSpec:
+    spec = SCORES[name]
+    if spec.per_class:
+        raise ModelError(
+            f"{name!r} gives one value per class, not a column; call "
+            f"hardsight.scores.{spec.function.__name__} on your tensors"
+        )
+    return spec
+
+
+class EmbeddingScorer:
+    """Scores stored embeddings through a stored head."""
+
+    def __init__(
+        self,
+        source: EmbeddingSource,
+        head: Head,
+        plan: ScorePlan,
+        *,
+        device: torch.device,
+        batch_size: int | None,
+    ) -> None:
+        self.source, self.plan, self.device = source, plan, device
+        self.batch_size = batch_size or 16384
+        self.num_classes = head.num_classes
+        self._head = head
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
+
+    def pieces(self, start: int) -> Iterator[Piece]:
+        """Pieces from position ``start`` on, on a CPU one per core at a time.
+
+        Cores that each work on rows of their own wait for each other once a piece, not once an
+        operation, and the numbers do not depend on how many there are.
+        """
+        firsts = range(start, len(self.source), self.batch_size)
+        if self.device.type != "cpu":
+            head = self._tiled_head()
+            yield from (self._piece(head, first, self._rows(first)) for first in firsts)
+            return
+        with _one_thread_each() as cores, ThreadPoolExecutor(cores) as pool:
+            heads: Queue[TiledHead] = Queue()
+            for _ in range(cores):
+                heads.put(self._tiled_head())
+            waiting: deque[Future[Piece]] = deque()
+            for first in firsts:
+                # read here, in order: a reader may keep its place in the file
+                rows = self._rows(first)
+                waiting.append(pool.submit(self._piece_by_any, heads, first, rows))
+                if len(waiting) > cores:  # bounds what is held, and keeps the order
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def check(self) -> None:
+        """Nothing is left to check: the numbers follow from what is stored."""
+
+    def _tiled_head(self) -> TiledHead:
+        bias = None if self._head.bias is None else self._head.bias.to(self.device)
+        return TiledHead(self._head.weight.to(self.device), bias, parts=self.plan.parts)
+
+    def _piece_by_any(self, heads: Queue[TiledHead], first: int, rows: Tensor) -> Piece:
+        head = heads.get()  # its working memory serves one thread at a time
+        try:
+            return self._piece(head, first, rows)
+        finally:
+            heads.put(head)
+
+    @torch.inference_mode()
+    def bias_facts(self) -> dict[str, Any]:
+        """How often the bias decides, on the first examples; a pass of its own would cost more."""
+        rows = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
+        if self._head.bias is None:
+            return {"flip_rate": 0.0, "rows": rows}
+        # files may hold them in different precisions
+        dtype = widen(self._head.weight).dtype
+        embeddings, weight, bias = (
+            tensor.to(self.device, dtype)
+            for tensor in (self._rows(0, rows), self._head.weight, self._head.bias)
+        )
+        decided = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
+        return {"flip_rate": float(decided.float().mean()), "rows": rows}
+
+    def _rows(self, first: int, count: int | None = None) -> Tensor:
+        last = min(first + (count or self.batch_size), len(self.source))
+        return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
+
+    @torch.inference_mode()
+    def _piece(self, head: TiledHead, first: int, rows: Tensor) -> Piece:
+        last = first + len(rows)
+        labels = torch.from_numpy(self.source.labels[first:last])
+        summaries = head.summaries(rows, labels.to(self.device))
+        assert summaries.predictions is not None
+        finite = torch.isfinite(summaries.predictions.largest)
+        columns = {
+            "index": torch.arange(first, last),
+            "label": labels,
+            "prediction": torch.where(finite, summaries.predictions.prediction, -1),
+            "finite": finite,
+            **self.plan.scores(summaries),
+        }
+        return Piece(last - first, self.source.ids(first, last), columns)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[int]:
+    """The number of cores, with torch on one thread within each operation meanwhile."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield cores
+    finally:
+        torch.set_num_threads(cores)
+
+
+class ModelScorer:
+    """Scores examples through a model, capturing its embeddings on the way."""
+
+    def __init__(
+        self,
+        source: ExampleSource,
+        model: ModelAtWork,
+        plan: ScorePlan,
+        *,
+        device: torch.device,
+        precision: str,
+        batch_size: int,
+        workers: int,
+        strict: bool,
+        goes_on: str = "",
+    ) -> None:
+        self.source, self.plan, self.device, self.precision = source, plan, device, precision
+        self.batch_size, self.workers, self.strict = batch_size, workers, strict
+        self.head = model.traits.head if plan.needs_head else None
+        self.num_classes = model.traits.num_classes
+        self._preprocessing = model.preprocessing
+        self._running = ModelPass(
+            model.network, self.head, device=device, precision=precision, goes_on=goes_on
+        )
+        self.tiled = None
+        if self.head is not None:
+            parts = tuple(part for part in plan.parts if part in _ANGULAR)
+            self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def number_as(self, order: ClassOrder) -> None:
+        """Give the labels of the data the model's numbers."""
+        self.source = order.of(self.source)
+
+    def pieces(self, start: int) -> Iterator[Piece]:
+        """Pieces from position ``start`` on."""
+        with naming_other_scores(), self._running as running:
+            for passed in running.over(
+                self.source,
+                self._preprocessing,
+                num_classes=self.num_classes,
+                start=start,
+                batch_size=self.batch_size,
+                workers=self.workers,
+                strict=self.strict,
+                check=partial(
+                    check_labels, num_classes=self.num_classes, whose="the model", verb="score"
+                ),
+            ):
+                with running.memory_errors(passed.batch.ids):
+                    columns = self._columns(passed)
+                yield Piece(
+                    passed.positions,
+                    pa.array(passed.batch.ids, pa.string()),
+                    columns,
+                    self._errors(passed.batch),
+                )
+
+    def check(self) -> None:
+        """Raise unless every batch so far fits the head; waits for the device."""
+        with naming_other_scores():
+            self._running.check()
+
+    @torch.inference_mode()
+    def _columns(self, passed: Passed) -> dict[str, Tensor]:
+        batch, logits = passed.batch, passed.logits.to(self.device)
+        labels = batch.labels.to(self.device, non_blocking=True)
+        logit_part, target_part = logit_summaries(logits, labels)
+        angular = Summaries()
+        if self.tiled is not None and passed.embeddings is not None:
+            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
+        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
+        finite = torch.isfinite(logit_part.logsumexp)
+        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
+        return {
+            "index": torch.from_numpy(self.source.numbered(batch.index)),
+            "label": batch.labels,
+            "prediction": torch.where(finite, logit_part.prediction, -1),
+            "finite": finite,
+            **decided,
+            **self.plan.scores(summaries),
+        }
+
+    def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
+        """Unreadable examples by their index in what the user named."""
+        return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
+
+
+@contextmanager
+def naming_other_scores() -> Iterator[None]:
+    """An error about the head says which scores do without one."""
+    try:
+        yield
+    except HeadError as err:
+        others = ", ".join(name for name, spec in SCORES.items() if not needs_head(spec))
+        raise type(err)(f"{err}. Scores that need no head: {others}") from err
 
 
 def piece_rows(pieces: list[Piece]) -> pa.Table:
     """Rows of consecutive pieces; one copy from the device for all of them."""
     columns: dict[str, Any] = {
-        "index": _array([piece.index for piece in pieces]),
-        "id": pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks(),
-        "label": _array([piece.labels for piece in pieces]),
-        "prediction": _array([piece.prediction for piece in pieces]),
-        "finite": _array([piece.finite for piece in pieces]),
+        name: pa.array(torch.cat([piece.columns[name] for piece in pieces]).cpu().numpy())
+        for name in pieces[0].columns
     }
-    for name in pieces[0].scores:
-        columns[name] = _array([piece.scores[name] for piece in pieces])
-    bent = [piece.bent for piece in pieces if piece.bent is not None]
-    count = int(torch.cat(bent).sum()) if bent else 0
-    # the count travels with the rows, so that a resumed run knows it too
-    return pa.table(columns).replace_schema_metadata({b"bent": str(count).encode()})
+    ids = pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks()
+    return pa.table({**columns, "id": ids})
 
 
 class Totals:
@@ -38,7 +390,7 @@ class Totals:
     Attributes:
         rows: how many.
         finite: how many of them are finite.
-        bent: how many predictions the head's bias decides.
+        decided_by_bias: how many predictions would be others if the head had no bias.
     """
 
     def __init__(self, plan: ScorePlan) -> None:
@@ -46,13 +398,14 @@ class Totals:
         self._passes = {
             spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
         }
-        self.rows = self.finite = self.bent = 0
+        self.rows = self.finite = self.decided_by_bias = 0
 
     def add(self, shard: pa.Table) -> None:
         """Take account of one shard."""
         self.rows += shard.num_rows
-        self.finite += pc.sum(shard["finite"].cast(pa.int64())).as_py() or 0
-        self.bent += int((shard.schema.metadata or {}).get(b"bent", b"0"))
+        self.finite += _count(shard["finite"])
+        if _BY_BIAS in shard.column_names:
+            self.decided_by_bias += _count(shard[_BY_BIAS])
         for over_dataset in self._passes.values():
             over_dataset.add(*_norms_and_labels(shard))
 
@@ -61,13 +414,122 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        keys = ["index", "id", "label", "prediction", "finite"]
-        return rows.select(keys + [spec.name for spec in self._plan.specs])
+        return rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
 
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
-    return torch.tensor(rows["feature_norm"].to_numpy()), torch.tensor(rows["label"].to_numpy())
+    return torch.tensor(rows[_NORM].to_numpy()), torch.tensor(rows["label"].to_numpy())
 
 
-def _array(parts: list[Tensor]) -> pa.Array:
-    return pa.array(torch.cat(parts).cpu().numpy())
+def _count(column: pa.ChunkedArray) -> int:
+    """How many values are true."""
+    return pc.sum(column.cast(pa.int64())).as_py() or 0
+
+
+def length_of(source: Source) -> int | None:
+    """Number of examples; ``None`` for a stream that does not know."""
+    try:
+        return len(source)
+    except (TypeError, DataError):
+        return None
+
+
+class ScoreRun:
+    """One pass over the data, from the first missing shard to the finished table.
+
+    Args:
+        folder: where the shards go, described and not finished; ``None`` keeps them in memory.
+        plan: which scores.
+        about: metadata of the table, completed at the end.
+        batches_per_shard: whole batches, so that a resumed run forms the same batches.
+        show: force the progress bar on or off.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        plan: ScorePlan,
+        about: dict[str, Any],
+        *,
+        batches_per_shard: int,
+        show: bool | None,
+    ) -> None:
+        self.folder, self.plan, self.about = folder, plan, about
+        self.batches_per_shard, self.show = batches_per_shard, show
+
+    def table(self, scorer: Scorer, source: Source, *, thumbnails: int) -> ScoreTable:
+        """Score what is missing, and finish.
+
+        The shards are read twice: once for what only all of them can say, once to write them. No
+        more than one group of rows is in memory, however many there are.
+        """
+        shards, errors = self._scored(scorer, source)
+        first = next(shards(), None)
+        if first is None:
+            raise DataError(f"there are no examples in {source.spec}")
+        totals = Totals(self.plan)
+        for shard in shards():
+            totals.add(shard)
+        self._count(source, totals, errors)
+        parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
+        schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
+        if self.folder is None:
+            return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
+        with self.folder.new_table(parts, schema) as table:
+            # a stream would have to be read again from its start for every picture
+            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
+                small = pictures(source, table, most=thumbnails, show=self.show)
+                self.folder.write_side_file(THUMBNAILS, small)
+        self.folder.finish()
+        return read_table(self.folder.folder)
+
+    def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
+        """All shards, computed or read, and the number of unreadable examples."""
+        folder, kept = self.folder, list[pa.Table]()
+        done = 0 if folder is None else _complete_from_the_start(folder)
+        start = done * self.batches_per_shard * scorer.batch_size
+        failed = 0
+        title = f"scoring {source.spec}"
+        with progress(title, total=length_of(source), done=start, show=self.show) as advance:
+            for number, pieces in enumerate(self._pieces(scorer, start, advance), start=done):
+                rows = piece_rows(pieces)
+                errors = error_rows([error for piece in pieces for error in piece.errors])
+                if folder is None:
+                    kept.append(rows)
+                    failed += errors.num_rows
+                    continue
+                folder.begin()  # only now: what fails on the first examples leaves no folder
+                folder.write_shard(number, rows, errors)
+        if folder is None:
+            return lambda: iter(kept), failed
+        return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
+
+    def _pieces(
+        self, scorer: Scorer, start: int, advance: Callable[[int], None]
+    ) -> Iterator[list[Piece]]:
+        pieces: list[Piece] = []
+        for piece in scorer.pieces(start):
+            pieces.append(piece)
+            advance(piece.positions)
+            if len(pieces) == self.batches_per_shard:
+                scorer.check()  # what is written once is not looked at again
+                yield pieces
+                pieces = []
+        if pieces:
+            scorer.check()
+            yield pieces
+
+    def _count(self, source: Source, totals: Totals, errors: int) -> None:
+        if totals.rows == 0:
+            raise DataError(f"none of the {errors} examples of {source.spec} could be read")
+        self.about["data"] |= {"rows": totals.rows + errors}
+        self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        if isinstance(source, ExampleSource) and source.passed_over:
+            self.about["counts"]["passed_over"] = dict(source.passed_over)
+        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
+
+
+def _complete_from_the_start(folder: RunFolder) -> int:
+    """Complete shards from the start on; everything behind a gap is done again."""
+    done = folder.done() if folder.goes_on else set()
+    return next(number for number in range(len(done) + 1) if number not in done)

@@ -3,12 +3,14 @@
 from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
 from hardsight.run.study._degradation import ScoreByLevel as ScoreByLevel
 from hardsight.run.study._degradation import degradation_study as degradation_study
+from hardsight.run.study._dynamics import LEARNED_ACCURACY as LEARNED_ACCURACY
 from hardsight.run.study._dynamics import Curves as Curves
 from hardsight.run.study._dynamics import DynamicsStudy as DynamicsStudy
 from hardsight.run.study._dynamics import Histories as Histories
 from hardsight.run.study._dynamics import Observation as Observation
 from hardsight.run.study._dynamics import RunDynamics as RunDynamics
 from hardsight.run.study._dynamics import concordance as concordance
+from hardsight.run.study._dynamics import learned_epoch as learned_epoch
 from hardsight.run.study._dynamics import observations as observations
 from hardsight.run.study._dynamics import read_histories as read_histories
 from hardsight.run.study._dynamics import run_dynamics as run_dynamics

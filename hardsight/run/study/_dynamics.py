@@ -19,7 +19,9 @@ Floats = NDArray[np.float64]
 
 MEASURES = ("norm", "avh", "confidence", "loss", "correct")
 SETTLED_SHARE = 0.1
-"""A curve has settled where it stays within this share of its range from its last value."""
+"""A curve has settled once no more than this share of its change from first to last is left."""
+LEARNED_ACCURACY = 0.5
+"""Accuracy from which on a run is asked whether its AVH follows people."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +133,7 @@ class RunDynamics:
         epochs: how many; they count from 1.
         overall: all examples.
         groups: by human frequency, or other groups a caller made.
-        settled: by measure, the first epoch from which the mean stays near its last value.
+        settled: by measure, the epoch of :func:`settled_epoch`.
         human: Spearman of AVH, confidence and norm with human frequency in every epoch.
     """
 
@@ -222,28 +224,44 @@ def run_dynamics(
 
 
 def settled_epoch(means: Sequence[float], *, share: float = SETTLED_SHARE) -> int:
-    """The first epoch, counted from 1, from which a curve stays near its last value.
+    """The first epoch, counted from 1, from which no more than a share of a change is left.
 
-    Near: within ``share`` of the range of the whole curve.
+    The change is that from the first epoch to the last one, and what is left of it in an epoch is
+    the way from there to the last value. A curve beyond its last value has nothing left: one that
+    falls early and comes back a little has settled when it has fallen. A curve that ends where it
+    began has settled once it stays within the share of its range from there.
 
     Example:
         >>> settled_epoch([1.0, 0.4, 0.05, 0.1, 0.0]), settled_epoch([1.0, 2.0, 3.0])
         (3, 3)
+        >>> settled_epoch([1.0, 0.0, 0.1, 0.3])
+        2
     """
     values = np.asarray(means, dtype=np.float64)
-    far = np.abs(values - values[-1]) > share * (values.max() - values.min()) + 1e-12
-    return int(np.flatnonzero(far)[-1]) + 2 if far.any() else 1
+    way, change = values[-1] - values, values[-1] - values[0]
+    left = way * np.sign(change) if change else np.abs(way)
+    is_open = left > share * (abs(change) or np.ptp(values)) + 1e-12
+    return int(np.flatnonzero(is_open)[-1]) + 2 if is_open.any() else 1
 
 
-def observations(runs: Sequence[RunDynamics]) -> tuple[Observation, ...]:
+def observations(
+    runs: Sequence[RunDynamics], *, accuracy: float = LEARNED_ACCURACY
+) -> tuple[Observation, ...]:
     """The paper's four observations, held against runs.
 
-    - O1 holds where in every run the mean norm correlates with the epoch (Spearman > 0,
-      p < 0.05), and does not where in some run it falls likewise.
-    - O2 holds where in every run AVH settles before accuracy or the loss does.
-    - O3 holds where in every run and epoch AVH correlates negatively with human frequency (the
-      95 % interval is below 0).
-    - O4 compares runs: it holds where of any two the more accurate one has the lower mean AVH.
+    - O1 holds if in every run the mean norm correlates with the epoch (Spearman > 0, p < 0.05),
+      and does not if in some run it falls in the same way.
+    - O2 holds if in every run AVH settles before accuracy or the loss does: when no more than a
+      tenth of its change from the first epoch to the last is left (:func:`settled_epoch`), more
+      than a tenth of theirs still is.
+    - O3 holds if AVH correlates negatively with human frequency (the 95 % interval is below 0) in
+      every epoch of every run from the first in which ``accuracy`` is reached. Before, the network
+      has not learned what people are asked.
+    - O4 compares runs: it holds if of any two the more accurate one has the lower mean AVH.
+
+    Args:
+        runs: along their epochs.
+        accuracy: from which on a run is judged by O3.
 
     Raises:
         OptionError: there is no run.
@@ -253,7 +271,8 @@ def observations(runs: Sequence[RunDynamics]) -> tuple[Observation, ...]:
     """
     if not runs:
         raise OptionError("expected at least one run, got none")
-    return (_rising_norm(runs), _early_plateau(runs), _with_people(runs), _better_models(runs))
+    people = _with_people(runs, accuracy)
+    return (_rising_norm(runs), _early_plateau(runs), people, _better_models(runs))
 
 
 def _rising_norm(runs: Sequence[RunDynamics]) -> Observation:
@@ -297,7 +316,7 @@ def _early_plateau(runs: Sequence[RunDynamics]) -> Observation:
     return Observation("O2", says, "; ".join(parts), _joint(verdicts))
 
 
-def _with_people(runs: Sequence[RunDynamics]) -> Observation:
+def _with_people(runs: Sequence[RunDynamics], accuracy: float) -> Observation:
     says = (
         "AVH's correlation with human selection frequency consistently holds across models "
         "throughout the training process."
@@ -305,16 +324,31 @@ def _with_people(runs: Sequence[RunDynamics]) -> Observation:
     tested = [run for run in runs if run.human]
     if not tested:
         return Observation("O3", says, "not tested: no human frequencies were given", None)
-    parts, verdicts = [], []
+    parts: list[str] = []
+    verdicts: list[bool | None] = []
     for run in tested:
         found = run.human["avh"]
-        weakest = max(found, key=lambda one: one.value)
-        verdicts.append(all(one.high < 0 for one in found))
+        ends = f"{found[0].value:.3f} in epoch 1, {found[-1].value:.3f} in the last"
+        part = f"{run.name}: Spearman {ends}"
+        learned = learned_epoch(run, accuracy)
+        if learned is None:
+            verdicts.append(None)
+            parts.append(f"{part}, not judged: accuracy stays below {100 * accuracy:g} %")
+            continue
+        later = found[learned - 1 :]
+        verdicts.append(all(one.high < 0 for one in later))
+        weakest = max(later, key=lambda one: one.value)
         parts.append(
-            f"{run.name}: Spearman {found[0].value:.3f} in epoch 1, {found[-1].value:.3f} in the "
-            f"last, weakest {said_interval(weakest)}"
+            f"{part}, weakest from epoch {learned} on (accuracy of at least {100 * accuracy:g} %) "
+            f"{said_interval(weakest)}"
         )
-    return Observation("O3", says, "; ".join(parts), all(verdicts))
+    return Observation("O3", says, "; ".join(parts), _joint(verdicts))
+
+
+def learned_epoch(run: RunDynamics, accuracy: float = LEARNED_ACCURACY) -> int | None:
+    """The first epoch, counted from 1, in which an accuracy is reached; ``None`` if in none."""
+    reached = np.flatnonzero(np.asarray(run.overall.means["correct"]) >= accuracy)
+    return int(reached[0]) + 1 if len(reached) else None
 
 
 def _better_models(runs: Sequence[RunDynamics]) -> Observation:
@@ -395,9 +429,9 @@ def _curve_table(runs: Sequence[RunDynamics]) -> StudyTable:
         "First epoch → last epoch",
         ("run", "examples", "n", *titles.values(), "settled"),
         tuple(rows),
-        "Means over examples; epochs count from 1. Settled: the first epoch from which the mean "
-        f"of AVH, and that of accuracy, stays within {SETTLED_SHARE:.0%} of its range from its "
-        "last value.",
+        "Means over examples; epochs count from 1. Settled: the first epoch from which no more "
+        f"than {SETTLED_SHARE:.0%} of the change from first to last is left, of the mean of AVH "
+        "and of that of accuracy.",
     )
 
 

@@ -270,10 +270,11 @@ def _against_people(
     x, y, group = values[rows], people[rows], classes[rows]
     within: Correlation | None = None
     try:
+        if len(x) and (x == x[0]).all():  # checked here too, where the column has a name
+            raise StatisticError(f"{name} is constant: all {len(x):,} values are {x[0]:g}")
         by_method = {method: correlation(x, y, method=method) for method in METHODS}
     except StatisticError as err:
-        reason = str(err).replace("x is constant", f"{name} is constant")
-        return ScoreAgainstPeople(name, direction, len(x), {}, None, (), (), None, reason)
+        return ScoreAgainstPeople(name, direction, len(x), {}, None, (), (), None, str(err))
     try:
         within = partial_correlation(x, y, group)
     except StatisticError:  # fewer examples than classes, or one value per class

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._options import checked_options
+from hardsight._checks import checked_options
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
 from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight._optional import versions_of
+from hardsight._checks import versions_of
 from hardsight.stats import BinCorrelation, Estimate
 
 STUDY = "study.json"

@@ -1,20 +1,41 @@
-"""Random states of the process: used for a while, then given back as they were."""
+"""Where a number comes from: seeds, versions and digests."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from hardsight._checks import versions_of
 from hardsight.errors import OptionError
+
+
+def seed_of(seed: int, *purpose: object) -> int:
+    """A seed of 63 bits for one purpose.
+
+    Example:
+        >>> seed_of(0, "order", 1) != seed_of(0, "order", 2)
+        True
+    """
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def generator(seed: int, *purpose: object) -> torch.Generator:
+    """A CPU generator for one purpose; the same draws on every machine and device."""
+    return torch.Generator().manual_seed(seed_of(seed, *purpose))
 
 
 @contextmanager
 def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
-    """Whatever is drawn or seeded inside, the states of CPU and GPUs are as before afterwards.
+    """Random states of CPU and GPUs that are the same after the block as before.
 
-    CUDA is started for it only where ``device`` says that it will be used: until then torch holds
+    CUDA is started for it only if ``device`` says that it will be used: until then torch holds
     the user's seed back. A GPU that is first used inside goes back to the seed it started with,
     so inside, seed with :func:`seed_generators`.
 
@@ -48,7 +69,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
 
 
 def seed_generators(seed: int, *, gpus: bool) -> None:
-    """Seed the CPU and, where they are wanted and in use, all GPUs.
+    """Seed the CPU and, if they are wanted and in use, all GPUs.
 
     ``torch.manual_seed`` would also replace the seed that waits for a GPU not in use yet, which
     cannot be taken back.
@@ -81,3 +102,32 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     with random_states_kept(device):
         seed_generators(seed, gpus=True)
         yield
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
+    return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
+
+
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    entries = [*enumerate(tensors), *named.items()]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):  # extra state of a module
+            continue
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

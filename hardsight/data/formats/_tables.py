@@ -1,27 +1,161 @@
-"""Images that a list names: a CSV file, columns of paths, or lines as VisDA-17 has them."""
+"""Lists of pictures with a label each: CSV files, data frames, and columns of paths or cells."""
 
 from __future__ import annotations
 
 import csv
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
-from hardsight.data.formats._columns import LABELS, PATHS, SPLIT, chosen_column, plain_name
-from hardsight.data.formats._image_files import ImageFiles
-from hardsight.data.source import Example, class_indices, evenly_spaced
+from hardsight.data.formats._arrays import array_content
+from hardsight.data.formats._folder import ImageFiles
+from hardsight.data.pixels import decode, decode_file
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    class_indices,
+    content_digest,
+    evenly_spaced,
+)
 from hardsight.errors import BadExampleError, DataError, OptionError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hardsight.data.source import ExampleSource
+
+# the documented name first
+PATHS = (
+    "path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "img_path",
+    "image_file", "image", "img",
+)  # fmt: skip
+LABELS = (
+    "label", "labels", "class", "class_name", "classname", "class_id", "category", "target",
+    "targets", "y",
+)  # fmt: skip
+SPLIT = "split"
+IMAGE_COLUMNS = ("image", "img")  # of the picture itself
 IMAGE_LIST = "image_list.txt"
 LIST_SUFFIXES = (".csv", ".tsv")
 _LOOKED_AT = 16  # files, before a list is called wrong as a whole
+
+
+def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where: str) -> str:
+    """The column that one of ``names`` stands for, however it is written.
+
+    Args:
+        columns: there are.
+        names: it may have, the documented one first; that one wins.
+        role: what it holds, for messages.
+        where: the header, for messages.
+
+    Raises:
+        DataError: no column has such a name, or several have.
+
+    Example:
+        >>> chosen_column(["File Name", "Label"], PATHS, "paths", "the header of x.csv")
+        'File Name'
+    """
+    plain = [plain_name(column) for column in columns]
+    twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]
+    if twice:
+        raise DataError(f"column {twice[0]!r} is there twice in {where}; remove one")
+    fitting = [column for column, name in zip(columns, plain, strict=True) if name in names]
+    documented = [column for column in fitting if plain_name(column) == names[0]]
+    if len(fitting) == 1 or documented:
+        return (documented or fitting)[0]
+    if fitting:
+        raise DataError(
+            f"columns {fitting[0]!r} and {fitting[1]!r} could both be the {role} in {where}; "
+            f"rename the one that is meant to {names[0]}"
+        )
+    raise DataError(
+        f"no column of {role} in {where}: expected one of {', '.join(names)}, got "
+        f"{', '.join(columns) or 'none'}; write a header such as path,label"
+    )
+
+
+def plain_name(column: str) -> str:
+    """A column's name in lower case, with underscores.
+
+    Example:
+        >>> plain_name(" Image-Path ")
+        'image_path'
+    """
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+class CellSource(ExampleSource):
+    """Pictures in cells: encoded, as ``{bytes, path}``, as a path, decoded, or as an array.
+
+    Args:
+        cells: one per example.
+        labels: one per cell, in any form that :func:`class_indices` takes.
+        spec: as the user named it.
+        classes: names, position = label.
+        root: folder that relative paths start from.
+        columns: others, by name.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Any],
+        labels: Any,
+        *,
+        spec: str,
+        classes: Sequence[str] | None,
+        root: Path,
+        columns: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.spec, self._cells, self._root, self._columns = spec, list(cells), root, columns
+        where = f"the labels of {spec}"
+        self.labels, self.classes = class_indices(labels, classes=classes, where=where)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, index: int) -> Example:
+        content = cell_content(self._cells[index], self._root)
+        return Example(self.id_of(index), self.label_of(index), content)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the frame."""
+        return self._columns.get(name)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over labels, classes and evenly spaced cells; it misses changes between them."""
+        mark = Fingerprint("cells").add_array(self.labels).add_names(self.classes)
+        return mark.add(content_digest(self._cells.__getitem__, len(self))).hexdigest()
+
+
+def cell_content(cell: Any, root: Path) -> Any:
+    """The picture in a cell.
+
+    Raises:
+        BadExampleError: there is none, or it cannot be decoded.
+    """
+    if isinstance(cell, Mapping):
+        stored, path = cell.get("bytes"), cell.get("path")
+        cell = stored if stored is not None else path
+    if cell is None or cell is np.nan:
+        raise BadExampleError("no image is stored for it")
+    if isinstance(cell, bytes | bytearray | memoryview):
+        return decode(bytes(cell))
+    if isinstance(cell, str | os.PathLike):
+        return decode_file(root / cell)
+    if isinstance(cell, Image.Image):
+        cell.load()
+        return cell
+    if isinstance(cell, np.ndarray):
+        return array_content(cell, "its cell")
+    raise BadExampleError(f"expected a picture, got {type(cell).__name__}")
 
 
 class ListedImages(ImageFiles):
@@ -241,3 +375,53 @@ def _entry(line: str, num_classes: int, where: str) -> tuple[bytes, int]:
     if parts.is_absolute() or ".." in parts.parts:
         raise DataError(f"expected a path below the list's folder in {where}, got {path[:80]!r}")
     return os.fsencode(path), int(label)
+
+
+def frame_source(frame: Any, *, classes: Sequence[str] | None, split: str | None) -> ExampleSource:
+    """The examples of a data frame; relative paths start from the working directory.
+
+    Raises:
+        DataError: no column, or more than one, can be the pictures or the labels.
+        LabelError: a label is missing or not a class.
+    """
+    spec = type(frame).__name__
+    if not len(frame):
+        raise DataError(f"no examples in {spec}: it has no rows")
+    names = [str(name) for name in frame.columns]
+    where = f"the columns of {spec}"
+    columns = {name: frame.iloc[:, at].to_numpy() for at, name in enumerate(names)}
+    label = chosen_column(names, LABELS, "labels", where)
+    stored = (name for name in IMAGE_COLUMNS if name in names and not _are_paths(columns[name]))
+    pictures = next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
+    labels, known = _labels(frame.iloc[:, names.index(label)])
+    cells, given = columns[pictures], known if classes is None else classes
+    if _are_paths(cells):
+        return listed_images(
+            [os.fspath(cell) for cell in cells], labels, root=Path.cwd(), spec=spec,
+            classes=given, split=split, columns=columns,
+        )  # fmt: skip
+    rows = rows_of_split(columns, split, spec)
+    if rows is not None:
+        columns = {name: values[rows] for name, values in columns.items()}
+        cells, labels = columns[pictures], labels[rows]
+    return CellSource(cells, labels, spec=spec, classes=given, root=Path.cwd(), columns=columns)
+
+
+def _are_paths(cells: NDArray[Any]) -> bool:
+    return all(isinstance(cell, str | os.PathLike) for cell in cells)
+
+
+def _labels(column: Any) -> tuple[NDArray[Any], Sequence[str] | None]:
+    """Labels of a column, and the names of its categories in their order."""
+    values = column.to_numpy(dtype=object)
+    values[column.isna().to_numpy()] = None
+    categories = getattr(column.dtype, "categories", None)
+    if categories is None or not all(isinstance(name, str) for name in categories):
+        return _plain(values), None
+    return values, tuple(categories)
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    """Objects as numbers, if that is what all of them are."""
+    numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
+    return np.array(values.tolist()) if numbers else values

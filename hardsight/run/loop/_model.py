@@ -1,0 +1,539 @@
+"""The model a user names: loaded, its preprocessing, and its head as the data shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from hardsight.data import ExampleSource, batches, model_input
+from hardsight.errors import (
+    AmbiguousHeadError,
+    HardsightError,
+    HeadError,
+    ModelError,
+    NonFiniteError,
+    NotLogitsError,
+    OptionError,
+    ShapeError,
+)
+from hardsight.heads import (
+    Head,
+    call_model,
+    find_head,
+    logit_rows,
+    logits_of,
+    unwrapped,
+    verify_head,
+    which_output,
+)
+from hardsight.models import ClassNames, LoadedModel, load_model
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop._origin import seeded, state_digest
+from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved
+
+_STEP = (
+    "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
+    "(--size, --mean, --std)"
+)
+Need = Literal["must", "may", "none"]
+_MOST_TRIED = 256  # examples, in search of one with finite outputs
+
+
+class PixelOptions(NamedTuple):
+    """What a user says about the pixels of a model's inputs, over what the model says."""
+
+    size: int | tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether nothing that matters is left to the model."""
+        return None not in (self.size, self.mean, self.std)
+
+    def stated(self) -> dict[str, Any]:
+        """Those that a user gave, checked.
+
+        Raises:
+            OptionError: one is outside its range.
+        """
+        values = {key: value for key, value in self._asdict().items() if value is not None}
+        if isinstance(self.size, int):
+            values["size"] = (self.size, self.size)
+        if min(values.get("size", (1, 1))) < 1 or len(values.get("size", (1, 1))) != 2:
+            raise OptionError(f"expected a size of at least 1 x 1 pixels, got {self.size}")
+        if self.mean is not None and not all(map(math.isfinite, self.mean)):
+            raise OptionError(
+                f"expected every mean to be finite, got {self.mean}; 0 leaves pixels alone"
+            )
+        if self.std is not None and not all(0 < value < math.inf for value in self.std):
+            raise OptionError(
+                f"expected every std to be above 0 and finite, got {self.std}; 1 leaves pixels "
+                "alone"
+            )
+        if self.channels not in (None, 1, 3):
+            raise OptionError(f"expected 1 or 3 channels, got {self.channels}")
+        if self.crop is not None and not 0 < self.crop <= 1:
+            raise OptionError(
+                f"expected crop, the share that the centre crop keeps, in (0, 1], got {self.crop}"
+            )
+        if self.white is not None and not 0 < self.white < math.inf:
+            raise OptionError(f"expected white to be above 0 and finite, got {self.white}")
+        return values
+
+
+def loaded_model(
+    model: Any,
+    weights: str | os.PathLike[str] | None,
+    num_classes: int | None,
+    *,
+    seed: int,
+    device: torch.device,
+    preprocessing: Preprocessing | None = None,
+    is_stated: bool = False,
+    trust_remote_code: bool = False,
+    **factory: Any,
+) -> LoadedModel:
+    """The model a user passes or names; what it draws at random comes from ``seed``.
+
+    Args:
+        model: a module, or its name.
+        weights: file with its weights.
+        num_classes: given to a factory that takes it.
+        seed: of a model that is initialised at random.
+        device: where it will be.
+        preprocessing: in place of the model's own, which is not read then.
+        is_stated: the user states all that matters of it, so that the model's own need not be
+            followed.
+        trust_remote_code: run Python files that an ``hf:`` model brings.
+        factory: further keywords of :func:`hardsight.models.load_model`.
+
+    Raises:
+        OptionError: there is no model.
+        ModelError: it cannot be built, or its preprocessing cannot be followed.
+    """
+    if not isinstance(model, str | nn.Module):
+        raise OptionError(
+            f"images need a model, got {'none' if model is None else type(model).__name__}; pass "
+            "an nn.Module or a name such as file.py:factory (--model)"
+        )
+
+    def load(how: Preprocessing | None) -> LoadedModel:
+        with seeded(seed, device):
+            return load_model(
+                model,
+                weights=weights,
+                num_classes=num_classes,
+                preprocessing=how,
+                trust_remote_code=trust_remote_code,
+                **factory,
+            )
+
+    try:
+        loaded = load(preprocessing)
+        check_processor(loaded)
+    except ModelError:
+        if preprocessing is not None or not is_stated:
+            raise
+        return load(Preprocessing(origin="default: the model's own cannot be followed"))
+    return loaded
+
+
+def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preprocessing:
+    """What the model wants, with the user's own values over it.
+
+    Raises:
+        OptionError: a value is outside its range, or a crop has no size to be one of.
+    """
+    changes = pixels.stated()
+    if not changes:
+        return known
+    origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
+    known = known.at_size(changes["size"]) if "size" in changes else known
+    if "crop" in changes or "squash" in changes:  # which say all there is to say
+        known = dataclasses.replace(known, resize=None, crop_first=False)
+        if known.size is None:
+            raise OptionError(
+                "crop and squash say how pictures are brought to a size; pass size=(H, W) (--size) "
+                "as well"
+            )
+    stated = tuple(dict.fromkeys((*known.stated, *changes)))
+    return dataclasses.replace(known, **changes, stated=stated, origin=origin)
+
+
+def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing | None:
+    """A user's own preprocessing, marked as hers wherever it differs from the default."""
+    if preprocessing is None:
+        return None
+    plain = Preprocessing()
+    names = [field.name for field in dataclasses.fields(plain)]
+    changed = [
+        name
+        for name in names
+        if name not in ("origin", "stated") and getattr(preprocessing, name) != getattr(plain, name)
+    ]
+    stated = tuple(dict.fromkeys((*preprocessing.stated, *changed)))
+    return dataclasses.replace(preprocessing, stated=stated)
+
+
+def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The values on record that decide what is done to an image, without where they come from.
+
+    Example:
+        >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
+        {'mean': (0.5,)}
+    """
+    return {name: value for name, value in recorded.items() if name not in ("origin", "stated")}
+
+
+def check_processor(loaded: LoadedModel) -> None:
+    """Try our reading of an image processor against the processor itself, on a few pictures.
+
+    Two that share their settings may still differ in what they do with them.
+
+    Raises:
+        ModelError: the inputs differ by more than the rounding of pixels.
+    """
+    how, processor = loaded.preprocessing, loaded.processor
+    if processor is None or how is None:
+        return
+    kind = type(processor).__name__
+    # pixels are rounded before or after they are resized, and then scaled
+    rounding = 2.5 / 255 / min(how.std) + 1e-4
+    for picture in _pictures(how.channels):
+        ours = model_input(picture, how)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the package, about its own defaults
+                theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
+        except Exception as err:  # a processor of another task asks for other things
+            reason = (str(err).strip().splitlines() or [""])[0]
+            raise ModelError(
+                f"the {how.origin} is a {kind}, which fails on a picture of {picture.width} x "
+                f"{picture.height} pixels ({type(err).__name__}: {reason}); {_STEP}"
+            ) from err
+        if theirs.shape != ours.shape:
+            raise ModelError(
+                f"the {how.origin} is a {kind}, which gives inputs of shape {list(theirs.shape)} "
+                f"while its settings say {list(ours.shape)}; {_STEP}"
+            )
+        worst = float(np.abs(theirs - ours).max())
+        if not worst <= rounding:
+            raise ModelError(
+                f"the {how.origin} is a {kind}, which does something else to pictures than its "
+                f"settings say: inputs differ by up to {worst:.3g}; {_STEP}"
+            )
+
+
+def _pictures(channels: int | None) -> Iterator[Image.Image]:
+    """Noise in a few sizes; a crop that is off by a pixel shows."""
+    draw = np.random.default_rng(0)
+    for height, width in ((48, 67), (67, 48), (19, 23), (301, 420)):
+        shape = (height, width) if channels == 1 else (height, width, 3)
+        yield Image.fromarray(draw.integers(0, 256, shape, dtype=np.uint8))
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """What the first examples tell of a model.
+
+    Attributes:
+        head: its classifier layer, verified; ``None`` if it has none.
+        num_classes: columns of its logits.
+        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
+        output: the part of its output that holds the logits; ``None`` for a bare tensor.
+        no_head: why there is no head.
+    """
+
+    head: Head | None
+    num_classes: int
+    shape: tuple[int, ...] | None
+    output: int | str | None = None
+    no_head: str | None = None
+
+
+def model_traits(
+    model: nn.Module,
+    source: ExampleSource,
+    preprocessing: Preprocessing,
+    *,
+    device: torch.device,
+    head: str | Head | None,
+    output: int | str | None = None,
+    num_classes: int | None = None,
+    need: Need = "must",
+    at_once: int = 8,
+) -> ModelTraits:
+    """What the first examples show: which output and which layer make the logits.
+
+    Examples that cannot be read or have no finite output say nothing of the head; the next do.
+
+    Args:
+        model: on ``device``.
+        source: of its examples.
+        preprocessing: of images.
+        device: where the model is.
+        head: its name, or a head made by hand, which is held to the model; ``None`` to find it.
+        output: the part of the model's output that holds the logits; ``None`` to choose it by the
+            number of classes.
+        num_classes: of the model, if it has names for them, else of the data.
+        need: whether there must be a head, there may be one, or none is needed. Either way a model
+            that returns probabilities is refused.
+        at_once: how many examples to try it on.
+
+    Raises:
+        HeadError: there is no head, or more than one.
+        ModelError: none of the examples could be read, or several outputs could be the logits.
+        NonFiniteError: none of the first few hundred examples has a finite output.
+    """
+    question = _Question(model, head, output, num_classes or len(source.classes) or None, need)
+    seen, headless = 0, None
+    with closing(batches(source, preprocessing, batch_size=at_once)) as few:
+        for batch in few:
+            if not len(batch.index):
+                continue
+            seen += len(batch.index)
+            inputs = moved(batch.inputs, device)
+            traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
+            if traits is not None:
+                return traits
+            headless = headless or question.answer_of_logits(inputs)
+            if seen >= _MOST_TRIED:
+                break
+    if not seen:
+        raise ModelError(f"none of the examples of {source.spec} could be read")
+    if headless is not None:
+        return headless
+    raise NonFiniteError(
+        f"{type(model).__name__} has no finite output for any of the first {seen:,} examples of "
+        f"{source.spec}, so its head cannot be verified; check its weights, and mean and std of "
+        "its inputs"
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked of a model, batch after batch until one answers it."""
+
+    model: nn.Module
+    head: str | Head | None
+    output: int | str | None
+    num_classes: int | None
+    need: Need
+
+    def answer(self, inputs: Any) -> ModelTraits | None:
+        """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
+        if inputs is None:
+            return None
+        try:
+            head = self._head(inputs)
+        except NonFiniteError as err:
+            return self._without_head(inputs, err) if self.need == "none" else None
+        except HeadError as err:
+            if not self._may_go_without(err):
+                raise
+            return self._without_head(inputs, err)
+        assert head.reading is not None
+        plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
+        whole = dataclasses.replace(head, reading=plain)
+        return ModelTraits(whole, head.num_classes, _shape(inputs), head.reading.output)
+
+    @torch.inference_mode()
+    def answer_of_logits(self, inputs: Any) -> ModelTraits | None:
+        """What a batch tells whose logits rule a class out by minus infinity, without a head."""
+        if self.need != "may" or self.head is not None:
+            return None
+        if not bool(torch.isfinite(self._logits(inputs)[1].amax(dim=1)).any()):
+            return None
+        name = type(self.model).__name__
+        why = f"the logits of {name} are not all finite for any example, so its head is not known"
+        return self._without_head(inputs, NonFiniteError(why))
+
+    @torch.inference_mode()
+    def finite_rows(self, inputs: Any) -> Tensor | None:
+        """The inputs whose logits are finite; ``None`` if there are none, or not one tensor."""
+        if not isinstance(inputs, Tensor):
+            return None
+        rows = inputs[torch.isfinite(self._logits(inputs)[1]).all(dim=1)]
+        return rows if len(rows) else None
+
+    def _head(self, inputs: Any) -> Head:
+        options: dict[str, Any] = {"output": self.output, "num_classes": self.num_classes}
+        if isinstance(self.head, Head):
+            return verify_head(self.model, self.head, inputs, **options)
+        return find_head(self.model, inputs, name=self.head, **options)
+
+    def _may_go_without(self, err: HeadError) -> bool:
+        if isinstance(err, NotLogitsError):  # softmax gives the same probabilities of log_softmax
+            return self.need == "none" and err.function == "log_softmax"
+        if self.need == "may":  # of several heads one can be named, and one that is named is meant
+            return self.head is None and not isinstance(err, AmbiguousHeadError)
+        return self.need == "none"
+
+    @torch.inference_mode()
+    def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
+        output, logits = self._logits(inputs)
+        if isinstance(inputs, Tensor) and len(logits) == logits.shape[1] > 1:
+            # as many examples as classes: one example less tells rows from columns
+            self._logits(inputs[1:])
+        _check_logits(logits, type(self.model).__name__)
+        return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
+
+    def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
+        returned = call_model(self.model, inputs)
+        output = which_output(returned, num_classes=self.num_classes, which=self.output)
+        logits = logit_rows(returned, output)
+        if isinstance(inputs, Tensor) and len(logits) != len(inputs):
+            raise ShapeError(
+                f"expected one row of logits per example, got {list(logits.shape)} for "
+                f"{len(inputs)} examples of {type(self.model).__name__}"
+            )
+        return output, logits
+
+
+def _shape(inputs: Any) -> tuple[int, ...] | None:
+    """Of one input; ``None`` if inputs are not one tensor."""
+    return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+
+
+@dataclass(frozen=True)
+class ModelAtWork:
+    """A model that is ready for a pass over data.
+
+    Attributes:
+        loaded: as it was loaded.
+        network: on its device, in eval mode.
+        preprocessing: what it wants done to images, with the user's own values over it.
+        class_names: of its outputs, as the user or else the model states them.
+        traits: what the first examples show of it.
+    """
+
+    loaded: LoadedModel
+    network: nn.Module
+    preprocessing: Preprocessing
+    class_names: ClassNames
+    traits: ModelTraits
+
+    def facts(self) -> dict[str, Any]:
+        """For the metadata of a result."""
+        return {
+            "spec": self.loaded.spec,
+            "weights": self.loaded.weights_origin,
+            "weights_digest": self.loaded.weights_digest,
+            "digest": state_digest(self.network),
+            "head": None if self.traits.head is None else self.traits.head.name,
+            "output": self.traits.output,
+        }
+
+
+@contextmanager
+def model_at_work(
+    model: Any,
+    source: ExampleSource,
+    pixels: PixelOptions,
+    *,
+    device: torch.device,
+    weights: str | os.PathLike[str] | None,
+    preprocessing: Preprocessing | None,
+    class_names: ClassNames | None,
+    head: str | Head | None,
+    output: int | str | None,
+    need: Need = "must",
+    at_once: int = 8,
+    **loading: Any,
+) -> Iterator[ModelAtWork]:
+    """The model a user passes or names, ready for a pass over ``source``; given back as it was.
+
+    Args:
+        model: a module, or its name.
+        source: the data it is to be run on.
+        pixels: what the user states of its inputs.
+        device: to run on.
+        weights: file with its weights.
+        preprocessing: in place of the model's own.
+        class_names: of its outputs, in place of the model's own.
+        head: name of the classifier layer, or a head made by hand; ``None`` to find it.
+        output: the part of its output that holds the logits; ``None`` to choose it.
+        need: whether there must be a head, see :func:`model_traits`.
+        at_once: how many examples to find the head on.
+        loading: further options of :func:`loaded_model`.
+    """
+    with ExitStack() as stack:
+        if isinstance(model, nn.Module):
+            stack.enter_context(borrowed(model, device))
+        loaded = loaded_model(
+            model,
+            weights,
+            device=device,
+            preprocessing=stated_preprocessing(preprocessing),
+            is_stated=pixels.are_complete,
+            **loading,
+        )
+        stack.enter_context(fed_in_its_dtype(loaded.model))
+        network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
+        how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+        names = class_names or loaded.class_names
+        traits = model_traits(
+            network,
+            source,
+            how,
+            device=device,
+            head=head,
+            output=output,
+            num_classes=len(names.names) or len(source.classes),
+            need=need,
+            at_once=at_once,
+        )
+        stack.enter_context(returning(network, traits.output))
+        yield ModelAtWork(loaded, network, how, names, traits)
+
+
+@contextmanager
+def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
+    """A model of several outputs returns the one that holds the logits, and nothing else.
+
+    Args:
+        model: to change meanwhile.
+        output: as :class:`ModelTraits` has it; ``None`` leaves the model as it is.
+    """
+    if output is None:
+        yield
+        return
+
+    def chosen(_module: nn.Module, _args: Any, returned: Any) -> Tensor:
+        # the model inside a wrapper has chosen already
+        return returned if isinstance(returned, Tensor) else logits_of(returned, output)
+
+    # on both: code compiled before calls the hook of a wrapper alone, capture that of the inside
+    parts = {id(part): part for part in (model, unwrapped(model))}
+    handles = [part.register_forward_hook(chosen) for part in parts.values()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_logits(outputs: Tensor, model: str) -> None:
+    """Raise if outputs are probabilities: with a head at hand, looking for it would tell."""
+    sums = outputs.float().sum(dim=1)
+    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise ModelError(
+            f"{model} returns probabilities: no output is negative, and they sum to 1 for every "
+            "example; remove the softmax from its forward pass"
+        )
