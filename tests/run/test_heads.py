@@ -23,6 +23,7 @@ from hardsight.errors import (
     NonFiniteError,
     NotLogitsError,
     OutOfMemoryError,
+    ShapeError,
     TableError,
 )
 from hardsight.heads import Head, _agreement
@@ -176,6 +177,18 @@ def test_the_size_of_a_batch_does_not_decide_whether_a_head_is_found(classes):
     np.testing.assert_allclose(one["avh"], many["avh"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_cosine_head_is_scored_in_every_dtype(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, WIDTH), Cosine(WIDTH, CLASSES, bias=False)).to(dtype)
+    inputs, labels = rows().tensors
+    features = net[0](inputs.to(dtype))
+    expected = avh_in_float64(features, labels, net[1].weight)
+    table = hs.score(net, TensorDataset(inputs.to(dtype), labels))
+    rtol = 0.1 if dtype == torch.bfloat16 else 1e-4
+    np.testing.assert_allclose(table.column("avh"), expected, rtol=rtol)
+
+
 def test_a_head_made_by_hand_is_held_to_the_model():
     net, data = Net(), rows()
     weight, bias = net.fc.weight.detach(), net.fc.bias.detach()
@@ -238,6 +251,29 @@ def test_the_output_that_fits_the_classes_of_the_data_is_scored(end, scores):
     np.testing.assert_array_equal(table.column("prediction"), expected.column("prediction"))
     assert table.metadata["model"]["output"] is not None
     assert expected.metadata["model"]["output"] is None
+
+
+@pytest.mark.parametrize(
+    ("end", "shape"),
+    [
+        (lambda x, features, logits: logits[:1], r"\[1, 3\] for 8 examples"),
+        (lambda x, features, logits: logits.T, r"\[3, 8\] for 8 examples"),
+        (lambda x, features, logits: logits[:1] * -torch.inf, r"\[1, 3\] for 8 examples"),
+        (lambda x, features, logits: logits.T * torch.nan, r"\[3, 8\] for 8 examples"),
+    ],
+    ids=["first row", "transposed", "first row, infinite", "transposed, not finite"],
+)
+@pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
+def test_logits_need_a_row_for_each_example(end, shape, scores):
+    with pytest.raises(ShapeError, match=rf"one row of logits per example.*{shape}"):
+        hs.score(Net(end), rows(), scores=scores)
+
+
+@pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
+def test_as_many_examples_as_classes_do_not_hide_that_logits_are_transposed(scores):
+    net = Net(lambda x, features, logits: logits.T)
+    with pytest.raises(ShapeError, match=r"one row of logits per example.*\[3, 2\] for 2 examples"):
+        hs.score(net, rows(CLASSES), scores=scores)
 
 
 class RuledOut(nn.Module):

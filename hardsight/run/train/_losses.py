@@ -120,7 +120,8 @@ class TotalLoss:
                 term(tensors, step=0)
             except ConfigError:
                 raise
-            except (HardsightError, RuntimeError) as err:  # torch raises the latter
+            # torch raises the other three
+            except (HardsightError, RuntimeError, OverflowError, ValueError) as err:
                 raise ConfigError(
                     f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
                     f"change its options {term.config.options}"

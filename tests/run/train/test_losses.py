@@ -123,6 +123,13 @@ def test_an_option_out_of_its_range_is_named_with_its_loss():
         total(LossConfig("amc", options={"margin_rad": 9.0}), embeddings=torch.randn(2, 4))
 
 
+@pytest.mark.parametrize("name", ["linear_avh", "encouraging", "cross_entropy"])
+def test_an_option_that_torch_cannot_hold_is_refused_before_training(name):
+    options = {"ignore_index": 10**20, **({"scale": 2.0} if name == "linear_avh" else {})}
+    with pytest.raises(ConfigError, match=rf"loss {name} cannot be computed for 3 classes: .*1000"):
+        TotalLoss([LossConfig(name, options=options)]).check(num_classes=3, width=4)
+
+
 def test_a_loss_of_class_weights_trains_the_head_itself():
     layer = nn.Linear(4, 3)
     embeddings = torch.randn(2, 4, requires_grad=True)

@@ -502,6 +502,18 @@ def test_a_loss_that_is_never_finite_says_that_there_is_no_checkpoint(vectors, t
         hs.train(Breaks(after=0), vectors, out=tmp_path / "run", epochs=1, validation=0.0, **FAST)
 
 
+def test_weights_that_the_last_step_makes_infinite_are_not_kept(vectors, linear, tmp_path):
+    # no loss follows the step, so none could tell
+    vectors.inputs *= 1e4
+    options = {**FAST, "epochs": 1, "validation": 0.0, "batch_size": 60, "optimizer": {"lr": 3e38}}
+    with pytest.raises(
+        NonFiniteError, match=r"0\.weight \[.*not finite after epoch 1.*optimizer\.lr.*no epoch was"
+    ):
+        hs.train(linear, vectors, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
 def test_a_users_own_module_and_dataset_are_trained_in_place(vectors, linear, tmp_path):
     before = linear[0].weight.clone()
     done = hs.train(linear, vectors, out=tmp_path / "run", epochs=5, **FAST)

@@ -256,6 +256,21 @@ class TrainModule(pl.LightningModule):
         if self._captured is not None:
             self._captured.check()
 
+    def check_weights(self) -> None:
+        """Raise if the last step left weights or statistics that are not finite: no loss tells.
+
+        Raises:
+            NonFiniteError: names the first of them.
+        """
+        state = [*self.model.named_parameters(), *self.model.named_buffers()]
+        for name, values in state:
+            if not bool(values.isfinite().all()):
+                raise NonFiniteError(
+                    f"{name} {list(values.shape)} is not finite after epoch "
+                    f"{self.current_epoch + 1}: the last steps went too far; lower optimizer.lr, "
+                    "or set gradient_clip"
+                )
+
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
         if self.trainer.state.fn == "fit":
