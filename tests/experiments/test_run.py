@@ -87,7 +87,7 @@ def test_a_written_result_is_read_back_and_judged_as_it_was(planted, tmp_path):
 def test_an_experiment_that_judges_its_data_has_tables_and_claims_of_what_is_stored(
     planted, tmp_path
 ):
-    def judge(setting, data):
+    def asks(setting, data):
         values = data["accuracy"]
         return [Table("T", ("mean",), [(sum(values) / 2,)])], [Claim("s", "", str(values), True)]
 
@@ -95,7 +95,7 @@ def test_an_experiment_that_judges_its_data_has_tables_and_claims_of_what_is_sto
         "judging",
         title="",
         reproduces="",
-        judge=judge,
+        asks=asks,
         scales=dict.fromkeys(("smoke", "short"), One()),
     )
     def run(lab, setting):

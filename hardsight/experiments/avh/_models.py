@@ -76,15 +76,9 @@ class ModelSetting:
 
 
 SMOKE = ModelSetting(
-    dataset="builtin:digits",
-    models=("hardsight.experiments.avh._models:narrow_cnn", "small_cnn"),
-    epochs=4,
-    batch_size=32,
-    train_limit=500,
-    test_limit=250,
-    degraded=60,
-    seeds=(0, 1),
-)
+    dataset="builtin:digits", models=("hardsight.experiments.avh._models:narrow_cnn", "small_cnn"),
+    epochs=4, batch_size=32, train_limit=500, test_limit=250, degraded=60, seeds=(0, 1),
+)  # fmt: skip
 SHORT = ModelSetting()
 
 
@@ -121,18 +115,12 @@ class Subjects:
         setting, is_colour = self._setting, self.test.images.ndim == 4
         self._lab.step(f"{TITLES.get(model, model)}, seed {seed}")
         return self._lab.train(
-            model,
-            self._train,
-            seed=seed,
-            epochs=setting.epochs,
-            batch_size=setting.batch_size,
+            model, self._train, seed=seed, epochs=setting.epochs, batch_size=setting.batch_size,
             optimizer={"name": "sgd", "lr": _RATES.get(model, _OTHER_RATE), "weight_decay": 5e-4},
             schedule={"name": "step", "step_epochs": max(1, setting.epochs // 3), "gamma": 0.1},
-            augment={"crop_padding": 4, "flip": True} if is_colour else {},
-            validation=0.0,
-            select="last",
-            track_on=self._watched,
-        )
+            augment={"crop_padding": 4, "flip": True} if is_colour else {}, validation=0.0,
+            select="last", track_on=self._watched,
+        )  # fmt: skip
 
     def histories(self, run: TrainResult, watched: str = "test") -> Histories:
         """What was recorded of a watched set in every epoch."""
@@ -152,11 +140,7 @@ def set_name(kind: str, level: float) -> str:
 def degraded_sets(clean: MemorySource) -> dict[str, MemorySource]:
     """The pictures at every level but the clean one, rounded to 8 bits."""
     return {
-        set_name(kind, level): clean.with_images(
-            degraded(clean.images, noise=level)
-            if kind == "noise"
-            else degraded(clean.images, contrast=level)
-        )
+        set_name(kind, level): clean.with_images(degraded(clean.images, **{kind: level}))  # type: ignore[arg-type]
         for kind in KINDS
         for level in levels_of(kind)[1:]
     }
@@ -220,15 +204,11 @@ def agreement_of_networks(agree: int, pairs: int) -> bool | None:
     return bool(agree == pairs)
 
 
-def said_spearman(x: Floats, y: Floats) -> str:
-    """``Spearman -0.212``, or why there is none."""
-    try:
-        return f"Spearman {correlation(x, y).value:.3f}"
-    except StatisticError:
-        return "constant, or too few"
-
-
-def density(figure: Any, axis: Any, x: Floats, y: Floats, *, bins: int = 25) -> None:
-    """A two-dimensional histogram of shares, in [0, 1], against a score."""
+def density(figure: Any, axis: Any, x: Floats, y: Floats, *, title: str, bins: int = 25) -> None:
+    """A two-dimensional histogram of shares, in [0, 1], against a score; Spearman in its title."""
     edges = np.linspace(0, 1, bins + 1), np.linspace(y.min(), y.max() + 1e-12, bins + 1)
     figures.density(figure, axis, *np.histogram2d(x, y, bins=edges))
+    try:
+        axis.set_title(f"{title}: Spearman {correlation(x, y).value:.3f}")
+    except StatisticError:
+        axis.set_title(f"{title}: constant, or too few")

@@ -21,6 +21,7 @@ from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import find_head
+from hardsight.registry import SCORES
 from hardsight.report.figures import save
 from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
@@ -53,6 +54,14 @@ class Outputs:
     def accuracy(self) -> float:
         """Share of examples whose largest logit is the label's."""
         return float((self.logits.argmax(dim=1) == self.labels).double().mean())
+
+    def scores(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Every score of the registry that gives one number per example, ``[N]`` each."""
+        return {
+            name: spec.function(*(getattr(self, key) for key in spec.inputs)).double().numpy()
+            for name, spec in SCORES.items()
+            if not spec.per_class
+        }
 
 
 class NotTrained(NonFiniteError):
