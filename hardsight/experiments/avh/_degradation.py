@@ -116,13 +116,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
             curves = {"accuracy": tuple(one.value for one in study.accuracy)}
             curves |= {title: study.score(name).means for name, title in _TITLES.items()}
             rows += [
-                {
-                    "network": say(model),
-                    "what": what,
-                    "level": level,
-                    "seed": seed,
-                    "mean": mean,
-                }
+                {"network": say(model), "what": what, "level": level, "seed": seed, "mean": mean}
                 for what, curve in curves.items()
                 for level, mean in zip(levels, curve, strict=True)
             ]
@@ -138,12 +132,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
 
 def _coefficient_table(by_model: Studies, kind: str) -> Table:
     rows = [
-        {
-            "network": say(model),
-            "score": title,
-            "seed": seed,
-            "pooled": study.score(name).pooled,
-        }
+        {"network": say(model), "score": title, "seed": seed, "pooled": study.score(name).pooled}
         | {"within": (one := study.score(name).within) and one.value}
         for model, of_seeds in by_model.items()
         for name, title in _TITLES.items()

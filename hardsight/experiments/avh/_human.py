@@ -145,7 +145,7 @@ def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Tabl
         ("score", *edges),
         rows,
         f"Most images have a frequency near 1 among {who}, which leaves little to rank: bins of "
-        "about equal size, merged where frequencies are equal.",
+        "about equal size, merged if frequencies are equal.",
     )
 
 
@@ -217,7 +217,7 @@ def _hypothesis_table(studies: Studies) -> Table:
         ("", "hypothesis", "paper", *(say(model) for model in studies)),
         rows,
         "Level 0.05, Holm's correction over the four; in brackets: number of seeds. H3 by the "
-        "dependent test, where only a stronger AVH counts.",
+        "dependent test; only a stronger AVH counts.",
     )
 
 

@@ -19,7 +19,6 @@ from hardsight.data import (
 )
 from hardsight.errors import StatisticError
 from hardsight.experiments.lab import Lab
-from hardsight.models import SmallCNN
 from hardsight.report import figures
 from hardsight.run.study import Histories, read_histories
 from hardsight.run.train import TrainResult
@@ -35,7 +34,7 @@ TITLES = {
     "resnet50": "ResNet-50",
     "densenet121": "DenseNet-121",
     "small_cnn": "SmallCNN",
-    "hardsight.experiments.avh._models:narrow_cnn": "SmallCNN, 12-D",
+    "small_cnn:embedding_width=12": "SmallCNN, 12-D",
 }
 # The paper has 0.01 for AlexNet and VGG-19 and 0.1 for the others, over 90 epochs of ImageNet. In a
 # few hundred times fewer steps AlexNet would hardly leave its start at 0.01.
@@ -76,7 +75,7 @@ class ModelSetting:
 
 
 SMOKE = ModelSetting(
-    dataset="builtin:digits", models=("hardsight.experiments.avh._models:narrow_cnn", "small_cnn"),
+    dataset="builtin:digits", models=("small_cnn:embedding_width=12", "small_cnn"),
     epochs=4, batch_size=32, train_limit=500, test_limit=250, degraded=60, seeds=(0, 1),
 )  # fmt: skip
 SHORT = ModelSetting()
@@ -157,11 +156,6 @@ def degraded(
     ]
     made: NDArray[np.uint8] = np.rint(np.stack(noisy) * 255).astype(np.uint8)
     return made
-
-
-def narrow_cnn(num_classes: int = 10, channels: int = 1, seed: int = 0) -> SmallCNN:
-    """A weaker network beside :class:`SmallCNN`: an embedding of 12 dimensions, for smoke scale."""
-    return SmallCNN(num_classes=num_classes, channels=channels, embedding_width=12, seed=seed)
 
 
 def with_simulated_annotators(

@@ -142,7 +142,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
 def avh_table5(lab: Lab, setting: Setting) -> Result:
     """Leaves each domain out once, trains on the others, and tests on the one left out.
 
-    CNN-10 of Appendix F (cnn10) starts at random, where the paper's starts from its own ImageNet
+    CNN-10 of Appendix F (cnn10) starts at random, while the paper's starts from its own ImageNet
     training, which nobody published, so lower numbers are to be expected; efficientnet_lite0 starts
     from ImageNet. Momentum SGD (0.9) with a cosine schedule, batches of {batch_size} (the paper:
     40), flips and shifts; trained: {plans}; the last epoch is kept. The scale of the AVH loss is

@@ -85,7 +85,7 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     indicator is the paper's, the smallest conditional energy, and beside it free energy and the
     largest probability. Own images are the test split, foreign ones are brought to its size and
     colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
-    images accepted where 95 % of the own are.
+    images accepted at the threshold that accepts 95 % of the own.
     """
     data = {}
     for pair in setting.pairs:

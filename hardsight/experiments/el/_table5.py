@@ -98,7 +98,7 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
     Data and networks: {networks}. The recipe is that of el-table1: {recipes}; kept is {selection}.
     The two cross-entropies are models of el-table1, the bonus the normal one, LE = 1. The paper
     does not say how squared errors are averaged; of the factors {factors}, 1 is the mean over
-    classes, as in the published code, and 10 their sum where there are ten. Where there are several
+    classes, as in the published code, and 10 their sum if there are ten. If there are several
     factors, the better one on the held-out images is kept for each loss.
     """
     data = {}

@@ -123,7 +123,7 @@ class Lab:
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
         show_progress: force progress on or off; by default it is shown on a terminal.
-        keep_outputs: write what models say of data beside them, for whoever asks again.
+        keep_outputs: write what models say of data beside them, so that it is there next time.
         how: settings of :func:`hardsight.train` that change how a model is trained and not what it
             is trained to be, such as ``{"capture": True}``; the same model is found with others.
         plan: nothing is trained; what would be is put here, by its digest.
@@ -232,7 +232,7 @@ class Lab:
         return found
 
     def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Numbers of a trained model, kept beside it for whoever asks again.
+        """Numbers of a trained model, kept beside it so that they are measured once.
 
         Args:
             run: of :meth:`train`.

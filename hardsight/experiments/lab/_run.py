@@ -129,7 +129,7 @@ def _keep(run: RunFolder, result: Result, facts: Mapping[str, Any], drawn: Path)
 
 
 def usual_folder(name: str, scale: str) -> Path:
-    """Where a result goes unless told: the one of the paper's scale beside the shorter one.
+    """The folder of a result by default: that of the paper's scale stands beside the shorter one.
 
     Example:
         >>> usual_folder("human", "short").name, usual_folder("el-table5", "paper").name

@@ -106,7 +106,7 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     and its precision among as many examples as there are errors. The definition of suspicion was
     chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
     {limit} training images. Training is short on purpose, too few epochs to memorise wrong
-    labels, which is where scores at the end are at their best.
+    labels, which is when scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it
     noises: list[dict[str, Any]] = [
