@@ -18,18 +18,33 @@ BOUND = re.compile(r"(?P<name>[\w.-]+(\[[\w,-]+\])?)>=(?P<version>[\w.]+)(?P<mar
 OWN = re.compile(r"hardsight\[(?P<extras>[\w,-]+)\]")
 
 
-def oldest(project: dict, *extras: str) -> Iterator[str]:
-    """A line ``name==version`` for every requirement of the core and the extras."""
+def bounds(project: dict, *extras: str) -> Iterator[re.Match[str]]:
+    """Name, version and marker of every requirement of the core and the extras."""
     wanted = list(project["dependencies"])
     for extra in extras:
         wanted += project["optional-dependencies"][extra]
     for requirement in wanted:
         if own := OWN.fullmatch(requirement):
-            yield from oldest({**project, "dependencies": []}, *own["extras"].split(","))
+            yield from bounds({**project, "dependencies": []}, *own["extras"].split(","))
         elif bound := BOUND.fullmatch(requirement):
-            yield f"{bound['name']}=={bound['version']}{bound['marker'] or ''}"
+            yield bound
         else:
             raise SystemExit(f"expected name>=version in {PROJECT.name}, got {requirement!r}")
+
+
+def oldest(project: dict, *extras: str) -> list[str]:
+    """A line ``name==version`` for every requirement; an extra may raise the core's bound."""
+    highest: dict[str, re.Match[str]] = {}
+    for bound in bounds(project, *extras):
+        before = highest.get(bound["name"])
+        if before is None or release(bound) > release(before):
+            highest[bound["name"]] = bound
+    return [f"{one['name']}=={one['version']}{one['marker'] or ''}" for one in highest.values()]
+
+
+def release(bound: re.Match[str]) -> tuple[int, ...]:
+    """A version in numbers."""
+    return tuple(int(part) for part in bound["version"].split("."))
 
 
 if __name__ == "__main__":

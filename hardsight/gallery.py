@@ -103,8 +103,8 @@ class Gallery:
             self.learned_last,
             self.easiest,
         ]
-        for one in self.classes:
-            parts += [one.hardest, one.confidently_wrong, one.easiest]
+        for gallery in self.classes:
+            parts += gallery.lists()
         return np.unique(np.concatenate(parts))
 
     def indices(self) -> NDArray[np.int64]:
@@ -147,7 +147,7 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         >>> gallery = gallery_rows(ScoreTable(with_metadata(rows, about)))
         >>> gallery.hardest, gallery.confidently_wrong, gallery.indices()
         (array([1, 2, 0]), array([1]), array([5, 6, 7]))
-        >>> [one.label for one in gallery.classes]
+        >>> [part.label for part in gallery.classes]
         [0, 1]
     """
     budget = _pictures_kept(table) if budget is None else budget
@@ -155,7 +155,10 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         raise OptionError(f"expected a budget of at least 1 example, got {budget}")
     by = by or _default_score(table)
     if by is None:
-        return Gallery(None, None, _NONE, _NONE, (), 0, table, _NONE)
+        return Gallery(
+            by=None, confidence_by=None, hardest=_NONE, confidently_wrong=_NONE, classes=(),
+            classes_left_out=0, table=table, shown=_NONE,
+        )  # fmt: skip
     table.higher_is_harder(by)  # raises if it is not a score
     judges = _Judges(by, table.judge_of_mistakes() or by, SUSPICION in table.scores)
     means = _class_means(table, judges)
@@ -177,23 +180,23 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
     classes, left_out = _class_galleries(rows, means.worst_first, budget=budget, taken=taken)
     if left_out:
-        taken = taken.union(*(one.rows() for one in classes))
+        taken = taken.union(*(gallery.rows() for gallery in classes))
         hardest = _filled(hardest, rows.hardness, taken, budget)
     lists = (hardest, wrong, suspects, learned_last, easiest)
-    chosen = np.concatenate([*lists, *(part for one in classes for part in one.lists())])
+    chosen = np.concatenate([*lists, *(part for gallery in classes for part in gallery.lists())])
     hardest, wrong, suspects, learned_last, easiest = (rows.row[part] for part in lists)
     return Gallery(
-        judges.by,
-        judges.confidence_by,
-        hardest,
-        wrong,
-        tuple(one.of(rows.row) for one in classes),
-        left_out,
-        table,
-        np.unique(rows.index[chosen]),
-        suspects,
-        learned_last,
-        easiest,
+        by=judges.by,
+        confidence_by=judges.confidence_by,
+        hardest=hardest,
+        confidently_wrong=wrong,
+        classes=tuple(gallery.of(rows.row) for gallery in classes),
+        classes_left_out=left_out,
+        table=table,
+        shown=np.unique(rows.index[chosen]),
+        suspects=suspects,
+        learned_last=learned_last,
+        easiest=easiest,
     )
 
 
@@ -238,11 +241,12 @@ class _Rows:
 
     def at(self, keep: NDArray[np.int64]) -> _Rows:
         """Some of them."""
-        return _Rows(*(getattr(self, one.name)[keep] for one in fields(self)))
+        return _Rows(*(getattr(self, column.name)[keep] for column in fields(self)))
 
     def followed_by(self, other: _Rows) -> _Rows:
         """These rows and those of the next part."""
-        pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        names = [column.name for column in fields(self)]
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return _Rows(*(np.concatenate(pair) for pair in pairs))
 
 
@@ -259,14 +263,14 @@ def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float)
         suspicion = np.where(usable, hardness_of(part, SUSPICION), np.nan)
         learned = _time_learned(part, suspicion, last_learned)
     return _Rows(
-        np.arange(start, start + len(part)),
-        part.column("index").astype(np.int64),
-        labels,
-        hardness,
-        np.where(outcome == WRONG, confidence, np.nan),
-        suspicion,
-        _is_held_out(part),
-        learned,
+        row=np.arange(start, start + len(part)),
+        index=part.column("index").astype(np.int64),
+        label=labels,
+        hardness=hardness,
+        confidence=np.where(outcome == WRONG, confidence, np.nan),
+        suspicion=suspicion,
+        held_out=_is_held_out(part),
+        learned=learned,
     )
 
 
@@ -336,7 +340,8 @@ def _candidates(
     """
     nothing = np.empty(0)
     kept = _Rows(
-        _NONE, _NONE, _NONE, nothing, nothing, nothing, nothing.astype(np.bool_), nothing
+        row=_NONE, index=_NONE, label=_NONE, hardness=nothing, confidence=nothing,
+        suspicion=nothing, held_out=nothing.astype(np.bool_), learned=nothing,
     )  # fmt: skip
     start = 0
     for part in table.parts(judges.columns(table)):
@@ -445,11 +450,11 @@ def _class_galleries(
     wrong = _first_per_class(rows.label, rows.confidence, each)
     chosen: list[ClassGallery] = []
     for label in worst_first:
-        one = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
-        taken = taken | one.rows()
+        gallery = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
+        taken = taken | gallery.rows()
         if len(taken) > budget:
             break
-        chosen.append(one)
+        chosen.append(gallery)
     return chosen, len(worst_first) - len(chosen)
 
 

@@ -1,12 +1,15 @@
 """Settings of every test: the same examples each time, one thread unless told otherwise."""
 
+import functools
+import importlib.metadata
 import os
+import shutil
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests import _extras, _seeds
+from tests import _extras, _forks, _seeds
 
 # No deadline and no check of speed: a busy machine must not turn a test red.
 settings.register_profile(
@@ -24,7 +27,37 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # it took longer than all training. What is synced, and when, tests/run_folder checks.
 os.fsync = os.fstat  # still refuses a descriptor that is not open
 
+# Lightning asks all installed packages for plugins, a file each, whenever a run begins.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+
 _seeds.shift_seeds()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory):
+    """Starts processes that may be killed; see :class:`tests._forks.Forks`."""
+    found = _forks.Forks(tmp_path_factory.mktemp("forks"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """One browser for all pages; tests set size and colours themselves."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "disable-component-update", "disable-sync", "no-first-run",
+                 "allow-file-access-from-files",
+                 f"user-data-dir={tmp_path_factory.mktemp('profile')}"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
 
 
 def pytest_collection_modifyitems(items):

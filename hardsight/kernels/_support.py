@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -13,10 +14,30 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from hardsight._checks import check_rows, check_width, require
-from hardsight.errors import GradientError, OptionError, ShapeError
+from hardsight.errors import GradientError, MissingExtraError, OptionError, ShapeError
 from hardsight.geometry import common_dtype, widen_together
 
-_TRITON_FOUND = importlib.util.find_spec("triton") is not None  # a look-up cannot be traced
+LEAST_TRITON = (3, 6)  # older ones cannot compile the Hopper kernels; the interpreter of 3.2 aborts
+
+
+def installed_triton() -> tuple[int, ...] | None:
+    """Release of Triton, without importing it; ``None`` if there is none.
+
+    A copy that tells nobody its release, such as one built from source, is taken for a new one.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return None
+    for package in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"):
+        try:
+            release = importlib.metadata.version(package).split(".")[:2]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return tuple(int(part) for part in release)
+    return LEAST_TRITON
+
+
+# asked once, because a look-up cannot be traced
+_IS_TRITON_USABLE = (installed_triton() or (0,)) >= LEAST_TRITON
 # Triton builds a launcher for its first kernel, with a compiler that it looks for in the same way
 _COMPILER_FOUND = any((os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,8 +49,8 @@ RESIDENT = 512  # width up to which the Hopper kernels keep a block of rows in s
 def is_supported(embeddings: Tensor, class_weights: Tensor) -> bool:
     """Whether the fused kernels can take these tensors here.
 
-    They need Triton, a GPU and a C compiler (or Triton's interpreter, ``TRITON_INTERPRET=1``), and
-    both tensors in the same one of float32, bfloat16 and float16.
+    They need Triton 3.6 or newer, a GPU and a C compiler (or Triton's interpreter,
+    ``TRITON_INTERPRET=1``), and both tensors in the same one of float32, bfloat16 and float16.
 
     Args:
         embeddings: ``[N, D]``.
@@ -62,7 +83,7 @@ def is_fusible(embeddings: Tensor, class_weights: Tensor) -> bool:
         and (is_interpreted() or (embeddings.is_cuda and _COMPILER_FOUND))
         and embeddings.numel() > 0
         and class_weights.numel() > 0
-        and _TRITON_FOUND
+        and _IS_TRITON_USABLE
     )
 
 
@@ -108,7 +129,22 @@ def check_inputs(
                 f"{name} on {tensor.device}; move them with .to()"
             )
     if not torch.compiler.is_compiling():  # imports cannot be traced; the operator would raise
-        require("triton", extra="kernels", feature="a fused kernel")
+        require_triton()
+
+
+def require_triton() -> None:
+    """Raise if there is no Triton, or one that is too old for the kernels.
+
+    Raises:
+        MissingExtraError: says how to get it.
+    """
+    require("triton", extra="kernels", feature="a fused kernel")
+    if not _IS_TRITON_USABLE:
+        release = ".".join(str(part) for part in installed_triton() or ())
+        raise MissingExtraError(
+            f"a fused kernel needs Triton 3.6 or newer, got {release}: pip install "
+            "'hardsight[kernels]' brings it with the torch it belongs to; or pass impl='torch'"
+        )
 
 
 def check_reverse_mode(*tensors: Tensor | None) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -388,23 +387,19 @@ def second(): return Waiting(0.2)
 
 
 @pytest.fixture
-def owner(tmp_path):
+def owner(tmp_path, forks):
     """A process that scores with one of two models, and waits after its second shard."""
     np.savez(tmp_path / "i.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 3)
     (tmp_path / "models.py").write_text(WAITING)
-    words = ["score", "--model", f"{tmp_path / 'models.py'}:first", "--data",
+    words = ("score", "--model", f"{tmp_path / 'models.py'}:first", "--data",
              str(tmp_path / "i.npz"), "--out", str(tmp_path / "run"), "--batch-size", "2",
-             "--shard-rows", "2", "--device", "cpu"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hardsight", *words], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    while process.poll() is None and not list(tmp_path.glob("run/shards/rows-00000001*")):
+             "--shard-rows", "2", "--device", "cpu")  # fmt: skip
+    process = forks.start("from hardsight.cli import main; main()", words=words)
+    while not process.has_ended and not list(tmp_path.glob("run/shards/rows-00000001*")):
         time.sleep(0.01)
-    assert process.poll() is None
+    assert not process.has_ended, process.stderr
     yield process
     process.kill()
-    process.communicate()
 
 
 def second_process(folder, *, model="second", **how):
@@ -420,7 +415,8 @@ def test_two_processes_with_the_same_new_folder_do_not_mix(owner, tmp_path):
         with pytest.raises(hs.errors.HardsightError, match=said):
             second_process(tmp_path, **how)
     (tmp_path / "go").touch()
-    assert "12 rows" in owner.communicate()[0]
+    owner.wait()
+    assert "12 rows" in owner.stdout
     table = hs.read_table(tmp_path / "run")
     assert len(table) == 12
     assert table.metadata["model"]["spec"].endswith("first")
@@ -428,8 +424,7 @@ def test_two_processes_with_the_same_new_folder_do_not_mix(owner, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")
 def test_a_killed_process_does_not_hold_its_folder(owner, tmp_path):
-    owner.send_signal(signal.SIGKILL)
-    owner.communicate()
+    owner.kill()
     (tmp_path / "go").touch()
     assert (tmp_path / "run" / ".lock").exists()  # left behind, and in nobody's way
     with pytest.raises(hs.errors.RunMismatchError, match="other model"):

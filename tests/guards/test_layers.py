@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
-    0: {"errors", "registry", "table", "_checks", "_optional", "_options"}
-    | {"gallery", "preprocessing", "config", "run_folder"},
+    0: {"errors", "registry", "table", "_checks", "gallery", "preprocessing", "config"}
+    | {"run_folder"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
@@ -153,7 +153,7 @@ def test_a_file_imports_only_from_layers_below(file):
         ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
         ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
-        ("experiments.el._fig5", "from hardsight.run.loop._origin import x", "private to its room"),
+        ("experiments.el._fig5", "from hardsight.run.loop._record import x", "private to its room"),
         ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
         ("data.source._view", "from hardsight.data.formats import x", "imports data.formats above"),
         ("run.loop._heads", "from hardsight.data.source._view import x", "private to its room"),

@@ -1,21 +1,19 @@
-"""Compile one Hopper kernel without a GPU: ``compile_hopper.py KIND MODE[+class] WIDTH``."""
-
-import sys
+"""Compile a Hopper kernel without a GPU; runs in a process of its own."""
 
 import torch
+
+from tests.kernels.gpu_target import compile_for
 
 SHARED_MEMORY = 232_448
 
 
-def main():
-    from gpu_target import compile_for
-
+def main(kind, mode, width):
     compile_for(90, shared_memory=SHARED_MEMORY)
 
     from hardsight.kernels import _hopper, _hopper_launch
 
-    kind, mode, width = sys.argv[1], sys.argv[2].removesuffix("+class"), int(sys.argv[3])
-    nearest = sys.argv[2].endswith("+class")
+    nearest = mode.endswith("+class")
+    mode = mode.removesuffix("+class")
     x, w = (torch.zeros(count, width, dtype=torch.bfloat16) for count in (256, 512))
     values, labels = torch.zeros(512), torch.zeros(256, dtype=torch.int64)
     flags, slopes = torch.zeros(64, dtype=torch.uint8), torch.zeros(256, 512, dtype=torch.bfloat16)
@@ -37,12 +35,8 @@ def main():
         common |= {"PARTS": ring.parts, "NEAREST": nearest}
     else:
         rest += (values, values, slopes, 512, 256, 512, 2, 3, 4, 0, 4, 1.0)
-    compiled = getattr(_hopper, kind).warmup(*descriptors, *rest, **common)
-    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
-    assert "wgmma.mma_async" in compiled.asm["ptx"]
-    assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
+    kernel = getattr(_hopper, kind).warmup(*descriptors, *rest, **common)
+    assert kernel.metadata.shared <= SHARED_MEMORY, kernel.metadata.shared
+    assert "wgmma.mma_async" in kernel.asm["ptx"]
+    assert "cp.async.bulk.tensor" in kernel.asm["ptx"]
     print("compiled", kind)
-
-
-if __name__ == "__main__":
-    main()

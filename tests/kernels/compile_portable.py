@@ -1,8 +1,8 @@
-"""Compile portable kernels without a GPU, and print their names: ``... DTYPE scores|losses``."""
-
-import sys
+"""Compile portable kernels without a GPU and print their names; runs in a process of its own."""
 
 import torch
+
+from tests.kernels.gpu_target import compile_for
 
 
 def compile_scores(launch, dtype):
@@ -50,9 +50,7 @@ def inputs(dtype):
     return x, w, torch.zeros(200, dtype=torch.int64), torch.zeros(200), torch.zeros(20)
 
 
-def main():
-    from gpu_target import compile_for
-
+def main(kind, part):
     compile_for(80, shared_memory=101_376)
 
     from hardsight.kernels import _launch
@@ -64,10 +62,5 @@ def main():
         seen.add(kernel.__name__)
 
     _launch.run = compiled
-    dtype, part = getattr(torch, sys.argv[1]), sys.argv[2]
-    {"scores": compile_scores, "losses": compile_losses}[part](_launch, dtype)
+    {"scores": compile_scores, "losses": compile_losses}[part](_launch, getattr(torch, kind))
     print(*sorted(seen))
-
-
-if __name__ == "__main__":
-    main()

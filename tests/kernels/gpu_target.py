@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 
@@ -33,4 +34,6 @@ def compile_for(capability: int, *, shared_memory: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
+    # of Triton 3.9, about what its next version does by default
+    warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION is unset")
     driver.set_active(_Absent(GPUTarget("cuda", capability, 32), shared_memory))

@@ -1,13 +1,8 @@
 """The interpreter does not know Gluon; that the Hopper kernels compile shows without a GPU."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-SCRIPT = Path(__file__).with_name("compile_hopper.py")
 KERNELS = [  # rows resident and streamed, a tile whole and in quarters
     ("over_classes", "angles", 512),
     ("over_classes", "angles+class", 512),
@@ -18,13 +13,9 @@ KERNELS = [  # rows resident and streamed, a tile whole and in quarters
 
 
 @pytest.mark.parametrize(("kind", "mode", "width"), KERNELS)
-def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(
-    kind, mode, width, monkeypatch
-):
-    monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
-    command = [sys.executable, str(SCRIPT), kind, mode, str(width)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_hopper_kernels_compile_within_the_shared_memory_of_the_chip(forks, kind, mode, width):
+    code = f"from tests.kernels.compile_hopper import main; main({kind!r}, {mode!r}, {width})"
+    done = forks.run(code, loads="hardsight.kernels._hopper_launch")
     assert f"compiled {kind}" in done.stdout, done.stderr[-2000:]
 
 

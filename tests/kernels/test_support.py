@@ -1,3 +1,4 @@
+import importlib.metadata
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -61,6 +62,15 @@ def test_labels_of_two_dimensions_are_refused():
 def test_labels_out_of_range_are_refused(labels):
     with pytest.raises(LabelError, match=r"expected labels in \[0, 5\)"):
         linear_log_odds(X, torch.tensor(labels), W)
+
+
+def test_an_old_triton_is_not_used_and_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "3.2.0")
+    assert _support.installed_triton() == (3, 2)
+    monkeypatch.setattr(_support, "_IS_TRITON_USABLE", False)
+    assert not is_supported(X, W)
+    with pytest.raises(MissingExtraError, match=r"Triton 3\.6 or newer, got 3\.2: pip install"):
+        head_statistics(X, LABELS, W)
 
 
 def test_a_missing_triton_names_its_extra(monkeypatch):

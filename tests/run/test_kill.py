@@ -6,10 +6,9 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hardsight as hs
@@ -64,45 +63,44 @@ def _die_after(survived: int, patch) -> None:
     patch.setattr(shutil, "rmtree", rmtree)
 
 
-# Loads torch once. Each life is a fork whose own processor time ends it without a word, so that a
-# busy machine moves no moment of death; a life of 0 seconds may go on to the end.
-LIVES = """
-import os, signal, sys
+# A life ends without a word by its own processor time, so that a busy machine moves no moment of
+# death; one of 0 seconds may go on to the end.
+LIFE = """
+import signal
 from pathlib import Path
-import hardsight.run.score
 from hardsight.cli import main
 
-plain = Path.replace
+plain, seconds = Path.replace, {seconds}
 
 def replace(self, target):
-    if float(seconds) and target.name.startswith("rows-"):  # this life has stored a shard
+    if seconds and target.name.startswith("rows-"):  # this life has stored a shard
         Path.replace = plain
-        signal.setitimer(signal.ITIMER_PROF, float(seconds))
+        signal.setitimer(signal.ITIMER_PROF, seconds)
     return plain(self, target)
 
-for seconds in sys.argv[1].split(","):
-    child = os.fork()
-    if child == 0:
-        Path.replace = replace
-        main(sys.argv[2:])
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+Path.replace = replace
+main({words})
 """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="timers and forks are of POSIX")
-def test_a_process_killed_at_random_times_ends_with_the_same_table(embeddings_file, tmp_path):
-    draw = random.Random(0)
-    lives = [*(draw.uniform(0.001, 0.05) for _ in range(6)), 0]
-    command = [
-        sys.executable, "-c", LIVES, ",".join(map(str, lives)), "score", "--data",
-        str(embeddings_file), "--batch-size", "2", "--shard-rows", "2", "--device", "cpu",
-        "--resume", "--out", str(tmp_path / "killed"),
+def test_a_process_killed_at_random_times_ends_with_the_same_table(
+    embeddings_file, tmp_path, forks
+):
+    stored = dict(np.load(embeddings_file))
+    few = {**stored, "embeddings": stored["embeddings"][:300], "labels": stored["labels"][:300]}
+    np.savez(tmp_path / "few.npz", **few)
+    words = [
+        "score", "--data", str(tmp_path / "few.npz"), "--batch-size", "2", "--shard-rows", "2",
+        "--device", "cpu", "--resume", "--out", str(tmp_path / "killed"),
     ]  # fmt: skip
-    hs.score(None, embeddings_file, out=tmp_path / "whole", batch_size=2, shard_rows=2)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "500 rows" in done.stdout
-    ends = [line for line in done.stdout.splitlines() if line.lstrip("-").isdigit()]
-    assert ends == [str(-signal.SIGPROF)] * 6 + ["0"]  # never fast enough to escape
+    hs.score(None, tmp_path / "few.npz", out=tmp_path / "whole", batch_size=2, shard_rows=2)
+    draw = random.Random(0)
+    lives = [*(draw.uniform(0.001, 0.02) for _ in range(6)), 0]
+    ended = [forks.run(LIFE.format(seconds=seconds, words=words)) for seconds in lives]
+    # never fast enough to escape
+    assert [life.status for life in ended] == [-signal.SIGPROF] * 6 + [0], ended[-1].stderr
+    assert "300 rows" in ended[-1].stdout
     for name in ("table.parquet", "errors.parquet"):
         written = (tmp_path / "killed" / name).read_bytes()
         assert (tmp_path / "whole" / name).read_bytes() == written

@@ -1,9 +1,5 @@
-"""One rank of a distributed run; started twice by test_ranks.py.
+"""One rank of a distributed run; started twice by test_ranks.py."""
 
-Usage: two_ranks.py RANK FOLDER CASE
-"""
-
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -96,8 +92,3 @@ def main(rank: int, folder: Path, case: str) -> None:
         (folder / f"error-{rank}").write_text(f"{type(err).__name__}: {err}")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -53,10 +53,10 @@ class StageConfig:
 
     Attributes:
         epochs: passes over the source, or over source and selected target in every round. Of
-            ``pretrain`` by default 0 where the model is a trained one (the folder of a run, or
+            ``pretrain`` by default 0 if the model is a trained one (the folder of a run, or
             weights are given), else 10.
-        optimizer: starts anew in every round.
-        schedule: of the learning rate; likewise.
+        optimizer: starts again in every round.
+        schedule: of the learning rate; starts again in every round.
     """
 
     SHORTHAND: ClassVar[str] = "epochs"
@@ -89,7 +89,7 @@ class AdaptConfig:
         portion_step: added in each later round.
         portion_max: largest portion, in (0, 1].
         empty: see :func:`hardsight.selftrain.select`.
-        comparison: likewise.
+        comparison: see :func:`hardsight.selftrain.select`.
         alpha: temperature of the soft labels of ``crst-lrent``.
         mrkld_weight: of the regulariser of ``crst-mrkld``; .1 in the paper.
         entropy_weight: of the entropy in ``entropy``.
@@ -104,15 +104,15 @@ class AdaptConfig:
         batch_size: examples per step.
         seed: of weights, order and augmentation.
         augment: of training images.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
-        channels_last: likewise.
-        deterministic: likewise.
-        resident: likewise; images of both domains are decoded once for all rounds and rules.
-        workers: likewise.
+        channels_last: as there.
+        deterministic: as there.
+        resident: as there; images of both domains are decoded once for all rounds and rules.
+        workers: as there.
         resume: continue the unfinished run in ``out``, with the same settings.
         overwrite: replace the adaptation in ``out``, finished or not; other files there stay.
     """
@@ -233,7 +233,7 @@ class AdaptConfig:
         )
 
     def source_epochs(self, *, is_trained: bool) -> int:
-        """Epochs on the source; none by default where the model has been trained."""
+        """Epochs on the source; none by default if the model has been trained."""
         if self.pretrain.epochs is not None:
             return self.pretrain.epochs
         return 0 if is_trained else _SOURCE_EPOCHS

@@ -31,12 +31,12 @@ _SCHEMA = pa.schema(
 
 
 def compared(
-    found: Selection, other: Selection, seen: Seen, target: Target, *, most: int
+    selection: Selection, other: Selection, seen: Seen, target: Target, *, most: int
 ) -> tuple[dict[str, Any], pa.Table]:
     """Two selections from the same predictions: counts, and what only one of them holds.
 
     Args:
-        found: of the rule at work.
+        selection: of the rule at work.
         other: of the rule it is held against.
         seen: what both were made from.
         target: the target domain.
@@ -45,31 +45,33 @@ def compared(
     Returns:
         numbers as JSON takes them, and a row with a thumbnail per shown example.
     """
-    mine, theirs = found.labels >= 0, other.labels >= 0
+    mine, theirs = selection.labels >= 0, other.labels >= 0
     only = {"rule": mine & ~theirs, "other": theirs & ~mine}
     about: dict[str, Any] = {"with": other.rule, "both": int((mine & theirs).sum())}
     rows: list[dict[str, Any]] = []
-    for side, one, another in (("rule", found, other), ("other", other, found)):
+    for side, chosen, against in (("rule", selection, other), ("other", other, selection)):
         places = only[side].nonzero().squeeze(1)
         about[f"only_{side}"] = len(places)
         if target.labels is not None:
-            about[f"only_{side}_right"] = int((one.labels[places] == target.labels[places]).sum())
-        for place in _strongest(one, places, seen)[:most].tolist():
-            rows.append(_row(place, one, another, seen, target))
+            about[f"only_{side}_right"] = int(
+                (chosen.labels[places] == target.labels[places]).sum()
+            )
+        for place in _strongest(chosen, places, seen)[:most].tolist():
+            rows.append(_row(place, chosen, against, seen, target))
     return about, pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _strongest(found: Selection, places: Tensor, seen: Seen) -> Tensor:
+def _strongest(selection: Selection, places: Tensor, seen: Seen) -> Tensor:
     """Selected examples by how far they are above the threshold of their label."""
-    labels = found.labels[places]
-    confidence = found.confidence[places]
+    labels = selection.labels[places]
+    confidence = selection.confidence[places]
     # that is of the prediction, from which dividing by thresholds may have moved the label
-    moved = (labels != found.predictions[places]).nonzero().squeeze(1)
+    moved = (labels != selection.predictions[places]).nonzero().squeeze(1)
     if len(moved):
-        confidence[moved] = _confidence(found.rule, places[moved], seen).gather(
+        confidence[moved] = _confidence(selection.rule, places[moved], seen).gather(
             1, labels[moved, None]
         )[:, 0]
-    ratio = confidence / found.thresholds[labels]
+    ratio = confidence / selection.thresholds[labels]
     return places[torch.argsort(ratio, descending=True, stable=True)]
 
 
@@ -81,9 +83,9 @@ def _confidence(rule: str, places: Tensor, seen: Seen) -> Tensor:
 
 
 def _row(
-    place: int, found: Selection, other: Selection, seen: Seen, target: Target
+    place: int, selection: Selection, other: Selection, seen: Seen, target: Target
 ) -> dict[str, Any]:
-    label = int(found.labels[place])
+    label = int(selection.labels[place])
     angular = angular_visual_confidence(seen.embeddings[place : place + 1], seen.class_weights)
     try:
         picture = thumbnail(target.source[place].content)
@@ -92,7 +94,7 @@ def _row(
     return {
         "index": int(target.source.numbered(place)),
         "id": target.source.id_of(place),
-        "selected_by": found.rule,
+        "selected_by": selection.rule,
         "not_by": other.rule,
         "label": label,
         "true_label": None if target.labels is None else int(target.labels[place]),

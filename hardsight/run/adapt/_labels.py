@@ -23,7 +23,7 @@ class AdaptBatch(NamedTuple):
         labels: of source examples the true ones, of target examples the pseudo-labels; -1 where a
             target example has none. ``[B]``.
         is_target: ``[B]``.
-        soft: soft labels ``[B, C]``, zero for source examples; ``None`` where the rule has none.
+        soft: soft labels ``[B, C]``, zero for source examples; ``None`` if the rule has none.
     """
 
     index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -38,7 +38,7 @@ class RoundLabels:
     """What a round trains on.
 
     Attributes:
-        labels: one per target example, ``[N]``; -1 where it has none.
+        labels: one per target example, ``[N]``; -1 if it has none.
         soft: soft labels of those with a label, in their order, ``[S, C]``.
         use_all: target examples without a label take part as well, as entropy asks for.
     """

@@ -30,7 +30,7 @@ def adaptation_loss(
         logits: ``[B, C]``.
         labels: ``[B]``; -1 takes no part in the cross-entropy.
         is_target: ``[B]``; regularisers are for these rows alone.
-        soft: soft labels ``[B, C]`` of the target rows; one-hot labels where ``None``.
+        soft: soft labels ``[B, C]`` of the target rows; one-hot labels if ``None``.
         mrkld_weight: :math:`w`.
         entropy_weight: :math:`v`.
 
@@ -63,7 +63,7 @@ class AdaptModule(TrainModule):
     Args:
         args: of :class:`TrainModule`.
         mrkld_weight: see :func:`adaptation_loss`.
-        entropy_weight: likewise.
+        entropy_weight: of the entropy of target rows.
         options: of :class:`TrainModule`.
     """
 

@@ -31,7 +31,7 @@ class Seen:
 
     @property
     def predictions(self) -> Tensor:
-        """Most probable classes ``[N]``, the first where several tie."""
+        """Most probable classes ``[N]``, the first if several tie."""
         return self.probs.argmax(dim=1)
 
 

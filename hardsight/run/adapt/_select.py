@@ -39,7 +39,7 @@ def selected_by(rule: str, seen: Seen, *, portion: float, config: AdaptConfig) -
 
 
 def _above(seen: Seen, threshold: float | None, rule: str) -> Selection:
-    """One threshold for all classes, whatever their portion becomes; none selects nothing."""
+    """One threshold for all classes, however large their portion becomes; none selects nothing."""
     confidence, predictions = seen.probs.max(dim=1)
     kept = torch.zeros_like(predictions, dtype=torch.bool)
     if threshold is not None:
@@ -69,7 +69,7 @@ def soft_labels(selection: Selection, seen: Seen, config: AdaptConfig) -> Tensor
 
 def quality_of(selection: Selection, seen: Seen, true_labels: Tensor | None) -> dict[str, Any]:
     """The numbers of the paper's Table 4, and counts per class, as plain values."""
-    found = selection_quality(
+    quality = selection_quality(
         selection.labels,
         num_classes=seen.probs.shape[1],
         true_labels=true_labels,
@@ -77,27 +77,27 @@ def quality_of(selection: Selection, seen: Seen, true_labels: Tensor | None) -> 
         embeddings=seen.embeddings,
         class_weights=seen.class_weights,
     )
-    return plain_quality(found)
+    return plain_quality(quality)
 
 
-def plain_quality(found: SelectionQuality) -> dict[str, Any]:
+def plain_quality(quality: SelectionQuality) -> dict[str, Any]:
     """A quality as JSON takes it."""
-    rate = found.true_positive_rate
+    rate = quality.true_positive_rate
     return {
-        "examples": found.examples,
-        "selected": found.selected,
+        "examples": quality.examples,
+        "selected": quality.selected,
         "true_positive_rate": None if rate is None else dataclasses.asdict(rate),
-        "mean_confidence": found.mean_confidence,
-        "mean_avh": found.mean_avh,
-        "mean_avc": found.mean_avc,
-        "mean_norm": found.mean_norm,
-        "counts": found.counts.tolist(),
-        "right": None if found.right is None else found.right.tolist(),
+        "mean_confidence": quality.mean_confidence,
+        "mean_avh": quality.mean_avh,
+        "mean_avc": quality.mean_avc,
+        "mean_norm": quality.mean_norm,
+        "counts": quality.counts.tolist(),
+        "right": None if quality.right is None else quality.right.tolist(),
     }
 
 
 def accuracy_of(seen: Seen, true_labels: Tensor | None) -> dict[str, Any] | None:
-    """Accuracy over all examples and per class; ``None`` where the truth is not known.
+    """Accuracy over all examples and per class; ``None`` if the truth is not known.
 
     The mean over classes leaves out classes without an example; it is Table 3's last column.
     """

@@ -32,21 +32,14 @@ from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
     ClassOrder,
     PixelOptions,
-    borrowed,
     check_labels_agree,
     chosen_device,
     decisive,
-    fed_in_its_dtype,
-    first_look,
-    loaded_model,
     matched_classes,
-    returning,
-    state_digest,
+    model_at_work,
     stated_classes,
-    stated_preprocessing,
     values_digest,
     versions,
-    wanted_preprocessing,
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
@@ -251,20 +244,18 @@ def evaluation_card(
         others = list(ood) if isinstance(ood, list | tuple) else [ood]
         roots = _roots(data_root, data, *others, train)
         source = _images(data, split, classes, roots)
-        foreign = [_images(one, ood_split, None, roots) for one in others]
+        foreign = [_images(data_set, ood_split, None, roots) for data_set in others]
         training = None if train is None else _images(train, train_split, classes, roots)
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
-        loading = {
-            "preprocessing": stated_preprocessing(preprocessing), "device": place,
-            "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
-            "trust_remote_code": trust_remote_code,
-        }  # fmt: skip
         subjects = [
-            _subject(stack, one, source, pixels, head, output, loading) for one in _listed(models)
-        ]
-        if named is not None:
-            subjects = [dataclasses.replace(one, class_names=named) for one in subjects]
+            _subject(
+                stack, model, source, pixels, device=place, preprocessing=preprocessing,
+                class_names=named, head=head, output=output, num_classes=num_classes, seed=seed,
+                trust_remote_code=trust_remote_code,
+            )
+            for model in _listed(models)
+        ]  # fmt: skip
         order = _class_order(subjects, source, class_order)
         names = list(order.names)
         if training is not None:
@@ -309,12 +300,14 @@ def evaluation_card(
         card: dict[str, Any] = {
             "format": FORMAT,
             "data": {**_data_facts(source, split, names), "class_order": order.facts()},
-            "ood": [_data_facts(one, ood_split, None) for one in foreign],
+            "ood": [_data_facts(source, ood_split, None) for source in foreign],
             "train": None if training is None else _data_facts(training, train_split, None),
             **parts,
             "settings": settings,
             "versions": versions(),
-            "definitions": {key: dataclasses.asdict(one) for key, one in DEFINITIONS.items()},
+            "definitions": {
+                key: dataclasses.asdict(definition) for key, definition in DEFINITIONS.items()
+            },
         }
         card = _finite(card)
         if run is not None:
@@ -338,18 +331,18 @@ def _describe(
 ) -> None:
     """Say what the card is made of."""
     models = {
-        one.name: {
-            "spec": one.facts["spec"],
-            "head": one.facts["head"],
-            "preprocessing": decisive(one.facts["preprocessing"]),
+        subject.name: {
+            "spec": subject.facts["spec"],
+            "head": subject.facts["head"],
+            "preprocessing": decisive(subject.facts["preprocessing"]),
         }
-        for one in subjects
+        for subject in subjects
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
-    marks = {f"weights of {one.name}": one.facts["digest"] for one in subjects}
+    marks = {f"weights of {subject.name}": subject.facts["digest"] for subject in subjects}
     for what, sources in sets.items():
-        found = [one.fingerprint() for one in sources if one is not None]
-        marks[what] = " ".join(found) or None
+        prints = [part.fingerprint() for part in sources if part is not None]
+        marks[what] = " ".join(prints) or None
     run.describe(
         {
             **own,
@@ -375,7 +368,7 @@ def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
             "expected a module or the name of one, a mapping of names to modules, or a list, got "
             f"{type(models).__name__}"
         )
-    listed = [one if isinstance(one, tuple) else (None, one, None) for one in models]
+    listed = [model if isinstance(model, tuple) else (None, model, None) for model in models]
     if not listed:
         raise OptionError("expected at least one model, got none")
     return [
@@ -389,37 +382,25 @@ def _subject(
     given: tuple[str | None, Any, Any],
     source: ExampleSource,
     pixels: PixelOptions,
-    head: str | None,
-    output: int | str | None,
-    loading: dict[str, Any],
+    **options: Any,
 ) -> Subject:
     name, model, weights = given
-    place = loading["device"]
-    if isinstance(model, nn.Module):
-        stack.enter_context(borrowed(model, place))
-    loaded = loaded_model(model, weights, **loading)
-    stack.enter_context(fed_in_its_dtype(loaded.model))
-    network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
-    how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-    look = first_look(
-        network, source, how, device=place, head=head, output=output,
-        num_classes=len(loaded.class_names.names) or len(source.classes),
-    )  # fmt: skip
-    stack.enter_context(returning(network, look.output))
-    assert look.head is not None
-    facts = {
-        "spec": loaded.spec,
-        "weights": loaded.weights_origin,
-        "weights_digest": loaded.weights_digest,
-        "digest": state_digest(network),
-        "head": look.head.name,
-        "output": look.output,
-        "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
-    }
-    label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
-    states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
+    work = model_at_work(model, source, pixels, weights=weights, **options)
+    ready = stack.enter_context(work)
+    head, loaded = ready.traits.head, ready.loaded
+    assert head is not None
+    done = applied_preprocessing(source, ready.preprocessing)
     return Subject(
-        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+        name=name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}"),
+        model=ready.network,
+        head=head,
+        preprocessing=ready.preprocessing,
+        states_normalisation=loaded.preprocessing is not None
+        or None not in (pixels.mean, pixels.std),
+        shape=ready.traits.shape,
+        device=options["device"],
+        facts={**ready.facts(), "preprocessing": dataclasses.asdict(done)},
+        class_names=ready.class_names,
     )
 
 
@@ -430,11 +411,11 @@ def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> Cl
         OptionError: models of different numbers of classes or orders, or two of the same name.
         LabelError: the classes of the data are not those of the models.
     """
-    numbers = {one.head.num_classes for one in subjects}
+    numbers = {subject.head.num_classes for subject in subjects}
     if len(numbers) > 1:
-        counts = ", ".join(f"{one.name} {one.head.num_classes}" for one in subjects)
+        counts = ", ".join(f"{subject.name} {subject.head.num_classes}" for subject in subjects)
         raise OptionError(f"expected models with the same classes, got {counts} classes")
-    names = [one.name for one in subjects]
+    names = [subject.name for subject in subjects]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise OptionError(
@@ -442,7 +423,7 @@ def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> Cl
             "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
         )
     count = numbers.pop()
-    orders = [matched_classes(source, count, one.class_names, how=how) for one in subjects]
+    orders = [matched_classes(source, count, subject.class_names, how=how) for subject in subjects]
     for subject, order in zip(subjects, orders, strict=True):
         if order.labels != orders[0].labels:
             raise OptionError(
@@ -481,7 +462,7 @@ def _check_options(settings: dict[str, Any]) -> None:
 
 
 def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
-    """Raise where attacks were asked for that would need a guess."""
+    """Raise if attacks were asked for that would need a guess."""
     for subject in subjects:
         why = unknown_normalisation(subject)
         if asked and why:
@@ -496,8 +477,8 @@ def _radii(
     Raises:
         OptionError: one is negative or above ``most``.
     """
-    radii = usual if given is None else tuple(float(one) for one in given)
-    if not all(math.isfinite(one) and one >= 0 for one in radii):
+    radii = usual if given is None else tuple(float(radius) for radius in given)
+    if not all(math.isfinite(radius) and radius >= 0 for radius in radii):
         raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
     if max(radii, default=0.0) > most:
         raise OptionError(
@@ -513,7 +494,7 @@ def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
     Raises:
         OptionError: none of them is one, so that a root would change nothing.
     """
-    named = [one for one in data if isinstance(one, str) and one in DATASETS]
+    named = [name for name in data if isinstance(name, str) and name in DATASETS]
     if root is not None and not named:
         raise OptionError(f"data_root is for named datasets ({', '.join(DATASETS)}); leave it out")
     return {} if root is None else dict.fromkeys(named, root)
@@ -550,16 +531,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return str(value)
 
 
 def _finite(value: Any) -> Any:
     """``value`` without NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

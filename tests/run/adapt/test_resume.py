@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ import hardsight as hs
 from hardsight.errors import RunExistsError, RunMismatchError
 from hardsight.models import load_model
 from hardsight.run.adapt import _rounds as _adapt_rounds
-from tests._dies import dies_at
 
 
 class Died(BaseException):
@@ -63,9 +61,10 @@ def die_before_rename(number: int, patch) -> None:
 
 
 def test_dying_before_any_rename_and_resuming_gives_the_same_run(
-    net, source, target, settings, tmp_path, monkeypatch
+    net, make_stripes, settings, tmp_path, monkeypatch
 ):
-    settings |= {"pretrain": 1, "rule": "crst-lrent", "show_progress": False}
+    source, target = make_stripes(24), make_stripes(24, seed=1, noise=150, bright=40)
+    settings |= {"pretrain": 1, "rule": "crst-lrent", "examples": 1, "show_progress": False}
     hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
     expected = outcome(tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -86,7 +85,9 @@ def test_dying_before_any_rename_and_resuming_gives_the_same_run(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")
-def test_a_killed_process_continues_within_its_round(net, source, target, settings, tmp_path):
+def test_a_killed_process_continues_within_its_round(
+    net, source, target, settings, tmp_path, forks
+):
     settings |= {"retrain": {"epochs": 6, "optimizer": {"lr": 0.02}}, "seed": 4}
     for name, data in (("source", source), ("target", target)):
         np.savez(tmp_path / f"{name}.npz", images=data.images, labels=data.labels)
@@ -94,12 +95,12 @@ def test_a_killed_process_continues_within_its_round(net, source, target, settin
     hs.adapt(net, *files, out=tmp_path / "whole", **settings)
     out = tmp_path / "killed"
     last = out / "cbst" / "round-02.part" / "checkpoints" / "last.ckpt"
-    code = (
-        f"import torch, hardsight as hs; torch.set_num_threads({torch.get_num_threads()}); "
-        f"hs.adapt({net!r}, *{files!r}, out={str(out)!r}, **{settings!r})"
+    done = forks.run(
+        f"import hardsight as hs; hs.adapt({net!r}, *{files!r}, out={str(out)!r}, **{settings!r})",
+        loads="lightning.pytorch",
+        until=last,
     )
-    done = subprocess.run(dies_at(last, code), capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.status == -signal.SIGKILL, done.stderr
     assert not (out / "cbst" / "round-02").exists()
     kept = torch.load(last, weights_only=True)["epoch"]
     hs.adapt(net, *files, out=out, resume=True, **settings)

@@ -37,7 +37,6 @@ from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train._setup import split_rows
 from hardsight.run.train.engine import _records as _train_records
 from hardsight.tracking import HardnessTracker
-from tests._dies import dies_at
 
 # in other processes, too: threads change the rounding
 SAME_THREADS = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
@@ -360,7 +359,8 @@ def not_the_result(self, target, original=Path.replace):
     return original(self, target)
 
 
-def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX signal")
+def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path, forks):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         f'model = "{net}"\nepochs = 10\nbatch_size = 16\ndevice = "cpu"\nworkers = 0\n'
@@ -368,11 +368,12 @@ def test_a_killed_run_resumes_to_the_same_weights(images, net, tmp_path):
     )
     out = tmp_path / "killed"
     last = out / "checkpoints" / "last.ckpt"
-    code = (
-        f"from hardsight.cli import main; main(['train', {str(recipe)!r}, '--out', {str(out)!r}])"
+    done = forks.run(
+        f"from hardsight.cli import main; main(['train', {str(recipe)!r}, '--out', {str(out)!r}])",
+        loads="lightning.pytorch",
+        until=last,
     )
-    done = subprocess.run(dies_at(last, code, "-W", "error"), env=SAME_THREADS)
-    assert done.returncode == -signal.SIGKILL
+    assert done.status == -signal.SIGKILL, done.stderr
     assert not (out / "result.json").exists()
     from hardsight.run.train import TrainConfig, run_train
 

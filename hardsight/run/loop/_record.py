@@ -1,16 +1,22 @@
-"""What a run shows: a progress bar, warnings, and small pictures for its report."""
+"""What a run tells: progress, warnings, pictures for its report, and where numbers come from."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,7 +30,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+from torch import Tensor, nn
 
+import hardsight
 from hardsight.data import ExampleSource, thumbnail
 from hardsight.errors import BadExampleError, HardsightWarning
 from hardsight.gallery import gallery_rows
@@ -47,7 +55,7 @@ class Advance(Protocol):
     """Moves a bar forward."""
 
     def __call__(self, units: int, *, title: str | None = None) -> None:
-        """``units`` were just done; ``title`` replaces the bar's, where given."""
+        """``units`` were just done; ``title`` replaces the bar's, if given."""
 
 
 @contextmanager
@@ -120,7 +128,7 @@ def _callers_level() -> int:
 
 
 def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool | None) -> pa.Table:
-    """Small pictures of the examples a report shows; what is no image has none."""
+    """Small pictures of the examples a report shows; what is not an image has none."""
     indices = gallery_rows(table, budget=most).indices().tolist()
     kept: dict[int, bytes] = {}
     with progress("thumbnails", total=len(indices), show=show) as advance:
@@ -133,3 +141,45 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
                 kept[index] = picture
             advance(1)
     return pa.table([list(kept), list(kept.values())], schema=THUMBNAIL_SCHEMA)
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
+    packages = {name: _installed(name) for name in ("torch", "numpy", "pyarrow", "pillow", *more)}
+    return {
+        "hardsight": hardsight.__version__,
+        "python": platform.python_version(),
+        **{name: number for name, number in packages.items() if number is not None},
+    }
+
+
+@cache  # a package's metadata is a file, and an adaptation would read it again for every round
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a vendored build without metadata
+        return None
+
+
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    entries = [*enumerate(tensors), *named.items()]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):  # extra state of a module
+            continue
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
