@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# `worksteal` leaves the tests of a module to one worker, so that what they share is made only once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
 # Tests start many interpreters: without compiled files each of them compiles all modules again.
@@ -21,7 +23,7 @@ demo: $(STAMP)  ## train, score and report on embedded data; writes demo/
 	$(BIN)/hardsight demo
 
 test: $(STAMP) browser  ## run the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(PYTEST)
 
 # What another processor, another number of threads and other seeds may change.
 NUMERIC := tests/contracts tests/evaluate tests/heads tests/kernels tests/losses tests/models \
@@ -31,11 +33,11 @@ TRAINING := tests/cli tests/experiments tests/losses tests/models tests/run test
 test-portable: $(STAMP)  ## run the numerical tests with older instructions and two threads
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2 \
-	$(BIN)/python -m pytest -q -n auto -k 'not compile' $(NUMERIC)
+	$(PYTEST) -q -k 'not compile' $(NUMERIC)
 
 test-seeds: $(STAMP)  ## run the tests that train with five other seeds; an hour
 	for seed in 1 2 3 4 5; do \
-	    HARDSIGHT_TEST_SEED=$$seed OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(TRAINING) \
+	    HARDSIGHT_TEST_SEED=$$seed OMP_NUM_THREADS=1 $(PYTEST) -q $(TRAINING) \
 	    || exit 1; \
 	done
 

@@ -33,8 +33,9 @@ class Forks:
     def __init__(self, folder: Path) -> None:
         import torch
 
-        # threads change the rounding
+        # threads change the rounding; tests of kernels have Triton interpret them, here it compiles
         env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+        env.pop("TRITON_INTERPRET", None)
         self._folder, self._count = folder, 0
         self._server = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests._forks"], cwd=ROOT, env=env,
@@ -149,6 +150,7 @@ def serve() -> None:
 
 
 def _load() -> None:
+    import pandas  # noqa: F401  # which pyarrow loads when it first needs it
     import torch  # noqa: F401
 
     from tests import _seeds

@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import os
+import shutil
 
 import pytest
 import torch
@@ -38,6 +39,25 @@ def forks(tmp_path_factory):
     found = _forks.Forks(tmp_path_factory.mktemp("forks"))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """One browser for all pages; tests set size and colours themselves."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "disable-component-update", "disable-sync", "no-first-run",
+                 "allow-file-access-from-files",
+                 f"user-data-dir={tmp_path_factory.mktemp('profile')}"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
 
 
 def pytest_collection_modifyitems(items):

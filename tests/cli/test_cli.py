@@ -296,7 +296,10 @@ FIFTEEN = "the model has 15 classes, the data names 10: is it the model of this 
 
 @pytest.mark.parametrize(
     "words",
-    [("score", "--model"), ("evaluate", "--explain-examples", "0", "--attack-examples", "0")],
+    [
+        ("score", "--model"),
+        ("evaluate", "--explain-examples", "0", "--attack-examples", "0", "--map-examples", "10"),
+    ],
 )
 def test_a_model_of_more_classes_than_the_data_is_mentioned_once(run, tmp_path, words):
     data = ("--data", "builtin:digits", "--split", "test")

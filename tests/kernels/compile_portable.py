@@ -1,10 +1,8 @@
-"""Compile portable kernels without a GPU: each line of the input is DTYPE and scores or losses.
-
-The answer is the names of the kernels.
-"""
+"""Compile portable kernels without a GPU and print their names; runs in a process of its own."""
 
 import torch
-from gpu_target import answer, compile_for
+
+from tests.kernels.gpu_target import compile_for
 
 
 def compile_scores(launch, dtype):
@@ -52,20 +50,17 @@ def inputs(dtype):
     return x, w, torch.zeros(200, dtype=torch.int64), torch.zeros(200), torch.zeros(20)
 
 
-def compiled(kind, part):
+def main(kind, part):
+    compile_for(80, shared_memory=101_376)
+
     from hardsight.kernels import _launch
 
     seen = set()
 
-    def compile_only(kernel, grid, tensors, numbers, **constants):
+    def compiled(kernel, grid, tensors, numbers, **constants):
         kernel.warmup(*tensors, *numbers, grid=grid, **constants)
         seen.add(kernel.__name__)
 
-    _launch.run = compile_only
+    _launch.run = compiled
     {"scores": compile_scores, "losses": compile_losses}[part](_launch, getattr(torch, kind))
-    return " ".join(sorted(seen))
-
-
-if __name__ == "__main__":
-    compile_for(80, shared_memory=101_376)
-    answer(compiled)
+    print(*sorted(seen))

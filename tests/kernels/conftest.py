@@ -1,6 +1,5 @@
 """The fused kernels run here on the CPU, through Triton's interpreter."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from torch import Tensor
 
 import hardsight.kernels
 from hardsight.kernels._support import require_triton
-from tests._answers import running
 
 _TRITON_SIDE = ("_math", "_portable", "_launch", "_run", "_hopper", "_hopper_launch")
 
@@ -36,17 +34,6 @@ def interpreted():
         for name in _TRITON_SIDE:
             vars(hardsight.kernels).pop(name, None)
         sys.modules.update(before)
-
-
-@pytest.fixture(scope="session")
-def compiling(tmp_path_factory):
-    """Starts a script that compiles kernels, in a process where Triton does not interpret them."""
-
-    def start(script: Path):
-        env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        return running(script, folder=tmp_path_factory.mktemp(script.stem), env=env)
-
-    return start
 
 
 def _prepare_once_per_launch(patch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-from collections.abc import Callable
+import warnings
 from typing import Any
 
 
@@ -36,14 +34,6 @@ def compile_for(capability: int, *, shared_memory: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
+    # of Triton 3.9, about what its next version does by default
+    warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION is unset")
     driver.set_active(_Absent(GPUTarget("cuda", capability, 32), shared_memory))
-
-
-def answer(compiled: Callable[..., str]) -> None:
-    """Answer every line of the standard input with what compiling its words gives."""
-    for line in sys.stdin:
-        try:
-            print(compiled(*line.split()), flush=True)
-        except Exception:
-            traceback.print_exc()
-            print("failed", flush=True)

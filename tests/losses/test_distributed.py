@@ -1,17 +1,9 @@
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
 
-import hardsight
 from hardsight.losses import amc_loss, gather_rows
-
-SCRIPT = Path(__file__).with_name("two_ranks.py")
+from tests.losses import two_ranks
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="needs torch with gloo"
@@ -19,37 +11,22 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def two_ranks():
-    spec = importlib.util.spec_from_file_location("two_ranks", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, forks):
     folder = tmp_path_factory.mktemp("ranks")
-    outs = [folder / f"rank{rank}.pt" for rank in range(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(folder / "rendezvous"), str(out)],
-            stderr=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(Path(hardsight.__file__).parents[1])},
-            text=True,
+    meet, outs = str(folder / "rendezvous"), [str(folder / f"rank{rank}.pt") for rank in range(2)]
+    started = [
+        forks.start(
+            f"from tests.losses.two_ranks import main; main({rank}, {meet!r}, {out!r})",
+            loads="tests.losses.two_ranks",
         )
         for rank, out in enumerate(outs)
     ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], errors
+    assert [rank.wait() for rank in started] == [0, 0], [rank.stderr for rank in started]
     return [torch.load(out) for out in outs]
 
 
 @pytest.mark.parametrize("case", range(4))
-def test_pairs_over_two_ranks_give_the_loss_and_gradients_of_one_process(two_ranks, ranks, case):
+def test_pairs_over_two_ranks_give_the_loss_and_gradients_of_one_process(ranks, case):
     model, x, labels = two_ranks.model_and_batch()
     value, input_grad, parameter_grads = two_ranks.losses_and_gradients(model, x, labels)[case]
     assert value > 0

@@ -1,4 +1,4 @@
-"""A few hundred steps of a problem that breaks an angular loss written the usual way."""
+"""A hundred steps of a problem that breaks an angular loss written the usual way."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from hardsight.losses import (
     MirrorMSELoss,
 )
 
-STEPS = 200
+STEPS = 100
 CLASSES, WIDTH = 4, 8
 
 

@@ -1,8 +1,7 @@
-"""One rank of the distributed test: ``python two_ranks.py RANK RENDEZVOUS OUT``."""
-
-import sys
+"""One rank of the distributed test; started twice by test_distributed.py."""
 
 import torch
+import torch._dynamo  # or each of two forks loads it, for DistributedDataParallel
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,7 +51,3 @@ def main(rank, rendezvous, out):
     del wrapped  # it holds the group
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

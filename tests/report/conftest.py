@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -217,31 +216,3 @@ def run(tmp_path_factory):
 def tracked(tmp_path_factory):
     """A finished run with dynamics of 8 epochs; its first 20 labels are wrong."""
     return make_tracked(tmp_path_factory.mktemp("tracked"))
-
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--allow-file-access-from-files",
-)
-
-
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory):
-    """One browser for all pages; tests set size and colours themselves."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()

@@ -61,19 +61,20 @@ NAMES = {
 }
 
 
-@pytest.fixture
-def drawn(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
     """Every figure of every kind of study, by the name of its file."""
-    found, save = {}, _figures.save
+    found, save, folder = {}, _figures.save, tmp_path_factory.mktemp("figures")
 
     def keep(figure, file):
         found[file.name] = figure
         return save(figure, file)
 
-    monkeypatch.setattr(_figures, "save", keep)
-    for kind, content in CONTENT.items():
-        made = getattr(_figures, f"{kind}_figures")(content, tmp_path)
-        assert all((tmp_path / name).stat().st_size for name, _ in made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_figures, "save", keep)
+        for kind, content in CONTENT.items():
+            made = getattr(_figures, f"{kind}_figures")(content, folder)
+            assert all((folder / name).stat().st_size for name, _ in made)
     return found
 
 

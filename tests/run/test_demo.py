@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 import hardsight as hs
@@ -70,27 +66,24 @@ def test_a_second_demo_replaces_the_first_and_nothing_else(tmp_path):
     assert (tmp_path / "demo" / "notes.txt").read_text() == "mine"
 
 
-def test_the_demo_report_opens_in_a_browser_in_light_and_dark(demo, tmp_path):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
-                 "disable-component-update", "disable-sync", "no-first-run",
-                 f"user-data-dir={tmp_path / 'profile'}"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    service = Service(shutil.which("chromedriver"))
-    with webdriver.Chrome(options=options, service=service) as browser:
-        browser.get((demo[0] / "train" / "report.html").as_uri())
-        assert browser.find_element(By.TAG_NAME, "h1").text == "Digits with planted label errors"
-        body = browser.find_element(By.TAG_NAME, "body")
-        for words in ("Accuracy", "Hardest overall", "Most confidently wrong", "Classes"):
-            assert words in body.text
-        pictures = browser.find_elements(By.CSS_SELECTOR, "#examples img")
-        assert len(pictures) >= 24
-        assert browser.execute_script(
-            "return [...document.querySelectorAll('#examples img')]"
-            ".every(i => !i.complete || i.naturalWidth === 8)"
-        )
-        light = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-        browser.find_element(By.XPATH, "//button[contains(., 'Dark')]").click()
-        dark = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert light != dark
+def test_the_demo_report_opens_in_a_browser_in_light_and_dark(demo, chromium):
+    bright = {"name": "prefers-color-scheme", "value": "light"}
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [bright]})
+    page = (demo[0] / "train" / "report.html").as_uri()
+    chromium.get(page)
+    chromium.execute_script("localStorage.clear()")  # of pages that other tests opened
+    chromium.get(page)
+    assert chromium.find_element(By.TAG_NAME, "h1").text == "Digits with planted label errors"
+    body = chromium.find_element(By.TAG_NAME, "body")
+    for words in ("Accuracy", "Hardest overall", "Most confidently wrong", "Classes"):
+        assert words in body.text
+    pictures = chromium.find_elements(By.CSS_SELECTOR, "#examples img")
+    assert len(pictures) >= 24
+    assert chromium.execute_script(
+        "return [...document.querySelectorAll('#examples img')]"
+        ".every(i => !i.complete || i.naturalWidth === 8)"
+    )
+    light = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
+    chromium.find_element(By.XPATH, "//button[contains(., 'Dark')]").click()
+    dark = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert light != dark

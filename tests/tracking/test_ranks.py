@@ -1,7 +1,3 @@
-import os
-from contextlib import ExitStack
-from pathlib import Path
-
 import pytest
 import torch
 from torch.utils.data import DistributedSampler
@@ -10,26 +6,26 @@ from hardsight.errors import DataError
 from hardsight.tracking import HardnessTracker
 from hardsight.tracking._epoch import EpochRules, epoch_columns
 from hardsight.tracking._measures import MEASURES, Rows, joined
-from tests._answers import running
 
 N = 11
-WORKER = Path(__file__).with_name("two_ranks.py")
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """Runs a case on two ranks; one pair of processes for all of them."""
-    folder = tmp_path_factory.mktemp("ranks")
-    started = (running(WORKER, str(rank), folder=folder, env=dict(os.environ)) for rank in range(2))
-    with ExitStack() as stack:
-        ranks = [stack.enter_context(script) for script in started]
+@pytest.fixture
+def two_ranks(forks, tmp_path):
+    """Runs a case on two ranks."""
 
-        def run(folder, case):
-            for rank in ranks:
-                rank.tell(folder, case)
-            assert [rank.heard() for rank in ranks] == ["done"] * 2, [rank.errors for rank in ranks]
+    def run(case):
+        start = "from pathlib import Path; from tests.tracking.two_ranks import main; main"
+        ranks = [
+            forks.start(
+                f"{start}({rank}, Path({str(tmp_path)!r}), {case!r})",
+                loads="tests.tracking.two_ranks",
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait() for rank in ranks] == [0, 0], [rank.stderr for rank in ranks]
 
-        yield run
+    return run
 
 
 def expected_norms():
@@ -51,14 +47,14 @@ def expected_norms():
 
 
 def test_two_ranks_lose_no_row_and_double_none_also_over_a_resume(two_ranks, tmp_path):
-    two_ranks(tmp_path, "resumed")
+    two_ranks("resumed")
     result = torch.load(tmp_path / "result", weights_only=True)
     assert result["seen"].tolist() == [2] * N
     torch.testing.assert_close(result["norm"], expected_norms())
 
 
 def test_an_error_on_one_rank_is_raised_on_both(two_ranks, tmp_path):
-    two_ranks(tmp_path, "unwritable")
+    two_ranks("unwritable")
     for rank in range(2):
         said = (tmp_path / f"error-{rank}").read_text()
         assert said.startswith("OutputError: cannot write an epoch to")
@@ -75,7 +71,7 @@ def test_an_error_on_one_rank_is_raised_on_both(two_ranks, tmp_path):
     ],
 )
 def test_a_state_that_one_rank_cannot_load_is_refused_on_both(two_ranks, tmp_path, case, expected):
-    two_ranks(tmp_path, case)
+    two_ranks(case)
     for rank in range(2):
         assert (tmp_path / f"error-{rank}").read_text().startswith(expected)
 
@@ -90,7 +86,7 @@ def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(
     two_ranks, tmp_path
 ):
     record_an_epoch(tmp_path / "dynamics-0")
-    two_ranks(tmp_path, "own folders")
+    two_ranks("own folders")
     assert not list(tmp_path.glob("error-*"))
     assert [(tmp_path / f"epochs-{rank}").read_text() for rank in range(2)] == ["3", "3"]
     assert not (tmp_path / "dynamics-1").exists()
@@ -99,14 +95,14 @@ def test_ranks_that_do_not_share_the_folder_go_on_after_the_epochs_of_the_first(
 @pytest.mark.parametrize("case", ["both record", "rank 1 idle"])
 def test_epochs_of_another_run_in_the_folder_are_refused_on_both_ranks(two_ranks, tmp_path, case):
     record_an_epoch(tmp_path / "dynamics")
-    two_ranks(tmp_path, case)
+    two_ranks(case)
     said = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
     assert said[0] == said[1]
     assert said[0].startswith(f"RunExistsError: {tmp_path / 'dynamics'} holds 1 epochs already")
 
 
 def test_a_rank_without_rows_does_not_keep_the_other_waiting(two_ranks, tmp_path):
-    two_ranks(tmp_path, "rank 1 idle")
+    two_ranks("rank 1 idle")
     seen = torch.load(tmp_path / "result", weights_only=True)["seen"]
     assert not list(tmp_path.glob("error-*"))
     assert 0 < int(seen.sum()) < 2 * N  # what rank 1 would have seen is missing

@@ -1,10 +1,5 @@
-"""One rank of distributed runs; started twice by test_ranks.py.
+"""One rank of a distributed run; started twice by test_ranks.py."""
 
-Usage: two_ranks.py RANK. Every line of the standard input is a run, FOLDER, a tab and CASE; each is
-answered with the line "done".
-"""
-
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -97,11 +92,3 @@ def main(rank: int, folder: Path, case: str) -> None:
         (folder / f"error-{rank}").write_text(f"{type(err).__name__}: {err}")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        folder, case = line.removesuffix("\n").split("\t")
-        main(int(sys.argv[1]), Path(folder), case)
-        print("done", flush=True)
