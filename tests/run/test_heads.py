@@ -347,15 +347,20 @@ def test_a_compiled_model_of_several_outputs_is_scored():
         np.testing.assert_array_equal(table.column("entropy"), expected.column("entropy"))
 
 
-def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
-    class Images(Net):
-        def forward(self, images: Tensor):
-            return super().forward(images.flatten(1)[:, 10:16])
+class Images(Net):
+    """The same of pictures."""
 
-    data = MemorySource(
-        np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
-        np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise",
-    )  # fmt: skip
+    def forward(self, images: Tensor):
+        return super().forward(images.flatten(1)[:, 10:16])
+
+
+def noise():
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
+    return MemorySource(pixels, np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise")
+
+
+def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
+    data = noise()
     options = {"mean": (0.0,), "std": (1.0,), "attack_examples": 8, "attack_steps": 1,
                "explain_examples": 0, "map_examples": 10, "feature_examples": 20}  # fmt: skip
     plain = hs.evaluation_card(Images(), data, **options)["models"][0]
@@ -366,14 +371,7 @@ def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
 
 
 def test_training_learns_the_output_that_fits_the_classes(tmp_path):
-    class Images(Net):
-        def forward(self, images: Tensor):
-            return super().forward(images.flatten(1)[:, 10:16])
-
-    data = MemorySource(
-        np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
-        np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise",
-    )  # fmt: skip
+    data = noise()
     options = {"epochs": 1, "device": "cpu", "track": True, "show_progress": False}
     plain = hs.train(Images(), data, out=tmp_path / "plain", **options)
     tuples = hs.train(Images(ENDS["tuple"]), data, out=tmp_path / "tuples", **options)
