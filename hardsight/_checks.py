@@ -182,7 +182,7 @@ def check_rows(**tensors: Tensor) -> None:
 
     Raises:
         ShapeError: the tensors differ in length, or one has no rows at all to count.
-        TensorError: one is no tensor.
+        TensorError: one is not a tensor.
     """
     check_tensors(**tensors)
     if any(tensor.ndim == 0 for tensor in tensors.values()) or (
@@ -217,7 +217,7 @@ def check_width(embeddings: Tensor, class_weights: Tensor) -> None:
 
 
 def check_indices(labels: Tensor) -> None:
-    """Raise unless labels are a vector of integers, of whatever value."""
+    """Raise unless labels are a vector of integers, of any value."""
     check_tensors(labels=labels)
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
@@ -229,7 +229,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise unless labels are integers in ``[0, num_classes)``.
 
     The range is looked at on the CPU only: on an accelerator that would stop the queue. There a
-    label that is no class raises when it is used, or gives NaN.
+    label that is not a class raises when it is used, or gives NaN.
     """
     check_indices(labels)
     if labels.device.type == "cpu" and labels.numel() and not is_traced(labels):

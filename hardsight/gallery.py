@@ -103,8 +103,8 @@ class Gallery:
             self.learned_last,
             self.easiest,
         ]
-        for one in self.classes:
-            parts += [one.hardest, one.confidently_wrong, one.easiest]
+        for gallery in self.classes:
+            parts += gallery.lists()
         return np.unique(np.concatenate(parts))
 
     def indices(self) -> NDArray[np.int64]:
@@ -147,7 +147,7 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         >>> gallery = gallery_rows(ScoreTable(with_metadata(rows, about)))
         >>> gallery.hardest, gallery.confidently_wrong, gallery.indices()
         (array([1, 2, 0]), array([1]), array([5, 6, 7]))
-        >>> [one.label for one in gallery.classes]
+        >>> [part.label for part in gallery.classes]
         [0, 1]
     """
     budget = _pictures_kept(table) if budget is None else budget
@@ -177,17 +177,17 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         taken.update(suspects.tolist(), learned_last.tolist(), easiest.tolist())
     classes, left_out = _class_galleries(rows, means.worst_first, budget=budget, taken=taken)
     if left_out:
-        taken = taken.union(*(one.rows() for one in classes))
+        taken = taken.union(*(gallery.rows() for gallery in classes))
         hardest = _filled(hardest, rows.hardness, taken, budget)
     lists = (hardest, wrong, suspects, learned_last, easiest)
-    chosen = np.concatenate([*lists, *(part for one in classes for part in one.lists())])
+    chosen = np.concatenate([*lists, *(part for gallery in classes for part in gallery.lists())])
     hardest, wrong, suspects, learned_last, easiest = (rows.row[part] for part in lists)
     return Gallery(
         judges.by,
         judges.confidence_by,
         hardest,
         wrong,
-        tuple(one.of(rows.row) for one in classes),
+        tuple(gallery.of(rows.row) for gallery in classes),
         left_out,
         table,
         np.unique(rows.index[chosen]),
@@ -238,11 +238,12 @@ class _Rows:
 
     def at(self, keep: NDArray[np.int64]) -> _Rows:
         """Some of them."""
-        return _Rows(*(getattr(self, one.name)[keep] for one in fields(self)))
+        return _Rows(*(getattr(self, column.name)[keep] for column in fields(self)))
 
     def followed_by(self, other: _Rows) -> _Rows:
         """These rows and those of the next part."""
-        pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        names = [column.name for column in fields(self)]
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return _Rows(*(np.concatenate(pair) for pair in pairs))
 
 
@@ -445,11 +446,11 @@ def _class_galleries(
     wrong = _first_per_class(rows.label, rows.confidence, each)
     chosen: list[ClassGallery] = []
     for label in worst_first:
-        one = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
-        taken = taken | one.rows()
+        gallery = ClassGallery(label, hardest[label], wrong.get(label, _NONE), easiest[label])
+        taken = taken | gallery.rows()
         if len(taken) > budget:
             break
-        chosen.append(one)
+        chosen.append(gallery)
     return chosen, len(worst_first) - len(chosen)
 
 

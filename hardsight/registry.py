@@ -58,8 +58,8 @@ class ColumnSpec:
     low: float
     high: float
     higher_is_harder: bool
-    version: int
     meaning: str
+    version: int = 1
     title: str = ""
     short_title: str = ""
     unit: str = ""
@@ -209,53 +209,45 @@ def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> 
 
 
 def score(
-    name: str,
-    *,
-    inputs: tuple[str, ...],
-    range: tuple[float, float],
-    higher_is_harder: bool,
-    meaning: str,
-    reads: str,
-    formula: Callable[..., Any],
-    version: int = 1,
-    per_class: bool = False,
-    over_dataset: Callable[[], Any] | None = None,
-    **shown: Any,
+    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Any
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a score.
 
     Args:
-        name: of the column; for this and the other options see :class:`ScoreSpec`.
+        name: of the column.
         inputs: names of its tensors; a score without ``labels`` does not need the label.
         range: smallest and largest possible value.
-        higher_is_harder: the direction.
-        meaning: two sentences.
-        reads: the summary of its formula.
-        formula: from that summary.
-        version: of the definition.
-        per_class: one value per class.
-        over_dataset: makes what gathers the rows, if they depend on each other.
-        shown: how pages show it: ``title``, ``short_title``, ``unit``, ``judge``, ``on_card``.
+        facts: everything else that :class:`ScoreSpec` states.
     """
+    facts = {"needs_label": "labels" in inputs, **facts}
+    return _registering(SCORES, ScoreSpec, name, inputs, range, facts)
 
+
+def summary(
+    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Any
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a summary of dynamics.
+
+    Args:
+        name: of the column.
+        inputs: names of the recorded measures it reads.
+        range: smallest and largest possible value.
+        facts: everything else that :class:`SummarySpec` states.
+    """
+    return _registering(SUMMARIES, SummarySpec, name, inputs, range, facts)
+
+
+def _registering(
+    registry: Registry[Any],
+    kind: type[ColumnSpec],
+    name: str,
+    inputs: tuple[str, ...],
+    range: tuple[float, float],
+    facts: Mapping[str, Any],
+) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
-        SCORES.add(
-            ScoreSpec(
-                name=name,
-                function=function,
-                inputs=inputs,
-                low=range[0],
-                high=range[1],
-                higher_is_harder=higher_is_harder,
-                version=version,
-                meaning=meaning,
-                reads=reads,
-                formula=formula,
-                per_class=per_class,
-                over_dataset=over_dataset,
-                **{"needs_label": "labels" in inputs, **shown},
-            )
-        )
+        low, high = range
+        registry.add(kind(name=name, function=function, inputs=inputs, low=low, high=high, **facts))
         return function
 
     return register
@@ -275,46 +267,5 @@ def loss(
             LossSpec(name=name, function=function, module=module, inputs=inputs, version=version)
         )
         return module
-
-    return register
-
-
-def summary(
-    name: str,
-    *,
-    inputs: tuple[str, ...],
-    range: tuple[float, float],
-    higher_is_harder: bool,
-    meaning: str,
-    version: int = 1,
-    **shown: Any,
-) -> Callable[[Function], Function]:
-    """Register the decorated function as a summary of dynamics.
-
-    Args:
-        name: of the column; for this and the other options see :class:`SummarySpec`.
-        inputs: names of the recorded measures it reads.
-        range: smallest and largest possible value.
-        higher_is_harder: the direction.
-        meaning: two sentences.
-        version: of the definition.
-        shown: how pages show it: ``title``, ``short_title``, ``unit``, ``judge``, ``on_card``.
-    """
-
-    def register(function: Function) -> Function:
-        SUMMARIES.add(
-            SummarySpec(
-                name=name,
-                function=function,
-                inputs=inputs,
-                low=range[0],
-                high=range[1],
-                higher_is_harder=higher_is_harder,
-                version=version,
-                meaning=meaning,
-                **shown,
-            )
-        )
-        return function
 
     return register

@@ -135,7 +135,9 @@ class ScoreTable:
     def accuracy(self) -> float:
         """Share of the rows whose prediction is their label."""
         parts = self.parts(["label", "prediction"])
-        right = sum(int((one.column("label") == one.column("prediction")).sum()) for one in parts)
+        right = sum(
+            int((part.column("label") == part.column("prediction")).sum()) for part in parts
+        )
         return right / max(1, len(self))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -164,7 +166,7 @@ class ScoreTable:
         """The ``n`` most confident mistakes: the first place to look for bad labels.
 
         A mistake is the more confident, the more the model prefers it to the label, by default by
-        the logit margin where the table has it.
+        the logit margin if the table has it.
         """
         mistakes = self.where(self.column("label") != self.column("prediction"))
         return mistakes.hardest(n, by or self.judge_of_mistakes() or "avh")
@@ -177,9 +179,9 @@ class ScoreTable:
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` examples whose label is most probably wrong, most suspect first.
 
-        By ``suspicion`` where training was tracked: it also finds wrong labels that the model has
+        By ``suspicion`` if training was tracked: it also finds wrong labels that the model has
         memorised meanwhile. Else by the score that :meth:`judge_of_mistakes` names, the logit
-        margin where the table has it.
+        margin if the table has it.
 
         Examples that were held out of training are ranked among themselves, those trained on
         among themselves, and both lists are merged: what is never trained on is never memorised,
@@ -271,7 +273,7 @@ def ranked_among_alike(
             these are only the hardest of each.
 
     Returns:
-        ranks from 0, larger is harder; the values themselves where all rows are of one kind.
+        ranks from 0, larger is harder; the values themselves if all rows are of one kind.
     """
     counts = [int((~np.isnan(hardness[held_out == kind])).sum()) for kind in (False, True)]
     totals = counts if known is None else known

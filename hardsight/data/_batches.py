@@ -33,7 +33,7 @@ class Batch:
     Attributes:
         index: positions in the source, ``[B]``.
         ids: names, B of them.
-        inputs: tensor ``[B, ...]``, or what a user's collate function gives; ``None`` where
+        inputs: tensor ``[B, ...]``, or what a user's collate function gives; ``None`` if
             no example of the batch could be read.
         labels: class indices, ``[B]``.
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
@@ -261,9 +261,9 @@ class _Collate:
             if hasattr(example.content, "shape"):
                 seen.setdefault(tuple(example.content.shape), example.id)
         if len(seen) > 1:
-            (one, first), (two, second) = list(seen.items())[:2]
+            (shape, first), (other, second) = list(seen.items())[:2]
             raise DataError(
-                f"expected inputs of one shape, got {list(one)} ({first}) and {list(two)} "
+                f"expected inputs of one shape, got {list(shape)} ({first}) and {list(other)} "
                 f"({second}); pass size=(H, W) (--size HxW), and channels=3 (--channels 3) if some "
                 "are grey"
             )
@@ -341,16 +341,16 @@ def _serial_batches(
 
 def _single_rows(rows: _Rows, positions: range, loading: Loading) -> list[_Row]:
     """One worker, one example at a time: an example that kills it is a bad one."""
-    found: list[_Row] = []
-    while len(found) < len(positions):
+    read: list[_Row] = []
+    while len(read) < len(positions):
         try:
-            for (row,) in _loaded(rows, list, positions[len(found) :], 1, 1, loading, prefetch=1):
-                found.append(row)
+            for (row,) in _loaded(rows, list, positions[len(read) :], 1, 1, loading, prefetch=1):
+                read.append(row)
         except _WorkerDiedError as err:
-            index = positions[len(found)]
+            index = positions[len(read)]
             error = BadExampleError(f"its loader process died: {err}")
-            found.append(_Row(index, rows.source.id_of(index), error=error))
-    return found
+            read.append(_Row(index, rows.source.id_of(index), error=error))
+    return read
 
 
 def _loaded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNa
 from hardsight.registry import nearest_name, unknown_name
 
 if TYPE_CHECKING:
-    from hardsight.data.formats import FileArray, StoredArray
+    from hardsight.data.formats import StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _FORMS = (
@@ -74,19 +75,19 @@ _FORMS = (
 )
 
 
+@dataclass(frozen=True)
 class _Options:
     """The keyword arguments of :func:`open_source`; what a form of data has no use for, raises."""
 
-    def __init__(self, **values: Any) -> None:
-        self.split: str | None = values.pop("split")
-        self.data_root: str | os.PathLike[str] | None = values.pop("data_root")
-        self.classes: Sequence[str] | None = values.pop("classes")
-        self.labels, self.class_weights, self.bias = (
-            values.pop(name) for name in ("labels", "class_weights", "bias")
-        )
+    split: str | None
+    labels: Any
+    class_weights: Any
+    bias: Any
+    classes: Sequence[str] | None
+    data_root: str | os.PathLike[str] | None
 
     def refuse(self, *names: str, because: str) -> None:
-        """Raise where an option that plays no part was given."""
+        """Raise if an option that plays no part was given."""
         for name in names:
             if getattr(self, name) is not None:
                 raise OptionError(f"{name} cannot be used here: {because}")
@@ -155,14 +156,7 @@ def open_source(
         >>> len(source), source.classes[:3], source[0].content.size
         (449, ('0', '1', '2'), (8, 8))
     """
-    options = _Options(
-        split=split,
-        labels=labels,
-        class_weights=class_weights,
-        bias=bias,
-        classes=classes,
-        data_root=data_root,
-    )
+    options = _Options(split, labels, class_weights, bias, classes, data_root)
     if isinstance(data, str | os.PathLike):
         return _named(os.fspath(data), options)
     return _object(data, options)
@@ -306,12 +300,12 @@ def _parquet(
 
 
 def _arrays(
-    arrays: dict[str, FileArray], text: str, options: _Options
+    arrays: dict[str, StoredArray], text: str, options: _Options
 ) -> ExampleSource | EmbeddingSource:
     """Embeddings or examples among the arrays of a file."""
     options.refuse("split", because=f"{text} holds arrays without splits")
 
-    def first(*names: str) -> FileArray | None:
+    def first(*names: str) -> StoredArray | None:
         return next((arrays[name] for name in names if name in arrays), None)
 
     labels = options.labels
@@ -350,7 +344,7 @@ def _embeddings(
     labels: Any,
     classes: Sequence[str] | None = None,
     ids: Any = None,
-    arrays: dict[str, FileArray] | None = None,
+    arrays: dict[str, StoredArray] | None = None,
 ) -> EmbeddingSource:
     names = classes if options.classes is None else options.classes
     values = plain_array(labels, names=_LABEL_NAMES, option="labels")

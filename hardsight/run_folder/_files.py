@@ -249,7 +249,7 @@ class Manifest:
                 f"{file} was written by another version of hardsight; use that version, or choose "
                 "another --out"
             )
-        known = {one.name for one in dataclasses.fields(cls)}
+        known = {attribute.name for attribute in dataclasses.fields(cls)}
         values = {key: value for key, value in content.items() if key in known}
         return cls(**{**values, "files": tuple(content.get("files", ()))})
 
@@ -310,13 +310,13 @@ def _top(name: str) -> str:
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Nested tables as one, with the names that ``--set`` takes: ``optimizer.lr``."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= _leaves(value, f"{above}{name}.")
+            leaves |= _leaves(value, f"{above}{name}.")
         else:
-            found[f"{above}{name}"] = value
-    return found
+            leaves[f"{above}{name}"] = value
+    return leaves
 
 
 if sys.platform == "win32":

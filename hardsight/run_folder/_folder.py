@@ -278,14 +278,14 @@ class RunFolder:
     def _made(self) -> Iterator[None]:
         """The folder, and those above it; they go again if nothing came to lie in them."""
         missing = [self.folder, *self.folder.parents]
-        missing = missing[: next(at for at, one in enumerate(missing) if one.exists())]
+        missing = missing[: next(at for at, path in enumerate(missing) if path.exists())]
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             yield
         finally:
-            for one in missing:
+            for path in missing:
                 with suppress(OSError):  # there is something in it
-                    one.rmdir()
+                    path.rmdir()
 
     def _check_free(self, kind: RunKind, *, resume: bool, overwrite: bool) -> None:
         here, what = self.kind, kind.what

@@ -18,8 +18,7 @@ from hardsight.run.train._head import reset_head
 FRESH = """
 import sys, torch
 import hardsight as hs
-from hardsight.run.loop._model import loaded_model
-from hardsight.run.loop._origin import random_states_kept
+from hardsight.run.loop import loaded_model, random_states_kept
 
 torch.manual_seed(3)
 what = sys.argv[1]

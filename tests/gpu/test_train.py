@@ -50,7 +50,7 @@ def test_recorded_steps_are_tracked_like_plain_ones(tmp_path):
         )  # fmt: skip
         rows = done.dynamics
         assert set(rows.column("epochs_seen")) == {2}
-        margins[capture] = rows.column("area_under_margin")
+        margins[capture] = rows.column("aum")
     np.testing.assert_allclose(margins[True], margins[False], rtol=1e-3, atol=1e-3)
 
 

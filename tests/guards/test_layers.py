@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
-    0: {"errors", "registry", "table", "_checks", "_optional", "_options"}
-    | {"gallery", "preprocessing", "config", "run_folder"},
+    0: {"errors", "registry", "table", "_checks", "gallery", "preprocessing", "config"}
+    | {"run_folder"},
     1: {"geometry", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},

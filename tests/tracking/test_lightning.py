@@ -216,7 +216,7 @@ def test_without_lightning_the_extra_is_named(monkeypatch):
     def missing(module):
         raise ImportError("No module named 'lightning'")
 
-    monkeypatch.setattr("hardsight._checks.importlib.import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(
         MissingExtraError, match=r"lightning_callback\(\) needs 'lightning.pytorch'"
     ):

@@ -155,7 +155,7 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
     def missing(module):
         raise ImportError("No module named 'transformers'")
 
-    monkeypatch.setattr("hardsight._checks.importlib.import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(MissingExtraError, match=r"transformers_callback\(\) needs 'transformers'"):
         HardnessTracker(N).transformers_callback()
 

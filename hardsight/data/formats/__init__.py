@@ -32,7 +32,6 @@ from hardsight.data.formats._parquet import parquet_paths as parquet_paths
 from hardsight.data.formats._parquet import stored_class_names as stored_class_names
 from hardsight.data.formats._stored import ARRAY_SUFFIXES as ARRAY_SUFFIXES
 from hardsight.data.formats._stored import IDX_NAME as IDX_NAME
-from hardsight.data.formats._stored import FileArray as FileArray
 from hardsight.data.formats._stored import MemoryArray as MemoryArray
 from hardsight.data.formats._stored import StoredArray as StoredArray
 from hardsight.data.formats._stored import idx_array as idx_array

@@ -16,6 +16,7 @@ from hardsight.data.source import (
     Example,
     ExampleSource,
     Fingerprint,
+    check_lengths,
     class_indices,
     id_at,
 )
@@ -64,12 +65,7 @@ class ArraySource(ExampleSource):
         self.labels, self.classes = class_indices(
             labels, classes=classes, where=f"the labels of {spec}"
         )
-        for name, values in (("labels", self.labels), ("ids", ids)):
-            if values is not None and len(values) != len(self):
-                raise ShapeError(
-                    f"expected one row per example, got images {list(examples.shape)}, {name} "
-                    f"[{len(values)}] in {spec}; pass the {name} of these images"
-                )
+        check_lengths(spec, "images", examples.shape, labels=self.labels, ids=ids)
 
     def __len__(self) -> int:
         return self._examples.shape[0]

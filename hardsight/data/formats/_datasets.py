@@ -229,14 +229,14 @@ def split_sample(sample: Any) -> tuple[Any, Any]:
             single = next((key for key in INPUT_KEYS if key in sample), None)
             rest = {key: value for key, value in sample.items() if key != label}
             return (rest if single is None else sample[single]), sample[label]
-        found = f"a mapping with the keys {', '.join(map(str, sample))}"
+        got = f"a mapping with the keys {', '.join(map(str, sample))}"
     elif isinstance(sample, tuple | list) and len(sample) >= 2:
         return sample[0], sample[1]
     else:
-        found = type(sample).__name__
+        got = type(sample).__name__
     raise DataError(
         "expected every item of the dataset to be (input, label) or a mapping with 'image' and "
-        f"'label', got {found}"
+        f"'label', got {got}"
     )
 
 
@@ -252,8 +252,8 @@ def stored_classes(dataset: Any) -> tuple[str, ...] | None:
     if _is_subset(dataset):
         return stored_classes(dataset.dataset)
     if _is_concatenation(dataset):
-        found = {stored_classes(part) for part in dataset.datasets}
-        return found.pop() if len(found) == 1 else None
+        names_of_parts = {stored_classes(part) for part in dataset.datasets}
+        return names_of_parts.pop() if len(names_of_parts) == 1 else None
     return None
 
 

@@ -13,6 +13,7 @@ from hardsight.data.formats._stored import ARRAY_SUFFIXES, split_member, stored_
 from hardsight.data.source import (
     Fingerprint,
     are_names,
+    check_lengths,
     class_indices,
     class_names,
     existing,
@@ -24,7 +25,7 @@ from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionEr
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hardsight.data.formats._stored import FileArray, StoredArray
+    from hardsight.data.formats._stored import StoredArray
 
 
 class EmbeddingSource:
@@ -83,18 +84,13 @@ class EmbeddingSource:
                 f"the labels of {spec} name {len(self.classes)} classes, but class_weights has "
                 f"{len(class_weights)} rows; pass classes=[...], one name per row"
             )
-        for name, values in (("labels", self.labels), ("ids", ids)):
-            if values is not None and len(values) != len(self):
-                raise ShapeError(
-                    f"expected one row per example, got embeddings {list(rows.shape)}, {name} "
-                    f"[{len(values)}] in {spec}; pass the {name} these embeddings were made with"
-                )
+        check_lengths(spec, "embeddings", rows.shape, labels=self.labels, ids=ids)
 
     def __len__(self) -> int:
         return self._rows.shape[0]
 
     def chunk(self, start: int, stop: int) -> NDArray[Any]:
-        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file where possible."""
+        """Embeddings ``start`` to ``stop``, ``[n, D]``: a view of the file if possible."""
         return self._rows.read(start, stop)
 
     def ids(self, start: int, stop: int) -> pa.Array:
@@ -175,14 +171,14 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
     if not _is_path(value):
         return in_memory(value)
     arrays, name = _opened(value, option)
-    found = [name] if name is not None else [key for key in names if key in arrays]
-    if not found and len(arrays) == 1:
-        found = list(arrays)
-    if not found:
+    keys = [name] if name is not None else [key for key in names if key in arrays]
+    if not keys and len(arrays) == 1:
+        keys = list(arrays)
+    if not keys:
         raise DataError(
             f'no {option} in {value}: it holds {_listed(arrays)}; pass {option}="{value}:NAME"'
         )
-    return arrays[found[0]].whole()
+    return arrays[keys[0]].whole()
 
 
 def head_arrays(
@@ -221,7 +217,7 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
-def _opened(value: Any, option: str) -> tuple[dict[str, FileArray], str | None]:
+def _opened(value: Any, option: str) -> tuple[dict[str, StoredArray], str | None]:
     text, name = split_member(str(value))
     file = existing(text)
     if file.suffix.lower() not in ARRAY_SUFFIXES:
@@ -233,7 +229,7 @@ def _opened(value: Any, option: str) -> tuple[dict[str, FileArray], str | None]:
 
 
 def _only_head(
-    arrays: dict[str, FileArray], file: str, width: int, least_classes: int, classes: int | None
+    arrays: dict[str, StoredArray], file: str, width: int, least_classes: int, classes: int | None
 ) -> str:
     if "class_weights" in arrays:
         return "class_weights"
@@ -256,7 +252,7 @@ def _only_head(
     )
 
 
-def _could_be_head(array: FileArray, width: int) -> bool:
+def _could_be_head(array: StoredArray, width: int) -> bool:
     shape = array.shape
     return (
         array.dtype.kind == "f"
@@ -266,7 +262,7 @@ def _could_be_head(array: FileArray, width: int) -> bool:
     )
 
 
-def _matrix(array: FileArray) -> NDArray[Any]:
+def _matrix(array: StoredArray) -> NDArray[Any]:
     values = array.whole()
     if values.ndim > 2 and all(length == 1 for length in values.shape[2:]):
         return values.reshape(values.shape[:2])
@@ -277,6 +273,6 @@ def _bias_name(name: str) -> str:
     return name.removesuffix("weight") + "bias" if name.endswith("weight") else "bias"
 
 
-def _listed(arrays: dict[str, FileArray], limit: int = 8) -> str:
+def _listed(arrays: dict[str, StoredArray], limit: int = 8) -> str:
     shown = [f"{name or 'one array'} {list(array.shape)}" for name, array in arrays.items()]
     return ", ".join(shown[:limit]) + (", ..." if len(shown) > limit else "") or "no arrays"

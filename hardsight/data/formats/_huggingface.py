@@ -117,9 +117,9 @@ def _chosen(kinds: Any, kind: type, preferred: Sequence[str], role: str, spec: s
     fitting = [name for name in named if name in of_kind] or named or of_kind
     if len(fitting) == 1 or (fitting and fitting[0] in named):
         return fitting[0]
-    found = f"{len(fitting)} columns could be ({', '.join(fitting)})" if fitting else "none is"
+    said = f"{len(fitting)} columns could be ({', '.join(fitting)})" if fitting else "none is"
     raise DataError(
-        f"expected one {role} column in {spec}, but {found}, among {', '.join(kinds)}; rename it "
+        f"expected one {role} column in {spec}, but {said}, among {', '.join(kinds)}; rename it "
         f"to {role!r} with dataset.rename_column"
     )
 

@@ -156,13 +156,13 @@ def _stored_counts(path: Path) -> NDArray[Any]:
     if path.suffix.lower() == ".parquet":
         return _parquet_counts(path)
     arrays = stored_arrays(path)
-    found = next((arrays[name] for name in ("", HUMAN_COUNTS, "counts") if name in arrays), None)
-    if found is None:
+    counts = next((arrays[name] for name in ("", HUMAN_COUNTS, "counts") if name in arrays), None)
+    if counts is None:
         raise DataError(
             f"expected one array, or one named {HUMAN_COUNTS!r}, in {path}, got "
             f"{', '.join(arrays) or 'none'}"
         )
-    return found.whole()
+    return counts.whole()
 
 
 def _parquet_counts(path: Path) -> NDArray[Any]:
@@ -185,17 +185,17 @@ def _parquet_counts(path: Path) -> NDArray[Any]:
 def _from_csv(rows: _Rows, path: Path) -> NDArray[np.float64]:
     key, stated = _csv_frequencies(path)
     if key == _INDEX_COLUMN:
-        found = _by_position(rows, stated, path)
+        frequencies = _by_position(rows, stated, path)
         first = "0"
     else:
-        found = _by_name(rows, stated, path)
+        frequencies = _by_name(rows, stated, path)
         first = repr(rows.ids[0]) if rows.ids else "none"
-    if np.isnan(found).all():
+    if np.isnan(frequencies).all():
         raise DataError(
             f"{path} lists none of the {len(rows.ids):,} examples of {rows.spec}; expected ids "
             f"such as {first}, got {next(iter(stated), 'no rows')!r}"
         )
-    return found
+    return frequencies
 
 
 def _by_name(rows: _Rows, stated: dict[str, float], path: Path) -> NDArray[np.float64]:
@@ -235,19 +235,19 @@ def _csv_frequencies(path: Path) -> tuple[str, dict[str, float]]:
                 f"of frequencies ({', '.join(_VALUE_COLUMNS)}) in {path}, got "
                 f"{', '.join(columns) or 'no header'}"
             )
-        found: dict[str, float] = {}
+        frequencies: dict[str, float] = {}
         for row in rows:
             name, text = (row[key] or "").strip(), (row[value] or "").strip()
             if key == _INDEX_COLUMN and name.isdecimal():
                 name = str(int(name))  # 007 is 7
-            if name in found:
+            if name in frequencies:
                 raise DataError(f"{path}, line {rows.line_num}: {name!r} is listed twice")
-            found[name] = _frequency(text, f"{path}, line {rows.line_num}")
+            frequencies[name] = _frequency(text, f"{path}, line {rows.line_num}")
     except csv.Error as err:
         raise DataError(
             f"{path}, line {rows.line_num + 1}: {err}; expected a CSV of ids and frequencies"
         ) from err
-    return key, found
+    return key, frequencies
 
 
 def _csv_text(path: Path) -> str:

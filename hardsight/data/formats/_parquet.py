@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hardsight.data.formats._stored import StoredArray
 from hardsight.data.formats._tables import (
     IMAGE_COLUMNS,
     LABELS,
@@ -70,7 +71,7 @@ class RowReader:
         self._number, self._first = -1, 0  # row group being read, position of the batch in hand
         self._batch: pa.RecordBatch = []
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._forget()
+        self._let_go()
 
     def __len__(self) -> int:
         return self._length
@@ -87,7 +88,7 @@ class RowReader:
 
     def _batch_at(self, position: int) -> tuple[int, pa.RecordBatch]:
         if self._process != os.getpid():  # a forked worker reads with handles of its own
-            self._forget()
+            self._let_go()
         number = bisect.bisect_right(self._starts, position) - 1
         try:
             if number != self._number or position < self._first:
@@ -95,10 +96,10 @@ class RowReader:
             while position >= self._first + len(self._batch):
                 self._first, self._batch = self._first + len(self._batch), next(self._batches)
         except StopIteration:
-            self._forget()
+            self._let_go()
             raise OSError("the row group ends before its last row") from None
         except Exception:  # a damaged page: the next call starts again instead of a step behind
-            self._forget()
+            self._let_go()
             raise
         return self._first, self._batch
 
@@ -111,7 +112,7 @@ class RowReader:
         )
         self._number, self._first, self._batch = number, group.start, next(self._batches)
 
-    def _forget(self) -> None:
+    def _let_go(self) -> None:
         self._process, self._number, self._first = os.getpid(), -1, 0
         self._batch, self._batches = [], iter(())
 
@@ -254,7 +255,7 @@ def _other_column(files: Sequence[Path], name: str) -> NDArray[Any] | None:
     return column_values(files, name) if name in common_schema(files).names else None
 
 
-class ParquetEmbeddings:
+class ParquetEmbeddings(StoredArray):
     """A column of equally long lists of floats, as an array ``[N, D]`` read in parts."""
 
     def __init__(self, files: Sequence[Path], column: str, *, spec: str) -> None:

@@ -16,9 +16,10 @@ import sys
 import warnings
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _SPLIT_WORDS = {"train": ("train",), "test": ("t10k", "test"), "validation": ("val",)}
 
 
-class StoredArray(Protocol):
+class StoredArray(ABC):
     """An array that can be read in parts.
 
     Attributes:
@@ -55,40 +56,27 @@ class StoredArray(Protocol):
         dtype: of what ``read`` returns.
     """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        ...
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        ...
-
+    @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start`` to ``stop``: a view where possible."""
-        ...
+        """Rows ``start`` to ``stop``: a view if possible."""
+
+    def whole(self) -> NDArray[Any]:
+        """Everything, for small arrays such as labels and class weights."""
+        return self.read(0, self.shape[0])
 
     def add_to(self, mark: Fingerprint) -> None:
-        """Take a sample of the content into a fingerprint."""
-        ...
+        """Take a sample of the content into a fingerprint: evenly spaced rows."""
+        mark.add_rows(self)
 
 
-class MemoryArray:
+class MemoryArray(StoredArray):
     """An array already in memory."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        return self.array.dtype
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """A view of the rows."""
@@ -98,12 +86,8 @@ class MemoryArray:
         """The array itself."""
         return self.array
 
-    def add_to(self, mark: Fingerprint) -> None:
-        """Evenly spaced rows."""
-        mark.add_rows(self.array)
 
-
-class MappedArray:
+class MappedArray(StoredArray):
     """An array inside a file, mapped on first use; pickles as its place, not its content.
 
     Args:
@@ -130,7 +114,8 @@ class MappedArray:
         bfloat16: bool = False,
         end: int | None = None,
     ) -> None:
-        self.file, self.offset, self._shape = file, offset, shape
+        self.file, self.offset, self.shape = file, offset, shape
+        self.dtype = np.dtype(np.float32) if bfloat16 else stored.newbyteorder("=")
         self._stored, self._fortran, self._bfloat16 = stored, fortran, bfloat16
         self._released = 0  # first byte of the mapping that may be in memory
         if any(length < 0 for length in shape):
@@ -143,26 +128,16 @@ class MappedArray:
                 f"the file's at {end:,}; copy or write it again"
             )
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what ``read`` returns."""
-        return np.dtype(np.float32) if self._bfloat16 else self._stored.newbyteorder("=")
-
     @cached_property
     def _mapping(self) -> mmap.mmap:
         return _mapped(self.file)
 
     @cached_property
     def _array(self) -> NDArray[Any]:
-        if 0 in self._shape:
-            return np.empty(self._shape, dtype=self._stored)
+        if 0 in self.shape:
+            return np.empty(self.shape, dtype=self._stored)
         order: Any = "F" if self._fortran else "C"
-        return np.ndarray(self._shape, self._stored, self._mapping, self.offset, order=order)
+        return np.ndarray(self.shape, self._stored, self._mapping, self.offset, order=order)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """A view of the rows; bfloat16 is widened to float32, for these rows only.
@@ -180,10 +155,10 @@ class MappedArray:
 
         A view that is still in use finds its content again in the system's cache.
         """
-        if self._fortran or 0 in self._shape or not hasattr(mmap, "MADV_DONTNEED"):
+        if self._fortran or 0 in self.shape or not hasattr(mmap, "MADV_DONTNEED"):
             return
-        row_bytes = self._array.nbytes // self._shape[0]
-        place = self.offset + min(row, self._shape[0]) * row_bytes
+        row_bytes = self._array.nbytes // self.shape[0]
+        place = self.offset + min(row, self.shape[0]) * row_bytes
         place -= place % mmap.PAGESIZE
         step_back = place < self._released
         until = len(self._mapping) if step_back else place
@@ -192,12 +167,8 @@ class MappedArray:
             self._released = place
 
     def whole(self) -> NDArray[Any]:
-        """Everything, for small arrays such as labels and class weights."""
-        return self.read(0, self._shape[0]) if self._shape else self._array
-
-    def add_to(self, mark: Fingerprint) -> None:
-        """Evenly spaced rows, as an array in memory gives them."""
-        mark.add_rows(self)
+        """Everything; a single number has no rows to read."""
+        return super().whole() if self.shape else self._array
 
     def __getstate__(self) -> dict[str, Any]:
         open_here = ("_mapping", "_array")
@@ -218,10 +189,7 @@ def _mapped(file: Path) -> mmap.mmap:
         )
 
 
-FileArray = MemoryArray | MappedArray
-
-
-def stored_arrays(file: Path) -> dict[str, FileArray]:
+def stored_arrays(file: Path) -> dict[str, StoredArray]:
     """The arrays of a ``.npy`` (under the name ``""``), ``.npz``, ``.safetensors`` or torch file.
 
     Raises:
@@ -277,8 +245,8 @@ def _refuse_objects(dtype: np.dtype[Any], file: Path, name: str = "") -> None:
         )
 
 
-def _npz(file: Path) -> dict[str, FileArray]:
-    arrays: dict[str, FileArray] = {}
+def _npz(file: Path) -> dict[str, StoredArray]:
+    arrays: dict[str, StoredArray] = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
@@ -343,13 +311,13 @@ def read_exactly(source: Any, size: int, what: str) -> bytearray:
     return content
 
 
-def _safetensors(file: Path) -> dict[str, FileArray]:
+def _safetensors(file: Path) -> dict[str, StoredArray]:
     with file.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
         if length > min(file.stat().st_size, 100_000_000):
             raise DataError(f"{file} is not a readable .safetensors file: header too long")
         header = json.loads(source.read(length))
-    arrays: dict[str, FileArray] = {}
+    arrays: dict[str, StoredArray] = {}
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in _SAFETENSORS_DTYPES:
             continue
@@ -368,7 +336,7 @@ def _safetensors(file: Path) -> dict[str, FileArray]:
     return arrays
 
 
-def _torch_tensors(file: Path) -> dict[str, FileArray]:
+def _torch_tensors(file: Path) -> dict[str, StoredArray]:
     import pickle
 
     import torch
@@ -387,7 +355,7 @@ def _torch_tensors(file: Path) -> dict[str, FileArray]:
     return _flattened(content, "")
 
 
-def _flattened(content: Any, prefix: str) -> dict[str, FileArray]:
+def _flattened(content: Any, prefix: str) -> dict[str, StoredArray]:
     """Tensors of nested dicts under dotted names."""
     import torch
 
@@ -395,7 +363,7 @@ def _flattened(content: Any, prefix: str) -> dict[str, FileArray]:
         tensor = content.detach()
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return {prefix: MemoryArray(wide.cpu().numpy())}
-    arrays: dict[str, FileArray] = {}
+    arrays: dict[str, StoredArray] = {}
     if isinstance(content, dict):
         for key, value in content.items():
             arrays.update(_flattened(value, f"{prefix}.{key}" if prefix else str(key)))
@@ -432,11 +400,11 @@ def idx_images_in(folder: Path, split: str | None) -> Path | None:
         DataError: there are several and ``split`` names none, or not one of them.
     """
     named = (file for file in folder.iterdir() if is_idx(file) and "images" in file.name)
-    found = sorted(file for file in named if is_regular(file))
-    if not found:
+    images = sorted(file for file in named if is_regular(file))
+    if not images:
         return None
     # the same file packed and unpacked counts once, unpacked first
-    files = list({IDX_NAME.sub("", file.name): file for file in reversed(found)}.values())
+    files = list({IDX_NAME.sub("", file.name): file for file in reversed(images)}.values())
     words = _SPLIT_WORDS.get(split or "", (split or "",))
     chosen = [file for file in files if any(word in file.name for word in words)]
     if len(chosen) == 1:

@@ -67,14 +67,14 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
     twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]
     if twice:
         raise DataError(f"column {twice[0]!r} is there twice in {where}; remove one")
-    found = [column for column, name in zip(columns, plain, strict=True) if name in names]
-    documented = [column for column in found if plain_name(column) == names[0]]
-    if len(found) == 1 or documented:
-        return (documented or found)[0]
-    if found:
+    fitting = [column for column, name in zip(columns, plain, strict=True) if name in names]
+    documented = [column for column in fitting if plain_name(column) == names[0]]
+    if len(fitting) == 1 or documented:
+        return (documented or fitting)[0]
+    if fitting:
         raise DataError(
-            f"columns {found[0]!r} and {found[1]!r} could both be the {role} in {where}; rename "
-            f"the one that is meant to {names[0]}"
+            f"columns {fitting[0]!r} and {fitting[1]!r} could both be the {role} in {where}; "
+            f"rename the one that is meant to {names[0]}"
         )
     raise DataError(
         f"no column of {role} in {where}: expected one of {', '.join(names)}, got "

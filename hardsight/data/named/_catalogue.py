@@ -1,4 +1,4 @@
-"""The datasets that have a name here: their splits, classes, and where they are found."""
+"""The datasets that have a name here: their splits, classes, and names on the hub."""
 
 from __future__ import annotations
 

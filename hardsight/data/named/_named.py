@@ -67,9 +67,9 @@ def named_source(
 def _part(
     name: str, dataset: NamedDataset, part: str, root: str | os.PathLike[str] | None
 ) -> ExampleSource:
-    found = locate(name, part, root)
-    if found is not None:
-        return _from_files(name, dataset, found)
+    location = locate(name, part, root)
+    if location is not None:
+        return _from_files(name, dataset, location)
     if not dataset.hub:
         raise MissingDataError(missing(name, part, root, ""))
     try:
@@ -78,21 +78,21 @@ def _part(
         raise MissingDataError(missing(name, part, root, str(err))) from err
 
 
-def _from_files(name: str, dataset: NamedDataset, found: Location) -> ExampleSource:
-    classes, files = dataset.classes or None, found.files
-    if found.form == "parquet":
+def _from_files(name: str, dataset: NamedDataset, location: Location) -> ExampleSource:
+    classes, files = dataset.classes or None, location.files
+    if location.form == "parquet":
         return ParquetSource(
             list(files), spec=name, classes=classes, label_columns=dataset.label_columns
         )
-    if found.form == "list" and classes is not None:
+    if location.form == "list" and classes is not None:
         return visda_images(files[0], spec=name, classes=classes)
-    if found.form in ("folder", "list"):
-        folder = files[0] if found.form == "folder" else files[0].parent
+    if location.form in ("folder", "list"):
+        folder = files[0] if location.form == "folder" else files[0].parent
         return FolderSource(folder, spec=name, classes=_class_folders(folder, classes))
-    if found.form == "idx":
+    if location.form == "idx":
         images, labels = idx_array(files[0]), idx_array(labels_beside(files[0])).whole()
         return ArraySource(name, images, labels, classes=classes)
-    arrays, values = cifar_arrays(files) if found.form == "cifar" else svhn_arrays(files[0])
+    arrays, values = cifar_arrays(files) if location.form == "cifar" else svhn_arrays(files[0])
     return ArraySource(name, MemoryArray(arrays), values, classes=classes)
 
 
@@ -136,13 +136,13 @@ def split_names(name: str, split: str | None) -> list[str]:
     if split is None:
         first = next(iter(known))
         raise DataError(f"{name} has the splits {', '.join(known)}; pass split={first!r}")
-    found = []
+    parts = []
     for given in (part.strip() for part in split.split("+")):
         part = next((part for part, words in known.items() if given in (part, *words)), None)
         if part is None:
             raise DataError(unknown_name(f"split of {name}", given, list(known)))
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Location | None:
@@ -150,9 +150,9 @@ def locate(name: str, part: str, root: str | os.PathLike[str] | None) -> Locatio
     dataset = DATASETS[name]
     for folder in folders_of(dataset, root):
         if folder.is_dir():
-            found = _location(folder, part, dataset.splits[part])
-            if found is not None:
-                return found
+            location = _location(folder, part, dataset.splits[part])
+            if location is not None:
+                return location
     return None
 
 
@@ -210,8 +210,8 @@ def _location(folder: Path, part: str, words: Sequence[str]) -> Location | None:
 
 def _files_near(folder: Path) -> list[Path]:
     """Data files in the folder and the folders in it; deeper ones are images of class folders."""
-    found = [path for ending in _ENDINGS for path in folder.glob(f"*{ending}")]
-    return sorted(found + [path for ending in _ENDINGS for path in folder.glob(f"*/*{ending}")])
+    patterns = [above + ending for above in ("*", "*/*") for ending in _ENDINGS]
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
 def _mentions(path: Path, folder: Path, words: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from hardsight.data.source._source import Example as Example
 from hardsight.data.source._source import ExampleSource as ExampleSource
 from hardsight.data.source._source import Fingerprint as Fingerprint
 from hardsight.data.source._source import Loading as Loading
+from hardsight.data.source._source import check_lengths as check_lengths
 from hardsight.data.source._source import check_listable as check_listable
 from hardsight.data.source._source import evenly_spaced as evenly_spaced
 from hardsight.data.source._source import existing as existing

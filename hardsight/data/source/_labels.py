@@ -212,8 +212,9 @@ def _is_one_hot(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each row is a single 1 among zeros."""
     if rows.dtype.kind not in "biuf":
         return np.zeros(len(rows), dtype=np.bool_)
-    found: NDArray[np.bool_] = ((rows == 0) | (rows == 1)).all(axis=1) & (rows.sum(axis=1) == 1)
-    return found
+    are_bits = ((rows == 0) | (rows == 1)).all(axis=1)
+    is_one_hot: NDArray[np.bool_] = are_bits & (rows.sum(axis=1) == 1)
+    return is_one_hot
 
 
 def _check_width(width: int, known: tuple[str, ...] | None, what: str, where: str) -> None:
@@ -255,20 +256,20 @@ def _from_strings(
     texts = np.array(
         [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in array.tolist()]
     )
-    names, positions = np.unique(texts, return_inverse=True)
-    found = [str(name) for name in names]
-    if known is not None and set(found) <= set(known):
+    distinct, positions = np.unique(texts, return_inverse=True)
+    names = [str(name) for name in distinct]
+    if known is not None and set(names) <= set(known):
         place = {name: index for index, name in enumerate(known)}
-        return np.array([place[name] for name in found])[positions], known
-    if all(_NUMBER.fullmatch(name) for name in found):
-        return _different_numbers(found, where)[positions], known
+        return np.array([place[name] for name in names])[positions], known
+    if all(_NUMBER.fullmatch(name) for name in names):
+        return _different_numbers(names, where)[positions], known
     if known is not None:
-        unknown = [name for name in found if name not in set(known)]
+        unknown = [name for name in names if name not in set(known)]
         raise LabelError(
             f"label {unknown[0]!r} in {where} is none of the {len(known)} classes "
             f"({_some(known)}); correct it or pass the full list of classes"
         )
-    return positions, tuple(found)
+    return positions, tuple(names)
 
 
 def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:

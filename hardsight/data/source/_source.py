@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardsight.errors import DataError, MissingDataError
+from hardsight.errors import DataError, MissingDataError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -77,8 +77,8 @@ def matching(pattern: str) -> list[Path]:
     Raises:
         MissingDataError: there are none.
     """
-    found = sorted(Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
-    files = [file for file in found if file.is_file()]
+    paths = (Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    files = sorted(path for path in paths if path.is_file())
     if not files:
         raise MissingDataError(f"no file matches {pattern}; check the pattern and its folder")
     return files
@@ -295,6 +295,16 @@ class ExampleSource(ABC):
         from hardsight.data.source._view import SourceView
 
         return SourceView([self], **changes)
+
+
+def check_lengths(spec: str, what: str, shape: tuple[int, ...], **columns: Any) -> None:
+    """Raise ``ShapeError`` unless every column that is there has a value per example."""
+    for name, values in columns.items():
+        if values is not None and len(values) != shape[0]:
+            raise ShapeError(
+                f"expected one row per example, got {what} {list(shape)}, {name} [{len(values)}] "
+                f"in {spec}; pass the {name} of these {what}"
+            )
 
 
 def id_at(ids: Any, index: int) -> str:

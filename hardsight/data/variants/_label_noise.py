@@ -123,13 +123,13 @@ def with_transitions(
 
 
 def _indices(labels: ArrayLike, num_classes: int) -> NDArray[np.int64]:
-    found = np.asarray(labels)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    indices = np.asarray(labels)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise LabelError(
-            f"expected labels to be class indices [N], got {found.dtype} {list(found.shape)}"
+            f"expected labels to be class indices [N], got {indices.dtype} {list(indices.shape)}"
         )
-    check_range(found, num_classes)
-    return found.astype(np.int64)
+    check_range(indices, num_classes)
+    return indices.astype(np.int64)
 
 
 def _weights(towards: Mapping[int, int] | ArrayLike, num_classes: int) -> NDArray[np.float64]:
@@ -179,5 +179,5 @@ def _drawn(rows: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.i
     total = upto[:, -1:]
     at = np.minimum(draw.random(len(rows))[:, None] * total, np.nextafter(total, 0))
     # the first class whose running sum exceeds a draw in [0, total): its weight is not 0
-    found: NDArray[np.int64] = (at >= upto).sum(axis=1).astype(np.int64)
-    return found
+    classes: NDArray[np.int64] = (at >= upto).sum(axis=1).astype(np.int64)
+    return classes

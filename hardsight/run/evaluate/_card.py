@@ -32,21 +32,14 @@ from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
     ClassOrder,
     PixelOptions,
-    borrowed,
     check_labels_agree,
     chosen_device,
     decisive,
-    fed_in_its_dtype,
-    first_look,
-    loaded_model,
     matched_classes,
-    returning,
-    state_digest,
+    model_at_work,
     stated_classes,
-    stated_preprocessing,
     values_digest,
     versions,
-    wanted_preprocessing,
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
@@ -255,16 +248,14 @@ def evaluation_card(
         training = None if train is None else _images(train, train_split, classes, roots)
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
-        loading = {
-            "preprocessing": stated_preprocessing(preprocessing), "device": place,
-            "is_stated": pixels.are_complete, "num_classes": num_classes, "seed": seed,
-            "trust_remote_code": trust_remote_code,
-        }  # fmt: skip
         subjects = [
-            _subject(stack, one, source, pixels, head, output, loading) for one in _listed(models)
-        ]
-        if named is not None:
-            subjects = [dataclasses.replace(one, class_names=named) for one in subjects]
+            _subject(
+                stack, model, source, pixels, device=place, preprocessing=preprocessing,
+                class_names=named, head=head, output=output, num_classes=num_classes, seed=seed,
+                trust_remote_code=trust_remote_code,
+            )
+            for model in _listed(models)
+        ]  # fmt: skip
         order = _class_order(subjects, source, class_order)
         names = list(order.names)
         if training is not None:
@@ -389,37 +380,25 @@ def _subject(
     given: tuple[str | None, Any, Any],
     source: ExampleSource,
     pixels: PixelOptions,
-    head: str | None,
-    output: int | str | None,
-    loading: dict[str, Any],
+    **options: Any,
 ) -> Subject:
     name, model, weights = given
-    place = loading["device"]
-    if isinstance(model, nn.Module):
-        stack.enter_context(borrowed(model, place))
-    loaded = loaded_model(model, weights, **loading)
-    stack.enter_context(fed_in_its_dtype(loaded.model))
-    network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
-    how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-    look = first_look(
-        network, source, how, device=place, head=head, output=output,
-        num_classes=len(loaded.class_names.names) or len(source.classes),
-    )  # fmt: skip
-    stack.enter_context(returning(network, look.output))
-    assert look.head is not None
-    facts = {
-        "spec": loaded.spec,
-        "weights": loaded.weights_origin,
-        "weights_digest": loaded.weights_digest,
-        "digest": state_digest(network),
-        "head": look.head.name,
-        "output": look.output,
-        "preprocessing": dataclasses.asdict(applied_preprocessing(source, how)),
-    }
-    label = name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}")
-    states = loaded.preprocessing is not None or None not in (pixels.mean, pixels.std)
+    work = model_at_work(model, source, pixels, weights=weights, **options)
+    ready = stack.enter_context(work)
+    head, loaded = ready.traits.head, ready.loaded
+    assert head is not None
+    done = applied_preprocessing(source, ready.preprocessing)
     return Subject(
-        label, network, look.head, how, states, look.shape, place, facts, loaded.class_names
+        name=name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}"),
+        model=ready.network,
+        head=head,
+        preprocessing=ready.preprocessing,
+        states_normalisation=loaded.preprocessing is not None
+        or None not in (pixels.mean, pixels.std),
+        shape=ready.traits.shape,
+        device=options["device"],
+        facts={**ready.facts(), "preprocessing": dataclasses.asdict(done)},
+        class_names=ready.class_names,
     )
 
 

@@ -133,7 +133,7 @@ def stated_classes(given: Sequence[str] | str | os.PathLike[str] | None) -> Clas
 
 
 def check_labels_agree(
-    known: Sequence[str], found: Sequence[str], *, whose: str, where: str, step: str
+    known: Sequence[str], others: Sequence[str], *, whose: str, where: str, step: str
 ) -> None:
     """Raise if a class has one label in one place and another one in another.
 
@@ -142,16 +142,16 @@ def check_labels_agree(
 
     Args:
         known: names of the classes, position = label.
-        found: those of other data.
+        others: those of other data.
         whose: what ``known`` belongs to, in words.
-        where: what ``found`` belongs to.
+        where: what ``others`` belong to.
         step: how to give names, in words.
 
     Raises:
         LabelError: the next step is to give all names in one order.
     """
     label_of = {name: label for label, name in enumerate(known)}
-    for label, name in enumerate(found):
+    for label, name in enumerate(others):
         if label_of.get(name, label) != label:
             raise LabelError(
                 f"the class {name!r} is label {label} in {where} and label {label_of[name]} in "

@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -36,17 +36,17 @@ from hardsight.heads import (
     verify_head,
     which_output,
 )
-from hardsight.models import LoadedModel, load_model
+from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop._origin import seeded
-from hardsight.run.loop._pass import moved
+from hardsight.run.loop._origin import seeded, state_digest
+from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
     "(--size, --mean, --std)"
 )
 Need = Literal["must", "may", "none"]
-_MOST_LOOKED_AT = 256  # examples, in search of one with finite outputs
+_MOST_TRIED = 256  # examples, in search of one with finite outputs
 
 
 class PixelOptions(NamedTuple):
@@ -248,7 +248,7 @@ def _pictures(channels: int | None) -> Iterator[Image.Image]:
 
 
 @dataclass(frozen=True)
-class FirstLook:
+class ModelTraits:
     """What the first examples tell of a model.
 
     Attributes:
@@ -266,7 +266,7 @@ class FirstLook:
     no_head: str | None = None
 
 
-def first_look(
+def model_traits(
     model: nn.Module,
     source: ExampleSource,
     preprocessing: Preprocessing,
@@ -277,13 +277,13 @@ def first_look(
     num_classes: int | None = None,
     need: Need = "must",
     at_once: int = 8,
-) -> FirstLook:
-    """A look at the first examples that show which output and which layer make the logits.
+) -> ModelTraits:
+    """What the first examples show: which output and which layer make the logits.
 
     Examples that cannot be read or have no finite output say nothing of the head; the next do.
 
     Args:
-        model: to look into, on ``device``.
+        model: on ``device``.
         source: of its examples.
         preprocessing: of images.
         device: where the model is.
@@ -300,7 +300,7 @@ def first_look(
         ModelError: none of the examples could be read, or several outputs could be the logits.
         NonFiniteError: none of the first few hundred examples has a finite output.
     """
-    looker = _Looker(model, head, output, num_classes or len(source.classes) or None, need)
+    question = _Question(model, head, output, num_classes or len(source.classes) or None, need)
     seen, headless = 0, None
     with closing(batches(source, preprocessing, batch_size=at_once)) as few:
         for batch in few:
@@ -308,11 +308,11 @@ def first_look(
                 continue
             seen += len(batch.index)
             inputs = moved(batch.inputs, device)
-            look = looker.look(inputs) or looker.look(looker.finite_rows(inputs))
-            if look is not None:
-                return look
-            headless = headless or looker.look_at_logits(inputs)
-            if seen >= _MOST_LOOKED_AT:
+            traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
+            if traits is not None:
+                return traits
+            headless = headless or question.answer_of_logits(inputs)
+            if seen >= _MOST_TRIED:
                 break
     if not seen:
         raise ModelError(f"none of the examples of {source.spec} could be read")
@@ -326,14 +326,16 @@ def first_look(
 
 
 @dataclass(frozen=True)
-class _Looker:
+class _Question:
+    """What is asked of a model, batch after batch until one answers it."""
+
     model: nn.Module
     head: str | Head | None
     output: int | str | None
     num_classes: int | None
     need: Need
 
-    def look(self, inputs: Any) -> FirstLook | None:
+    def answer(self, inputs: Any) -> ModelTraits | None:
         """What a batch tells; ``None`` if it has no finite outputs to tell it by."""
         if inputs is None:
             return None
@@ -347,11 +349,11 @@ class _Looker:
             return self._without_head(inputs, err)
         assert head.reading is not None
         plain = dataclasses.replace(head.reading, output=None)  # chosen for all; see returning
-        found = dataclasses.replace(head, reading=plain)
-        return FirstLook(found, head.num_classes, _shape(inputs), head.reading.output)
+        whole = dataclasses.replace(head, reading=plain)
+        return ModelTraits(whole, head.num_classes, _shape(inputs), head.reading.output)
 
     @torch.inference_mode()
-    def look_at_logits(self, inputs: Any) -> FirstLook | None:
+    def answer_of_logits(self, inputs: Any) -> ModelTraits | None:
         """What a batch tells whose logits rule a class out by minus infinity, without a head."""
         if self.need != "may" or self.head is not None:
             return None
@@ -383,10 +385,10 @@ class _Looker:
         return self.need == "none"
 
     @torch.inference_mode()
-    def _without_head(self, inputs: Any, why: HardsightError) -> FirstLook:
+    def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
         _check_logits(logits, type(self.model).__name__)
-        return FirstLook(None, logits.shape[1], _shape(inputs), output, str(why))
+        return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
 
     def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
         returned = call_model(self.model, inputs)
@@ -399,13 +401,105 @@ def _shape(inputs: Any) -> tuple[int, ...] | None:
     return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
 
+@dataclass(frozen=True)
+class ModelAtWork:
+    """A model that is ready for a pass over data.
+
+    Attributes:
+        loaded: as it was loaded.
+        network: on its device, in eval mode.
+        preprocessing: what it wants done to images, with the user's own values over it.
+        class_names: of its outputs, as the user or else the model states them.
+        traits: what the first examples show of it.
+    """
+
+    loaded: LoadedModel
+    network: nn.Module
+    preprocessing: Preprocessing
+    class_names: ClassNames
+    traits: ModelTraits
+
+    def facts(self) -> dict[str, Any]:
+        """For the metadata of a result."""
+        return {
+            "spec": self.loaded.spec,
+            "weights": self.loaded.weights_origin,
+            "weights_digest": self.loaded.weights_digest,
+            "digest": state_digest(self.network),
+            "head": None if self.traits.head is None else self.traits.head.name,
+            "output": self.traits.output,
+        }
+
+
+@contextmanager
+def model_at_work(
+    model: Any,
+    source: ExampleSource,
+    pixels: PixelOptions,
+    *,
+    device: torch.device,
+    weights: str | os.PathLike[str] | None,
+    preprocessing: Preprocessing | None,
+    class_names: ClassNames | None,
+    head: str | Head | None,
+    output: int | str | None,
+    need: Need = "must",
+    at_once: int = 8,
+    **loading: Any,
+) -> Iterator[ModelAtWork]:
+    """The model a user passes or names, ready for a pass over ``source``; given back as it was.
+
+    Args:
+        model: a module, or its name.
+        source: the data it is to be run on.
+        pixels: what the user states of its inputs.
+        device: to run on.
+        weights: file with its weights.
+        preprocessing: in place of the model's own.
+        class_names: of its outputs, in place of the model's own.
+        head: name of the classifier layer, or a head made by hand; ``None`` to find it.
+        output: the part of its output that holds the logits; ``None`` to choose it.
+        need: whether there must be a head, see :func:`model_traits`.
+        at_once: how many examples to find the head on.
+        loading: further options of :func:`loaded_model`.
+    """
+    with ExitStack() as stack:
+        if isinstance(model, nn.Module):
+            stack.enter_context(borrowed(model, device))
+        loaded = loaded_model(
+            model,
+            weights,
+            device=device,
+            preprocessing=stated_preprocessing(preprocessing),
+            is_stated=pixels.are_complete,
+            **loading,
+        )
+        stack.enter_context(fed_in_its_dtype(loaded.model))
+        network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
+        how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+        names = class_names or loaded.class_names
+        traits = model_traits(
+            network,
+            source,
+            how,
+            device=device,
+            head=head,
+            output=output,
+            num_classes=len(names.names) or len(source.classes),
+            need=need,
+            at_once=at_once,
+        )
+        stack.enter_context(returning(network, traits.output))
+        yield ModelAtWork(loaded, network, how, names, traits)
+
+
 @contextmanager
 def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
     """A model of several outputs returns the one that holds the logits, and nothing else.
 
     Args:
         model: to change meanwhile.
-        output: as :class:`FirstLook` has it; ``None`` leaves the model as it is.
+        output: as :class:`ModelTraits` has it; ``None`` leaves the model as it is.
     """
     if output is None:
         yield

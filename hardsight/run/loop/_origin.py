@@ -36,9 +36,9 @@ def generator(seed: int, *purpose: object) -> torch.Generator:
 
 @contextmanager
 def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
-    """Whatever is drawn or seeded inside, the states of CPU and GPUs are as before afterwards.
+    """Random states of CPU and GPUs that are the same after the block as before.
 
-    CUDA is started for it only where ``device`` says that it will be used: until then torch holds
+    CUDA is started for it only if ``device`` says that it will be used: until then torch holds
     the user's seed back. A GPU that is first used inside goes back to the seed it started with,
     so inside, seed with :func:`seed_generators`.
 
@@ -72,7 +72,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
 
 
 def seed_generators(seed: int, *, gpus: bool) -> None:
-    """Seed the CPU and, where they are wanted and in use, all GPUs.
+    """Seed the CPU and, if they are wanted and in use, all GPUs.
 
     ``torch.manual_seed`` would also replace the seed that waits for a GPU not in use yet, which
     cannot be taken back.

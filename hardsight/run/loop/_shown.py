@@ -47,7 +47,7 @@ class Advance(Protocol):
     """Moves a bar forward."""
 
     def __call__(self, units: int, *, title: str | None = None) -> None:
-        """``units`` were just done; ``title`` replaces the bar's, where given."""
+        """``units`` were just done; ``title`` replaces the bar's, if given."""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def _callers_level() -> int:
 
 
 def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool | None) -> pa.Table:
-    """Small pictures of the examples a report shows; what is no image has none."""
+    """Small pictures of the examples a report shows; what is not an image has none."""
     indices = gallery_rows(table, budget=most).indices().tolist()
     kept: dict[int, bytes] = {}
     with progress("thumbnails", total=len(indices), show=show) as advance:

@@ -20,18 +20,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.errors import DataError, HeadError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
-from hardsight.preprocessing import Preprocessing
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     ClassOrder,
-    FirstLook,
+    ModelAtWork,
     ModelPass,
+    ModelTraits,
     Need,
     Passed,
     check_labels,
@@ -139,11 +139,11 @@ class ScorePlan:
             return "may"
         return "must" if self.needs_head else "none"
 
-    def fitted_to(self, look: FirstLook) -> ScorePlan:
+    def fitted_to(self, traits: ModelTraits) -> ScorePlan:
         """The plan without the scores that need a head, if the model has none."""
         return (
             self
-            if look.head is not None or not self.needs_head
+            if traits.head is not None or not self.needs_head
             else ScorePlan(None, has_head=False)
         )
 
@@ -280,11 +280,9 @@ class ModelScorer:
     def __init__(
         self,
         source: ExampleSource,
-        model: nn.Module,
+        model: ModelAtWork,
         plan: ScorePlan,
-        preprocessing: Preprocessing,
         *,
-        look: FirstLook,
         device: torch.device,
         precision: str,
         batch_size: int,
@@ -292,13 +290,13 @@ class ModelScorer:
         strict: bool,
         goes_on: str = "",
     ) -> None:
-        self.source, self.model, self.plan = source, model, plan
-        self.preprocessing, self.device, self.precision = preprocessing, device, precision
+        self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = look.head if plan.needs_head else None
-        self.num_classes = look.num_classes
+        self.head = model.traits.head if plan.needs_head else None
+        self.num_classes = model.traits.num_classes
+        self._preprocessing = model.preprocessing
         self._running = ModelPass(
-            model, self.head, device=device, precision=precision, goes_on=goes_on
+            model.network, self.head, device=device, precision=precision, goes_on=goes_on
         )
         self.tiled = None
         if self.head is not None:
@@ -314,7 +312,7 @@ class ModelScorer:
         with naming_other_scores(), self._running as running:
             for passed in running.over(
                 self.source,
-                self.preprocessing,
+                self._preprocessing,
                 num_classes=self.num_classes,
                 start=start,
                 batch_size=self.batch_size,
@@ -480,8 +478,8 @@ class ScoreRun:
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
             if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
-                found = pictures(source, table, most=thumbnails, show=self.show)
-                self.folder.write_side_file(THUMBNAILS, found)
+                small = pictures(source, table, most=thumbnails, show=self.show)
+                self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
         return read_table(self.folder.folder)
 

@@ -16,29 +16,21 @@ from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, LoadedModel
+from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
-    FirstLook,
     PixelOptions,
-    borrowed,
     chosen_device,
     chosen_precision,
     chosen_workers,
     decisive,
-    fed_in_its_dtype,
-    first_look,
-    loaded_model,
     matched_classes,
-    returning,
-    state_digest,
+    model_at_work,
     stated_classes,
-    stated_preprocessing,
     tensors_digest,
     values_digest,
     versions,
-    wanted_preprocessing,
     warns_of,
 )
 from hardsight.run.score._rows import (
@@ -272,37 +264,26 @@ def score(
             _refuse_pixel_options(pixels, preprocessing)
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            parts = [one for one in (stored.weight, stored.bias) if one is not None]
+            parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
             about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
-            if isinstance(model, nn.Module):
-                stack.enter_context(borrowed(model, place))
-            loaded = loaded_model(
-                model, weights, num_classes, seed=seed, device=place, is_stated=pixels.are_complete,
-                preprocessing=stated_preprocessing(preprocessing),
+            size_of_batch = batch_size or _usual_batch_size(source, place)
+            work = model_at_work(
+                model, source, pixels, device=place, weights=weights, preprocessing=preprocessing,
+                class_names=names, head=head, output=output, need=plan.need,
+                # of a single row a scaled head cannot be told from other layers
+                at_once=min(8, max(2, size_of_batch)), num_classes=num_classes, seed=seed,
                 trust_remote_code=trust_remote_code,
             )  # fmt: skip
-            stack.enter_context(fed_in_its_dtype(loaded.model))
-            names = names or loaded.class_names
-            wanted = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
-            network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(place)
-            size_of_batch = batch_size or _usual_batch_size(source, place)
             with naming_other_scores():
-                look = first_look(
-                    network, source, wanted, device=place, head=head, output=output,
-                    num_classes=len(names.names) or len(source.classes), need=plan.need,
-                    # of a single row a scaled head cannot be told from other layers
-                    at_once=min(8, max(2, size_of_batch)),
-                )  # fmt: skip
-            stack.enter_context(returning(network, look.output))
-            plan = plan.fitted_to(look)
+                ready = stack.enter_context(work)
+            names, traits = ready.class_names, ready.traits
+            plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
-                network,
+                ready,
                 plan,
-                wanted,
-                look=look,
                 device=place,
                 precision=chosen_precision(precision, place),
                 batch_size=size_of_batch,
@@ -310,10 +291,15 @@ def score(
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
             )
-            about["model"] = _model_facts(loaded, scorer, look)
+            about["model"] = {
+                **ready.facts(),
+                "head": None if scorer.head is None else scorer.head.name,
+            }
             if plan.missing:
-                about["missing"] = {"scores": plan.missing, "reason": look.no_head}
-            about["preprocessing"] = dataclasses.asdict(applied_preprocessing(source, wanted))
+                about["missing"] = {"scores": plan.missing, "reason": traits.no_head}
+            about["preprocessing"] = dataclasses.asdict(
+                applied_preprocessing(source, ready.preprocessing)
+            )
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
         about["data"] = {
@@ -398,9 +384,9 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
     """The head of stored embeddings, from wherever the user has it."""
     given = head if isinstance(head, Head) else model
     if isinstance(given, Head):
-        found = given
+        stored = given
     elif isinstance(given, Tensor):
-        found = Head(name="stored", weight=given.detach(), bias=None)
+        stored = Head(name="stored", weight=given.detach(), bias=None)
     elif given is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
@@ -413,26 +399,15 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
         )
     else:
         bias = None if source.bias is None else torch.tensor(source.bias)
-        found = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
-    if found.width != source.width:
+        stored = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
+    if stored.width != source.width:
         raise ShapeError(
             f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
-            f"embeddings {[len(source), source.width]}, class_weights {list(found.weight.shape)}"
+            f"embeddings {[len(source), source.width]}, class_weights {list(stored.weight.shape)}"
         )
-    return found
+    return stored
 
 
 def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
     """Examples at once if nobody says: as in the user's DataLoader, else by device."""
     return source.loading.batch_size or (256 if device.type == "cuda" else 64)
-
-
-def _model_facts(loaded: LoadedModel, scorer: ModelScorer, look: FirstLook) -> dict[str, Any]:
-    return {
-        "spec": loaded.spec,
-        "weights": loaded.weights_origin,
-        "weights_digest": loaded.weights_digest,
-        "digest": state_digest(loaded.model),
-        "head": None if scorer.head is None else scorer.head.name,
-        "output": look.output,
-    }

@@ -23,6 +23,7 @@ from hardsight.run.train._config import AugmentConfig
 
 Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
+_KEPT_BYTES = 2**28  # of images decoded to be measured, for their first use
 
 
 class TrainBatch(NamedTuple):
@@ -69,10 +70,23 @@ class Decoded(Examples):
         source: any example source.
         how: size and channels; the normalisation happens on the device.
         rows: positions to be used.
+        kept: pixels that were decoded before, by position.
     """
 
-    def __init__(self, source: ExampleSource, how: Preprocessing, rows: Rows) -> None:
+    def __init__(
+        self,
+        source: ExampleSource,
+        how: Preprocessing,
+        rows: Rows,
+        *,
+        kept: dict[int, Tensor] | None = None,
+    ) -> None:
         self.source, self.how, self.rows = source, how, rows
+        self.kept = {} if kept is None else kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a forked loader process shares what is kept; one that is spawned would be sent all of it
+        return {**self.__dict__, "kept": {}}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,6 +105,9 @@ class Decoded(Examples):
             DataError: the example cannot be read.
         """
         index = self.rows[at]
+        number = int(self.source.numbered(index))
+        if index in self.kept:
+            return number, self.kept[index], self.source.label_of(index)
         try:
             example = self.source[index]
         except BadExampleError as err:
@@ -98,7 +115,15 @@ class Decoded(Examples):
                 f"{self.source.spec}: example {index} ({self.source.id_of(index)}) cannot be read: "
                 f"{err}; remove or repair it before training"
             ) from err
-        return int(self.source.numbered(index)), self._tensor(example.content), example.label
+        return number, self._tensor(example.content), example.label
+
+    def keep(self, rows: Tensor, images: Tensor) -> None:
+        """Remember decoded pixels for the next reading, as far as there is room for them."""
+        room = _KEPT_BYTES - sum(image.nbytes for image in self.kept.values())
+        if images.nbytes <= room:
+            self.kept |= {
+                self.rows[at]: image for at, image in zip(rows.tolist(), images, strict=True)
+            }
 
     @property
     def is_ready(self) -> bool:
@@ -160,6 +185,7 @@ def decoded_whole(data: Decoded, *, workers: int, show: bool | None) -> TrainBat
             for part, tensor in zip(parts, batch, strict=True):
                 part.append(tensor)
             advance(len(batch[0]))
+    data.kept.clear()  # all of it is in the result
     return TrainBatch(*(torch.cat(part) for part in parts))
 
 

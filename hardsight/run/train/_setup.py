@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -45,8 +45,6 @@ from hardsight.run.train._images import (
 )
 
 _STATISTICS_ROWS = 5000
-# of pictures in memory, by the rows that were counted: many runs train on the same ones
-_COUNTS: WeakKeyDictionary[ExampleSource, dict[bytes, NDArray[np.int64]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -76,14 +74,25 @@ class Sources:
         if not order.labels:
             return replace(self, order=order)
 
-        def again(data: Decoded | None) -> Decoded | None:
-            return None if data is None else Decoded(order.of(data.source), data.how, data.rows)
+        def numbered(data: Decoded) -> Decoded:
+            return Decoded(order.of(data.source), data.how, data.rows, kept=data.kept)
 
-        train = Decoded(order.of(self.train.source), self.train.how, self.train.rows)
-        return replace(
-            self, train=train, validation=again(self.validation), test=again(self.test),
-            classes=order.names, order=order,
-        )  # fmt: skip
+        return replace(self._each(numbered), classes=order.names, order=order)
+
+    def prepared(self, how: Preprocessing) -> Sources:
+        """The same examples with another preprocessing of the same size and channels."""
+
+        def again(data: Decoded) -> Decoded:
+            kept = data.kept if how.bgr == data.how.bgr else None
+            return Decoded(data.source, how, data.rows, kept=kept)
+
+        return self._each(again)
+
+    def _each(self, change: Callable[[Decoded], Decoded]) -> Sources:
+        parts = (self.train, self.validation, self.test)
+        train, validation, test = (None if part is None else change(part) for part in parts)
+        assert train is not None
+        return replace(self, train=train, validation=validation, test=test)
 
 
 def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
@@ -117,7 +126,8 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
         others["validation"] = _other_split(validation, config, None, train)
-    measured = _measured(Decoded(train, how, rows), config, how)
+    first = Decoded(train, how, rows)
+    measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:
         held = Decoded(other, measured, range(len(other)))
@@ -125,7 +135,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         held = Decoded(train, measured, held_out)
     test = others["test"]
     return Sources(
-        train=Decoded(train, measured, rows),
+        train=Decoded(train, measured, rows, kept=first.kept),
         validation=held,
         test=None if test is None else Decoded(test, measured, range(len(test))),
         classes=train.named_classes,
@@ -154,14 +164,7 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
         sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
     )
     _check_normalisation(how, how.channels, whose="model")
-
-    def again(data: Decoded | None) -> Decoded | None:
-        return None if data is None else Decoded(data.source, how, data.rows)
-
-    train = Decoded(sources.train.source, how, sources.train.rows)
-    return replace(
-        sources, train=train, validation=again(sources.validation), test=again(sources.test)
-    )
+    return sources.prepared(how)
 
 
 def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
@@ -372,7 +375,9 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     total = squares = torch.zeros(1, dtype=torch.float64)
     count = 0
     white = data.how.white or 255
-    for _, images, _ in loaded(data, rows, batch_size=256, workers=0):
+    batches = loaded(data, rows, batch_size=256, workers=0)
+    for part, (_, images, _) in zip(rows.split(256), batches, strict=True):
+        data.keep(part, images)
         values = images.double() / (white if images.dtype == torch.uint8 else 1)
         total = total + values.sum(dim=(0, 2, 3))
         squares = squares + (values**2).sum(dim=(0, 2, 3))
@@ -382,14 +387,9 @@ def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of pictures in memory, by counting their 256 values: once per source."""
-    source = data.source
-    assert source.images is not None
-    picked = np.asarray(data.rows)[rows]
-    known = _COUNTS.setdefault(source, {})
-    counts = known.get(picked.tobytes())
-    if counts is None:
-        counts = known[picked.tobytes()] = _value_counts(source.images, picked)
+    """The same of pictures in memory, by counting their 256 values."""
+    assert data.source.images is not None
+    counts = _value_counts(data.source.images, np.asarray(data.rows)[rows])
     share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
     values = torch.arange(256, dtype=torch.float64) / (data.how.white or 255)
     mean = share @ values

@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from hardsight.data import EmbeddingSource, open_source
-from hardsight.data.formats import _stored
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
@@ -124,13 +123,13 @@ def test_pages_already_read_are_given_back(tmp_path):
     assert most < 150 * 2**20
 
 
-def test_a_view_keeps_its_content_when_pages_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(_stored, "_RELEASE_BYTES", 1)
-    values = np.arange(64 * 1024, dtype=np.float32).reshape(64, 1024)
+def test_a_view_keeps_its_content_when_pages_are_given_back(tmp_path):
+    # 80 rows of a MiB: more than is held before pages are given back
+    values = np.arange(80 * 2**18, dtype=np.float32).reshape(80, 2**18)
     np.save(tmp_path / "e.npy", values)
-    source = open_source(tmp_path / "e.npy", labels=np.arange(64) % 2)
+    source = open_source(tmp_path / "e.npy", labels=np.arange(80) % 2)
     first = source.chunk(0, 4)
-    for start in (60, 3, 17, 0, 63):
+    for start in (76, 3, 17, 0, 79):
         np.testing.assert_array_equal(source.chunk(start, start + 4), values[start : start + 4])
     np.testing.assert_array_equal(first, values[:4])
 
@@ -310,13 +309,16 @@ def test_files_that_would_run_code_are_refused_and_do_not(tmp_path, kind):
     assert not trace.exists()
 
 
-def test_a_compressed_array_above_the_limit_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
-    np.savez_compressed(tmp_path / "bomb.npz", embeddings=np.zeros((1000, 1000)), labels=LABELS)
-    assert (tmp_path / "bomb.npz").stat().st_size < 20_000
-    monkeypatch.setattr(_stored, "MAX_UNPACKED_BYTES", 4_000_000)
-    monkeypatch.setattr(_stored, "read_exactly", None)  # would fail if anything were unpacked
-    with pytest.raises(DataError, match=r"'embeddings' of .*unpacks to .* store it with np.savez"):
-        open_source(tmp_path / "bomb.npz")
+def test_a_compressed_array_above_the_limit_is_refused_before_it_is_unpacked(tmp_path):
+    # unpacked in full, it would be found to be shorter than its header says
+    np.savez_compressed(tmp_path / "a.npz", embeddings=EMBEDDINGS)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        content = archive.read("embeddings.npy").replace(b"(7, 4), }   ", b"(700000000, 4), }")
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("embeddings.npy", content)
+    wanted = r"'embeddings' of .*unpacks to 10.4 GiB, more than 2; store it with np.savez"
+    with pytest.raises(DataError, match=wanted):
+        open_source(tmp_path / "bomb.npz", labels=LABELS)
 
 
 def test_an_array_that_lies_about_its_size_is_refused(tmp_path):

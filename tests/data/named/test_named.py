@@ -5,7 +5,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from hardsight.data import DATASETS, open_source
-from hardsight.data.named import _named
 from hardsight.errors import DataError, MissingDataError, OptionError
 
 
@@ -13,10 +12,10 @@ from hardsight.errors import DataError, MissingDataError, OptionError
 def no_hub(monkeypatch):
     """Nothing is fetched; what a test wants of the hub it says itself."""
 
-    def load(name, split):
-        raise DataError("no network")
+    def load(name, config, *, split):
+        raise ConnectionError("no network")
 
-    monkeypatch.setattr(_named, "load_from_hub", load)
+    monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.delenv("HARDSIGHT_DATA", raising=False)
 
 
@@ -167,7 +166,8 @@ def test_missing_data_says_where_to_put_it_and_how_to_fetch_it(tmp_path):
     assert "--data-root ROOT" in said
     assert "HARDSIGHT_DATA=ROOT" in said
     assert "hf download ufldl-stanford/svhn --repo-type dataset" in said
-    assert "the hub said: no network" in said
+    assert "the hub said: cannot load hub:ufldl-stanford/svhn:cropped_digits" in said
+    assert "ConnectionError: no network" in said
 
 
 def test_imagenet_is_not_fetched(tmp_path):
@@ -222,9 +222,14 @@ def test_what_is_not_there_comes_from_the_hub(tmp_path, monkeypatch, pictures):
     whole = datasets.Value("int64")
     copy = hub_copy(pictures, fine_label=(whole, [5, 4, 3, 2, 1, 0]), coarse_label=(whole, [0] * 6))
     asked = []
-    monkeypatch.setattr(_named, "load_from_hub", lambda *given: asked.append(given) or copy)
+
+    def load(name, config, *, split):
+        asked.append((name, config, split))
+        return copy
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
     source = open_source("cifar100", split="test", data_root=tmp_path)
-    assert asked == [("uoft-cs/cifar100", "test")]
+    assert asked == [("uoft-cs/cifar100", None, "test")]
     assert [source.label_of(i) for i in range(3)] == [5, 4, 3]
     np.testing.assert_array_equal(pixels(source, 1), pictures[1])
 
@@ -236,6 +241,6 @@ def test_a_domain_on_the_hub_is_chosen_by_its_column(tmp_path, monkeypatch, pict
         domain=(datasets.Value("string"), domains),
         label=(datasets.Value("int64"), [0, 1, 2, 3, 4, 5]),
     )
-    monkeypatch.setattr(_named, "load_from_hub", lambda name, split: copy)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, *, split: copy)
     source = open_source("pacs", split="photo", data_root=tmp_path)
     assert [source.label_of(i) for i in range(len(source))] == [0, 2, 4]

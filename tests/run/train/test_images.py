@@ -1,3 +1,4 @@
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import hardsight as hs
 from hardsight.data import MemorySource, batches, open_source
+from hardsight.data.source import SourceView
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.train import AugmentConfig, EvaluationBatches, ResidentBatches, StreamedBatches
@@ -227,3 +230,47 @@ def test_pictures_in_memory_are_measured_as_those_that_are_read(shape):
     used = source.images[rows.numpy() + 3].reshape(-1, 1 if len(shape) == 3 else 3) / 255
     np.testing.assert_allclose(mean, used.mean(axis=0), atol=6e-5)
     np.testing.assert_allclose(std, used.std(axis=0), atol=6e-5)
+
+
+class CountsReadings(SourceView):
+    """Pictures of another source, and how often each was read."""
+
+    def __init__(self, source):
+        super().__init__([source])
+        self.readings = Counter()
+
+    def content(self, content, index):
+        self.readings[index] += 1
+        return content
+
+
+def test_a_picture_is_decoded_once_though_it_is_measured_and_trained_on(images, tmp_path):
+    source = CountsReadings(open_source(images))
+    done = hs.train(
+        "small_cnn",
+        source,
+        out=tmp_path / "run",
+        epochs=2,
+        batch_size=16,
+        device="cpu",
+        workers=0,
+        show_progress=False,
+    )
+    assert done.preprocessing.origin == "measured on the training images"
+    # the first one tells what all are like before it is known how they are read
+    rest = {index: count for index, count in source.readings.items() if index != 0}
+    assert len(rest) == len(source) - 1
+    assert set(rest.values()) == {1}
+
+
+def test_what_is_kept_of_measuring_is_what_would_be_decoded_again(images):
+    data, again = (Decoded(open_source(images), HOW, range(5, 60)) for _ in range(2))
+    rows = torch.arange(0, 55, 2)
+    _, some, _ = next(loaded(data, rows, batch_size=55, workers=0))
+    data.keep(rows, some)
+    for kept, decoded in zip(
+        decoded_whole(data, workers=0, show=False),
+        decoded_whole(again, workers=0, show=False),
+        strict=True,
+    ):
+        torch.testing.assert_close(kept, decoded, rtol=0, atol=0)
