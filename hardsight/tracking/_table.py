@@ -14,7 +14,7 @@ from hardsight._checks import versions_of
 from hardsight.errors import DataError, RunMismatchError
 from hardsight.registry import SUMMARIES, described
 from hardsight.table import ScoreTable, with_metadata
-from hardsight.tracking._store import EpochStore
+from hardsight.tracking._epochs import EpochStore
 
 _KEYS = ("label", "prediction")
 
