@@ -42,4 +42,5 @@ from hardsight.run.loop._pass import moved as moved
 from hardsight.run.loop._shown import Advance as Advance
 from hardsight.run.loop._shown import pictures as pictures
 from hardsight.run.loop._shown import progress as progress
+from hardsight.run.loop._shown import warn as warn
 from hardsight.run.loop._shown import warns_of as warns_of
