@@ -155,7 +155,10 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
         raise OptionError(f"expected a budget of at least 1 example, got {budget}")
     by = by or _default_score(table)
     if by is None:
-        return Gallery(None, None, _NONE, _NONE, (), 0, table, _NONE)
+        return Gallery(
+            by=None, confidence_by=None, hardest=_NONE, confidently_wrong=_NONE, classes=(),
+            classes_left_out=0, table=table, shown=_NONE,
+        )  # fmt: skip
     table.higher_is_harder(by)  # raises if it is not a score
     judges = _Judges(by, table.judge_of_mistakes() or by, SUSPICION in table.scores)
     means = _class_means(table, judges)
@@ -183,17 +186,17 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     chosen = np.concatenate([*lists, *(part for gallery in classes for part in gallery.lists())])
     hardest, wrong, suspects, learned_last, easiest = (rows.row[part] for part in lists)
     return Gallery(
-        judges.by,
-        judges.confidence_by,
-        hardest,
-        wrong,
-        tuple(gallery.of(rows.row) for gallery in classes),
-        left_out,
-        table,
-        np.unique(rows.index[chosen]),
-        suspects,
-        learned_last,
-        easiest,
+        by=judges.by,
+        confidence_by=judges.confidence_by,
+        hardest=hardest,
+        confidently_wrong=wrong,
+        classes=tuple(gallery.of(rows.row) for gallery in classes),
+        classes_left_out=left_out,
+        table=table,
+        shown=np.unique(rows.index[chosen]),
+        suspects=suspects,
+        learned_last=learned_last,
+        easiest=easiest,
     )
 
 
@@ -260,14 +263,14 @@ def _rows_of(part: ScoreTable, start: int, judges: _Judges, last_learned: float)
         suspicion = np.where(usable, hardness_of(part, SUSPICION), np.nan)
         learned = _time_learned(part, suspicion, last_learned)
     return _Rows(
-        np.arange(start, start + len(part)),
-        part.column("index").astype(np.int64),
-        labels,
-        hardness,
-        np.where(outcome == WRONG, confidence, np.nan),
-        suspicion,
-        _is_held_out(part),
-        learned,
+        row=np.arange(start, start + len(part)),
+        index=part.column("index").astype(np.int64),
+        label=labels,
+        hardness=hardness,
+        confidence=np.where(outcome == WRONG, confidence, np.nan),
+        suspicion=suspicion,
+        held_out=_is_held_out(part),
+        learned=learned,
     )
 
 
@@ -337,7 +340,8 @@ def _candidates(
     """
     nothing = np.empty(0)
     kept = _Rows(
-        _NONE, _NONE, _NONE, nothing, nothing, nothing, nothing.astype(np.bool_), nothing
+        row=_NONE, index=_NONE, label=_NONE, hardness=nothing, confidence=nothing,
+        suspicion=nothing, held_out=nothing.astype(np.bool_), learned=nothing,
     )  # fmt: skip
     start = 0
     for part in table.parts(judges.columns(table)):

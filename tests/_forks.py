@@ -72,9 +72,9 @@ class Forks:
         return fork
 
     def close(self) -> None:
-        """End the process."""
+        """End the process. It would not see its input end while a loader of another test has it."""
         with self._server:
-            pass
+            self._server.kill()
 
     def _asked(self, order: dict[str, Any]) -> int:
         print(json.dumps(order), file=self._server.stdin, flush=True)

@@ -189,7 +189,8 @@ class TiledHead:
             exact = unit_target_angles(unit, labels, self._normalized[0])
             angles = with_exact_target(angles, exact)
         norms_asked = norms if "norms" in self.parts else None
-        return dataclasses.replace(merged, norms=norms_asked, angles=angles)
+        # not dataclasses.replace, which torch 2.6 cannot trace
+        return Summaries(norms_asked, angles, merged.predictions, merged.logits, merged.targets)
 
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # if nothing differentiates through the tile, work in memory that is used again

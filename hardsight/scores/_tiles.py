@@ -8,7 +8,7 @@ tile's size is handed out page by page.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -176,7 +176,8 @@ def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
     at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
     alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
     others = torch.where(alike, target * count, angles.others)
-    return replace(angles, target=target, others=others)
+    # torch 2.6 cannot trace dataclasses.replace
+    return AngleSummary(target, others, angles.nearest_other, angles.num_classes)
 
 
 def logit_tile(

@@ -59,8 +59,8 @@ def test_a_page_is_its_result_in_words(folder):
 def test_the_stored_numbers_give_the_stored_tables_and_claims(folder):
     result, facts = read_result(folder)
     spec = EXPERIMENTS[facts["name"]]
-    assert (spec.judge is None) == (spec.name in NOT_JUDGED_AGAIN)
-    if spec.judge is None:
+    assert (spec.asks is None) == (spec.name in NOT_JUDGED_AGAIN)
+    if spec.asks is None:
         return
     tables, claims = spec.judge(stored_setting(spec, facts), result.data)
     again = plain(dataclasses.asdict(Result(tables, claims)))

@@ -26,7 +26,7 @@ from hardsight.experiments import (
     run_experiment,
     spread,
 )
-from hardsight.experiments.lab import page, plain, read_result, write_result
+from hardsight.experiments.lab import page, plain, read_result, setting_of, write_result
 from hardsight.run_folder import held
 
 
@@ -87,7 +87,7 @@ def test_a_written_result_is_read_back_and_judged_as_it_was(planted, tmp_path):
 def test_an_experiment_that_judges_its_data_has_tables_and_claims_of_what_is_stored(
     planted, tmp_path
 ):
-    def judge(setting, data):
+    def asks(setting, data):
         values = data["accuracy"]
         return [Table("T", ("mean",), [(sum(values) / 2,)])], [Claim("s", "", str(values), True)]
 
@@ -95,7 +95,7 @@ def test_an_experiment_that_judges_its_data_has_tables_and_claims_of_what_is_sto
         "judging",
         title="",
         reproduces="",
-        judge=judge,
+        asks=asks,
         scales=dict.fromkeys(("smoke", "short"), One()),
     )
     def run(lab, setting):
@@ -199,26 +199,23 @@ def test_a_result_at_the_papers_scale_lies_beside_the_shorter_one(tmp_path, monk
 
 
 def test_models_are_trained_side_by_side_and_found_by_the_experiment(tmp_path, monkeypatch):
-    quick = ("grey_epochs=1", "limit=100", "seeds=[0]", "log_ends=[1.0]")
-    common = {"device": "cpu", "show_progress": False, "overrides": quick}
-    plain = run_experiment("el-table1", out=tmp_path / "a", runs=tmp_path / "runs-a", **common)
     import lightning.pytorch as pl
 
     def fail(*args, **kwargs):
         raise AssertionError("trained in this process")
 
     monkeypatch.setattr(pl.Trainer, "fit", fail)
-    beside = run_experiment(
-        "el-table1", out=tmp_path / "b", runs=tmp_path / "runs-b", jobs=2, **common
-    )
-    names = [
-        sorted(file.parent.name for file in tmp_path.glob(f"{runs}/*/result.json"))
-        for runs in ("runs-a", "runs-b")
-    ]
-    assert names[0] == names[1]
-    assert len(names[0]) == 2
-    # threads change the rounding of a training run, not its recipe
-    assert [table.title for table in beside.tables] == [table.title for table in plain.tables]
+    spec, plan = EXPERIMENTS["el-table1"], {}
+    quick = ("grey_epochs=1", "limit=100", "seeds=[0]", "log_ends=[1.0]")
+    result = run_experiment(
+        spec.name, out=tmp_path / "out", runs=tmp_path / "runs", jobs=2, device="cpu",
+        show_progress=False, overrides=quick,
+    )  # fmt: skip
+    spec.function(lab(tmp_path, plan=plan), setting_of(spec, "smoke", quick))
+    trained = sorted(file.parent.name for file in tmp_path.glob("runs/*/result.json"))
+    assert trained == sorted(plan)  # what one process would train
+    assert len(trained) == 2
+    assert [cell.n for row in result.tables[0].rows for cell in row[1:]] == [1, 1]
 
 
 def test_a_way_of_training_changes_no_recipe(tmp_path, monkeypatch):

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from hardsight.experiments import EXPERIMENTS, run_experiment
 
 
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory):
+    """A folder of trained models for all experiments, also of tests in other processes."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared-runs"
+
+
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_every_experiment_runs_at_smoke_scale(name, tmp_path):
-    result = run_experiment(name, scale="smoke", out=tmp_path, device="cpu", show_progress=False)
+def test_every_experiment_runs_at_smoke_scale(name, tmp_path, shared_runs):
+    result = run_experiment(
+        name, scale="smoke", out=tmp_path, runs=shared_runs, device="cpu", show_progress=False
+    )
     content = json.loads((tmp_path / "result.json").read_text())
     assert result.tables
     assert result.claims

@@ -21,63 +21,62 @@ Places = NDArray[np.floating[Any]]
 
 def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Embeddings of two dimensions as they are, one panel per loss (Fig. 1)."""
-    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
-    for ax, (title, found) in zip(axes, outputs.items(), strict=True):
+    figure, panel_of = _panels(outputs)
+    for title, found in outputs.items():
         places = found.embeddings.numpy()
-        _points(ax, places, found)
-        ax.plot(0, 0, "+", color="black", markersize=9)
+        _points(panel_of[title], places, found)
+        panel_of[title].plot(0, 0, "+", color="black", markersize=9)
         reach = 1.05 * float(np.quantile(np.abs(places), 0.995)) or 1.0
-        ax.set(title=title, xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        panel_of[title].set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     return lab.figure(
-        figure,
-        "plane",
-        caption=(
-            "Embeddings of two dimensions, a colour per class, the origin marked: classes lie "
-            "along directions."
-        ),
+        figure, "plane",
+        caption="Embeddings of two dimensions, a colour per class, the origin marked: classes lie "
+        "along directions.",
         alt="Scatter of embeddings in the plane, one panel per loss.",
-    )
+    )  # fmt: skip
 
 
 def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Directions of embeddings of three dimensions, seen from one side (Fig. 4)."""
-    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
+    figure, panel_of = _panels(outputs)
     turn = np.linspace(0, 2 * np.pi, 100)
-    for ax, (title, found) in zip(axes, outputs.items(), strict=True):
-        places = _seen_from_above(unit_vectors(found.embeddings).numpy())
+    for title, found in outputs.items():
+        ax, places = panel_of[title], _seen_from_above(unit_vectors(found.embeddings).numpy())
         ax.plot(np.cos(turn), np.sin(turn), color="grey", linewidth=0.8)
         is_behind = places[:, 2] < 0
         _points(ax, places[is_behind], found, rows=is_behind, alpha=0.15)
         _points(ax, places[~is_behind], found, rows=~is_behind)
-        ax.set(title=title, xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
+        ax.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
         ax.axis("off")
     return lab.figure(
-        figure,
-        "sphere",
-        caption=(
-            "Directions of embeddings of three dimensions on the unit sphere, a colour per class; "
-            "points on the far side are pale."
-        ),
+        figure, "sphere",
+        caption="Directions of embeddings of three dimensions on the unit sphere, a colour per "
+        "class; points on the far side are pale.",
         alt="Points on a sphere, one panel per loss.",
-    )
+    )  # fmt: skip
 
 
 def tsne_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """A t-SNE map of the embeddings' directions, one panel per loss (Fig. 5)."""
-    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
-    for ax, (title, found) in zip(axes, outputs.items(), strict=True):
+    figure, panel_of = _panels(outputs)
+    for title, found in outputs.items():
         lab.step(f"t-SNE: {title}")
-        _points(ax, tsne_map(unit_vectors(found.embeddings)), found)
-        ax.set(title=title, xticks=[], yticks=[])
+        _points(panel_of[title], tsne_map(unit_vectors(found.embeddings)), found)
+        panel_of[title].set(xticks=[], yticks=[])
     return lab.figure(
-        figure,
-        "tsne",
-        caption=(
-            "t-SNE of the directions of test features, a colour per class. Distances between "
-            "groups and sizes of groups mean nothing on such a map."
-        ),
+        figure, "tsne",
+        caption="t-SNE of the directions of test features, a colour per class. Distances between "
+        "groups and sizes of groups mean nothing on such a map.",
         alt="Scatter of features on a map, one panel per loss.",
-    )
+    )  # fmt: skip
+
+
+def _panels(outputs: Mapping[str, Outputs]) -> tuple[Any, dict[str, Any]]:
+    """A figure, and its panels by the loss that each shows."""
+    figure, axes = panels(1, len(outputs), width=2.3, height=2.5)
+    for title, axis in zip(outputs, axes, strict=True):
+        axis.set_title(title)
+    return figure, dict(zip(outputs, axes, strict=True))
 
 
 def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Figure:
@@ -101,11 +100,10 @@ def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Fi
             name = ["image", *maps][at // len(source)]
             ax.set_ylabel(name.replace(", ", "\n"), fontsize=7)
     return lab.figure(
-        figure,
-        "gradcam",
+        figure, "gradcam",
         caption="The first test image of every class and the Grad-CAM map of its prediction.",
         alt="A grid of images, and below each its map under every loss.",
-    )
+    )  # fmt: skip
 
 
 def _points(

@@ -15,18 +15,7 @@ from hardsight.experiments.amc._recipes import (
     amc,
     trained,
 )
-from hardsight.experiments.lab import (
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    compared_in_pairs,
-    experiment,
-    judged,
-)
+from hardsight.experiments.lab import Asked, Figure, Grid, Lab, Question, Result, Table, experiment
 from hardsight.report.figures import COLOURS, legend, panels
 
 _MARGIN = 0.5  # Section 3.2: leads to the best performance
@@ -62,39 +51,28 @@ class Setting(Recipe):
         return {margin: amc(self.weight, margin) for margin in self.margins_rad}
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "loss")
     weights = {one.with_margin: weight for weight, one in setting.by_weight.items()}
-    margins = {margin: one.with_margin for margin, one in setting.by_margin.items()}
     best = grid.only(loss=weights).best("loss", "validation")
-    plain = grid.cell("test", loss=CROSS_ENTROPY)
-    seen = f"test {grid.cell('test', loss=best)}, cross-entropy {plain}"
-    by_margin = ", ".join(
-        f"m = {margin:g} {grid.cell('validation', loss=one)}" for margin, one in margins.items()
-    )
+    margins = {margin: one.with_margin for margin, one in setting.by_margin.items()}
+    found = {margin: grid.values("validation", loss=one) for margin, one in margins.items()}
+    means = ", ".join(f"m = {m:g} {grid.cell('validation', loss=x)}" for m, x in margins.items())
     is_asked = _MARGIN in margins and len(margins) > 1
-    questions = [
+    others = {f"minus m = {m:g}": values for m, values in found.items() if m != _MARGIN}
+    return [_table(grid)], [
         grid.question(
             "AMC-Loss with a well chosen weight is more accurate than cross-entropy",
-            "Fig. 7; the text has no number",
-            "test",
-            {"loss": best},
-            {"loss": CROSS_ENTROPY},
-            told=f"λ = {weights[best]:g} (chosen on validation): {seen}; {{}}",
+            "Fig. 7; the text has no number", "test", {"loss": best}, {"loss": CROSS_ENTROPY},
+            names=("test", CROSS_ENTROPY),
+            told=f"λ = {weights[best]:g} (chosen on validation): {{}}",
         ),
         Question(
-            f"the margin {_MARGIN:g} leads to the best performance",
-            "Section 3.2",
-            grid.values("validation", loss=margins[_MARGIN]) if is_asked else [],
-            {
-                f"minus m = {margin:g}": grid.values("validation", loss=one)
-                for margin, one in margins.items()
-                if is_asked and margin != _MARGIN
-            },
-            told=f"validation accuracy: {by_margin}" + ("; {}" if is_asked else ""),
+            f"the margin {_MARGIN:g} leads to the best performance", "Section 3.2",
+            found.get(_MARGIN, []), others if is_asked else {},
+            told=f"validation accuracy: {means}" + ("; {}" if is_asked else ""),
         ),
-    ]
-    return [_table(grid)], judged(questions)
+    ]  # fmt: skip
 
 
 @experiment(
@@ -108,7 +86,7 @@ def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def amc_fig7(lab: Lab, setting: Setting) -> Result:
     """Trains with several weights at one margin, then with several margins at one weight.
@@ -133,11 +111,9 @@ def amc_fig7(lab: Lab, setting: Setting) -> Result:
 
 
 def _table(grid: Grid) -> Table:
-    plain = grid.values("test", loss=CROSS_ENTROPY)
-    found = compared_in_pairs({
-        title: (grid.values("test", loss=title), plain)
-        for title in grid.names("loss") if title != CROSS_ENTROPY
-    })  # fmt: skip
+    plain = {"loss": CROSS_ENTROPY}
+    others = [title for title in grid.names("loss") if title != CROSS_ENTROPY]
+    found = grid.compared("test", {title: ({"loss": title}, plain) for title in others})
     return grid.table(
         "Accuracy by weight λ and margin m",
         {"loss": "Loss"},
@@ -169,11 +145,8 @@ def _figure(lab: Lab, setting: Setting, grid: Grid) -> Figure:
     right.set(xlabel="margin m, rad", title=f"λ = {setting.weight:g}")
     legend(figure)
     return lab.figure(
-        figure,
-        "sensitivity",
-        caption=(
-            "Accuracy against weight and margin, mean and standard deviation over seeds; dashed: "
-            "cross-entropy alone."
-        ),
+        figure, "sensitivity",
+        caption="Accuracy against weight and margin, mean and standard deviation over seeds; "
+        "dashed: cross-entropy alone.",
         alt="Two panels: accuracy on validation and test images against weight and margin.",
-    )
+    )  # fmt: skip

@@ -10,16 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight import evaluate
 from hardsight.data import MemorySource
-from hardsight.evaluate import (
-    agreement,
-    angular_silhouette,
-    cluster_assignments,
-    deletion_insertion,
-    grad_cam,
-    map_entropy,
-    top_area_share,
-)
 from hardsight.experiments.amc._draw import cam_figure, plane_figure, sphere_figure, tsne_figure
 from hardsight.experiments.amc._recipes import (
     CROSS_ENTROPY,
@@ -30,17 +22,7 @@ from hardsight.experiments.amc._recipes import (
     trained,
     variants,
 )
-from hardsight.experiments.lab import (
-    Claim,
-    Grid,
-    Lab,
-    Outputs,
-    Question,
-    Result,
-    Table,
-    experiment,
-    judged,
-)
+from hardsight.experiments.lab import Asked, Grid, Lab, Outputs, Question, Result, experiment
 from hardsight.geometry import unit_vectors
 from hardsight.run.loop import borrowed
 from hardsight.run.train import TrainResult
@@ -86,44 +68,60 @@ class Setting(Recipe):
     maps: int = 1000
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     features = Grid.read(data["features"], setting.seeds, "place", "loss")
     maps = Grid.read(data["maps"], setting.seeds, "loss")
-    sphere = features.at(place=f"{setting.plane_dataset}, 3 dimensions")
-    own = features.at(place=setting.dataset)
-    questions = [
-        question
-        for weight in setting.weights
-        for question in _questions(weight, sphere=sphere, own=own, maps=maps)
+    places = {
+        "sphere": features.at(place=f"{setting.plane_dataset}, 3 dimensions"),
+        "own": features.at(place=setting.dataset),
+        "maps": maps,
+    }
+    tables = [
+        features.table(
+            "Features of test images",
+            {"place": "Embedding", "loss": "Loss"},
+            {title: name for name, title in _FEATURES.items()},
+            note="Mean ± standard deviation over seeds, all in [0, 1] but the silhouette, in "
+            "[-1, 1]; larger is more compact and better separated. K-means works on directions, "
+            "with as many clusters as classes.",
+        ),
+        maps.table(
+            "Grad-CAM maps of predicted classes",
+            {"loss": "Loss"},
+            {title: name for name, title in _MAPS.items()},
+            note="Mean ± standard deviation over seeds of means over test images. Compact: a large "
+            "share of the map in its strongest fifth of pixels, a small entropy (as a share of "
+            "the largest possible). Pointing at the evidence: the probability falls fast as the "
+            "strongest pixels are removed (small deletion area) and rises fast as they come in "
+            "(large insertion area).",
+        ),
     ]
-    return [_feature_table(features), _map_table(maps)], judged(questions)
+    return tables, [one for weight in setting.weights for one in _questions(weight, places)]
 
 
-def _questions(weight: float, *, sphere: Grid, own: Grid, maps: Grid) -> list[Question]:
+def _questions(weight: float, places: Mapping[str, Grid]) -> list[Question]:
     ours, contrastive = amc(weight).title, euclid(weight).title
-    asked = (  # what is said, figure, numbers, measure, rival
-        ("makes features on the sphere more compact than cross-entropy does", "Fig. 4", sphere,
+    asked = (  # what is said, figure, where, measure, rival
+        ("makes features on the sphere more compact than cross-entropy does", "Fig. 4", "sphere",
          "silhouette", CROSS_ENTROPY),
-        ("makes features on the sphere more compact than + Euclid does", "Fig. 4", sphere,
+        ("makes features on the sphere more compact than + Euclid does", "Fig. 4", "sphere",
          "silhouette", contrastive),
-        ("raises the homogeneity of the predicted classes", "Fig. 5", own, "homogeneity",
+        ("raises the homogeneity of the predicted classes", "Fig. 5", "own", "homogeneity",
          CROSS_ENTROPY),
-        ("raises the homogeneity of clusters of the features", "Fig. 5", own,
+        ("raises the homogeneity of clusters of the features", "Fig. 5", "own",
          "cluster_homogeneity", CROSS_ENTROPY),
-        ("makes Grad-CAM maps more compact than cross-entropy does", "Figs. 2 and 6", maps,
+        ("makes Grad-CAM maps more compact than cross-entropy does", "Figs. 2 and 6", "maps",
          "top_share", CROSS_ENTROPY),
-        ("makes Grad-CAM maps more compact than + Euclid does", "Figs. 2 and 6", maps,
+        ("makes Grad-CAM maps more compact than + Euclid does", "Figs. 2 and 6", "maps",
          "top_share", contrastive),
     )  # fmt: skip
-    questions = []
-    for says, paper, grid, measure, rival in asked:
-        cells = f"{ours} {grid.cell(measure, loss=ours)}, {rival} {grid.cell(measure, loss=rival)}"
-        told = f"{(_FEATURES | _MAPS)[measure]}: {cells}; {{}}"
-        says = f"AMC-Loss {says} (λ = {weight:g})"
-        questions.append(
-            grid.question(says, paper, measure, {"loss": ours}, {"loss": rival}, told=told)
+    return [
+        places[where].question(
+            f"AMC-Loss {says} (λ = {weight:g})", paper, measure, {"loss": ours}, {"loss": rival},
+            names=(ours, rival), told=f"{(_FEATURES | _MAPS)[measure]}: {{}}",
         )
-    return questions
+        for says, paper, where, measure, rival in asked
+    ]  # fmt: skip
 
 
 @experiment(
@@ -137,7 +135,7 @@ def _questions(weight: float, *, sphere: Grid, own: Grid, maps: Grid) -> list[Qu
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def amc_figs(lab: Lab, setting: Setting) -> Result:
     """Draws what the paper draws, and puts a number with its spread beside every picture.
@@ -200,16 +198,16 @@ def amc_figs(lab: Lab, setting: Setting) -> Result:
 def feature_measures(outputs: Outputs) -> dict[str, float]:
     """How compact and pure classes and clusters are, of predictions and of features."""
     directions = unit_vectors(outputs.embeddings)
-    predicted = agreement(outputs.logits.argmax(dim=1), outputs.labels)
-    groups = cluster_assignments(directions, outputs.logits.shape[1])
-    clustered = agreement(groups, outputs.labels)
+    predicted = evaluate.agreement(outputs.logits.argmax(dim=1), outputs.labels)
+    groups = evaluate.cluster_assignments(directions, outputs.logits.shape[1])
+    clustered = evaluate.agreement(groups, outputs.labels)
     return {
         "accuracy": 100 * outputs.accuracy,
         "homogeneity": predicted.homogeneity,
         "completeness": predicted.completeness,
         "cluster_homogeneity": clustered.homogeneity,
         "cluster_completeness": clustered.completeness,
-        "silhouette": float(angular_silhouette(directions, outputs.labels).mean()),
+        "silhouette": float(evaluate.angular_silhouette(directions, outputs.labels).mean()),
     }
 
 
@@ -220,7 +218,7 @@ def _maps(lab: Lab, run: TrainResult, source: MemorySource) -> tuple[Tensor, Ten
         with torch.no_grad():
             classes = torch.cat([run.model(part).argmax(dim=1) for part in inputs.split(_BATCH)])
         parts = zip(inputs.split(_BATCH), classes.split(_BATCH), strict=True)
-        maps = [grad_cam(run.model, images, of) for images, of in parts]
+        maps = [evaluate.grad_cam(run.model, images, of) for images, of in parts]
     return inputs, classes, torch.cat(maps).cpu()
 
 
@@ -228,10 +226,12 @@ def _map_measures(lab: Lab, run: TrainResult, source: MemorySource) -> dict[str,
     """Means over images; a map that is 0 everywhere has no compactness and is left out."""
     inputs, classes, maps = _maps(lab, run, source)
     with borrowed(run.model, lab.device):
-        deletion, insertion = deletion_insertion(run.model, inputs, maps.to(lab.device), classes)
+        deletion, insertion = evaluate.deletion_insertion(
+            run.model, inputs, maps.to(lab.device), classes
+        )
     values = {
-        "top_share": top_area_share(maps),
-        "entropy": map_entropy(maps),
+        "top_share": evaluate.top_area_share(maps),
+        "entropy": evaluate.map_entropy(maps),
         "deletion": deletion,
         "insertion": insertion,
     }
@@ -245,31 +245,3 @@ def _class_examples(source: MemorySource) -> MemorySource:
     """The first example of every class."""
     _, first = np.unique(source.labels, return_index=True)
     return source.subset(first)
-
-
-def _feature_table(features: Grid) -> Table:
-    return features.table(
-        "Features of test images",
-        {"place": "Embedding", "loss": "Loss"},
-        {title: name for name, title in _FEATURES.items()},
-        note=(
-            "Mean ± standard deviation over seeds, all in [0, 1] but the silhouette, in [-1, 1]; "
-            "larger is more compact and better separated. K-means works on directions, with as "
-            "many clusters as classes."
-        ),
-    )
-
-
-def _map_table(maps: Grid) -> Table:
-    return maps.table(
-        "Grad-CAM maps of predicted classes",
-        {"loss": "Loss"},
-        {title: name for name, title in _MAPS.items()},
-        note=(
-            "Mean ± standard deviation over seeds of means over test images. Compact: a large "
-            "share of the map in its strongest fifth of pixels, a small entropy (as a share of "
-            "the largest possible). Pointing at the evidence: the probability falls fast as the "
-            "strongest pixels are removed (small deletion area) and rises fast as they come in "
-            "(large insertion area)."
-        ),
-    )

@@ -17,16 +17,14 @@ from hardsight.experiments.amc._recipes import (
     variants,
 )
 from hardsight.experiments.lab import (
-    Claim,
+    Asked,
     Figure,
     Grid,
     Lab,
     Question,
     Result,
     Table,
-    compared_in_pairs,
     experiment,
-    judged,
     seed_dots,
 )
 from hardsight.report.figures import COLOURS, panels
@@ -56,36 +54,30 @@ class Setting(Recipe):
     grey_epochs: int = 4
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "dataset", "loss")
-    questions = [
-        question for name in data for question in _questions(name, grid.at(dataset=name), setting)
-    ]
-    return [_table(grid, setting)], judged(questions)
+    questions = [one for name in data for one in _questions(name, grid.at(dataset=name), setting)]
+    return [_table(grid, setting)], questions
 
 
 def _questions(name: str, grid: Grid, setting: Setting) -> list[Question]:
     """The two comparisons of the paper, at the weight that validation prefers."""
     tried = {amc(weight).title: weight for weight in setting.weights}
     ours = grid.only(loss=tried).best("loss", "validation")
-    weight = tried[ours]
-    questions = []
-    for rival, title in (("+ Euclid", euclid(weight).title), (CROSS_ENTROPY, CROSS_ENTROPY)):
-        numbers = "not in the paper"
-        if name in _PAPER:
-            plain, contrastive, angular, p = _PAPER[name]
-            numbers = (
-                f"{angular} against {plain}" if rival == CROSS_ENTROPY
-                else f"{angular} against {contrastive}, p = {p}"
-            )  # fmt: skip
-        seen = f"+ AMC {grid.cell('test', loss=ours)}, {rival} {grid.cell('test', loss=title)}"
-        questions.append(
-            grid.question(
-                f"{name}: + AMC is more accurate than {rival}", numbers, "test", {"loss": ours},
-                {"loss": title}, told=f"λ = {weight:g} (chosen on validation): {seen}; {{}}",
-            )
-        )  # fmt: skip
-    return questions
+    told = f"λ = {tried[ours]:g} (chosen on validation): {{}}"
+    plain, contrastive, angular, p = _PAPER.get(name, ("", "", "", 0.0))
+    rivals = (  # name, loss, the paper's numbers
+        ("+ Euclid", euclid(tried[ours]).title, f"{angular} against {contrastive}, p = {p}"),
+        (CROSS_ENTROPY, CROSS_ENTROPY, f"{angular} against {plain}"),
+    )
+    return [
+        grid.question(
+            f"{name}: + AMC is more accurate than {rival}",
+            paper if name in _PAPER else "not in the paper", "test", {"loss": ours},
+            {"loss": loss}, names=("+ AMC", rival), told=told,
+        )
+        for rival, loss, paper in rivals
+    ]  # fmt: skip
 
 
 @experiment(
@@ -98,7 +90,7 @@ def _questions(name: str, grid: Grid, setting: Setting) -> list[Question]:
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def amc_table1(lab: Lab, setting: Setting) -> Result:
     """Trains a network with cross-entropy alone and with each contrastive loss.
@@ -128,14 +120,14 @@ def amc_table1(lab: Lab, setting: Setting) -> Result:
 def _table(grid: Grid, setting: Setting) -> Table:
     pairs = {
         (name, amc(weight).title): (
-            grid.values("test", dataset=name, loss=amc(weight).title),
-            grid.values("test", dataset=name, loss=euclid(weight).title),
+            {"dataset": name, "loss": amc(weight).title},
+            {"dataset": name, "loss": euclid(weight).title},
         )
         for name in grid.names("dataset")
         for weight in setting.weights
     }
-    alone = {key: compared_in_pairs({key: pair})[key].p for key, pair in pairs.items()}
-    raised = compared_in_pairs(pairs)
+    alone = {key: grid.compared("test", {key: pair})[key].p for key, pair in pairs.items()}
+    raised = grid.compared("test", pairs)
     return grid.table(
         "Accuracy",
         {"dataset": "Dataset", "loss": "Loss"},
@@ -170,8 +162,7 @@ def _figure(lab: Lab, grid: Grid) -> Figure:
         ax.set(title=name, ylabel="test accuracy, %" if ax is axes[0] else "")
         ax.set_xticks(range(len(titles)), titles, rotation=30, ha="right", fontsize=7)
     return lab.figure(
-        figure,
-        "accuracy",
+        figure, "accuracy",
         caption="Test accuracy: a point per seed, the bar at their mean.",
         alt="Points of test accuracy per loss, one panel per dataset.",
-    )
+    )  # fmt: skip

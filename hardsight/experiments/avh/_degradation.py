@@ -7,26 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.experiments.avh._models import (
-    KINDS,
-    SHORT,
-    SMOKE,
-    ModelSetting,
-    Subjects,
-    levels_of,
-    say,
-    set_name,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    in_every_run,
-)
+from hardsight.experiments.avh import _models as models
+from hardsight.experiments.avh._models import KINDS, levels_of, say
+from hardsight.experiments.lab import Claim, Figure, Grid, Lab, Result, Table, experiment
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
@@ -42,9 +25,9 @@ _FIGURES = {"noise": "Fig. 17", "contrast": "Fig. 18"}
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
-    scales={"smoke": SMOKE, "short": SHORT},
+    scales={"smoke": models.SMOKE, "short": models.SHORT},
 )
-def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
+def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.
 
     The networks are those of avh-human ({networks}; {epochs} epochs) after their last epoch, the
@@ -52,7 +35,7 @@ def avh_degradation(lab: Lab, setting: ModelSetting) -> Result:
     pooled Spearman coefficient of level and score stands the one within a picture, averaged over
     pictures. None of these pictures, clean or degraded, was trained on, and nothing is selected.
     """
-    subjects = Subjects(lab, setting)
+    subjects = models.Subjects(lab, setting)
     studies: dict[str, dict[str, list[DegradationStudy]]] = {
         kind: {model: [] for model in setting.models} for kind in KINDS
     }
@@ -86,12 +69,12 @@ def _numbers(study: DegradationStudy) -> dict[str, object]:
     return {**scores, "accuracy": [one.value for one in study.accuracy]}
 
 
-def _study(subjects: Subjects, done: TrainResult, kind: str) -> DegradationStudy:
+def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> DegradationStudy:
     """All levels of one kind, from what was recorded in the last epoch."""
     clean = subjects.histories(done).measures
     found = [{key: values[-1][subjects.rows] for key, values in clean.items()}]
     for level in levels_of(kind)[1:]:
-        recorded = subjects.histories(done, set_name(kind, level)).measures
+        recorded = subjects.histories(done, models.set_name(kind, level)).measures
         found.append({key: values[-1] for key, values in recorded.items()})
 
     def stacked(key: str) -> NDArray[np.float64]:
@@ -112,7 +95,7 @@ def degradation_claim(by_model: Studies, kind: str) -> Claim:
     # pictures get harder to see with more noise, and with less contrast
     expected = [one.low > 0 if is_noise else one.high < 0 for one in within]
     rises = sum(all(np.diff(one.means) > 0) for one in found)
-    return Claim(
+    return Claim.of_runs(
         "AVH is larger where a picture is harder to recognise: with "
         f"{'more noise' if is_noise else 'less contrast'}.",
         _FIGURES[kind],
@@ -121,7 +104,7 @@ def degradation_claim(by_model: Studies, kind: str) -> Claim:
         f"every level in {rises}"
         if values
         else "AVH does not vary",
-        in_every_run(expected),
+        expected,
     )
 
 

@@ -12,34 +12,20 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
+from hardsight.experiments.avh import _dynamics_draw as draw
+from hardsight.experiments.avh import _models as models
 from hardsight.experiments.avh._dynamics_claims import (
     SETTLED,
     SETTLES,
+    STORED,
     Runs,
     dynamics_claims,
     stored_runs,
 )
-from hardsight.experiments.avh._dynamics_draw import (
-    MEASURES,
-    confidence_figure,
-    human_figure,
-    level_figure,
-    overall_figure,
-    steps_figure,
-)
-from hardsight.experiments.avh._models import (
-    KINDS,
-    SHORT,
-    SMOKE,
-    ModelSetting,
-    Subjects,
-    levels_of,
-    say,
-    set_name,
-)
+from hardsight.experiments.avh._models import KINDS, say
 from hardsight.experiments.lab import (
+    Asked,
     Cell,
-    Claim,
     Lab,
     Result,
     Table,
@@ -52,12 +38,9 @@ from hardsight.models import SmallCNN
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
 from hardsight.scores import angular_visual_hardness, feature_norm
 
-# by kind of degradation and network, one list over levels per seed
-Levels = dict[str, dict[str, list[list[Curves]]]]
-
 
 @dataclass(frozen=True)
-class DynamicsSetting(ModelSetting):
+class DynamicsSetting(models.ModelSetting):
     """The shared networks, and a small one on MNIST.
 
     Attributes:
@@ -73,16 +56,16 @@ class DynamicsSetting(ModelSetting):
     watched: int = 2000
 
 
-def _setting(shared: ModelSetting, **more: int | str) -> DynamicsSetting:
+def _setting(shared: models.ModelSetting, **more: int | str) -> DynamicsSetting:
     values = {field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)}
     return DynamicsSetting(**values, **more)  # type: ignore[arg-type]
 
 
-def _judge(setting: DynamicsSetting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
     runs, digits = stored_runs(data)
     who = data["annotators"]
-    claims = dynamics_claims(runs, digits, who=who, dataset=setting.digits)
-    return [_curve_table(runs, digits, who), _gap_table(runs)], claims
+    asked = dynamics_claims(runs, digits, who=who, dataset=setting.digits)
+    return [_curve_table(runs, digits, who), _gap_table(runs)], asked
 
 
 @experiment(
@@ -91,11 +74,11 @@ def _judge(setting: DynamicsSetting, data: Mapping[str, Any]) -> tuple[list[Tabl
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
     scales={
         "smoke": _setting(
-            SMOKE, digits="builtin:digits", digits_epochs=4, iterations=12, watched=200
+            models.SMOKE, digits="builtin:digits", digits_epochs=4, iterations=12, watched=200
         ),
-        "short": _setting(SHORT),
+        "short": _setting(models.SHORT),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     """Watches the networks of avh-human along training.
@@ -108,65 +91,46 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out. If the data has
     no counts of people, annotators are simulated.
     """
-    subjects = Subjects(lab, setting)
-    runs: Runs = {model: [] for model in setting.models}
-    levels: Levels = {kind: {} for kind in KINDS}
+    subjects = models.Subjects(lab, setting)
+    is_clean = np.isin(np.arange(len(subjects.test)), subjects.rows)
+    data: dict[str, Any] = {
+        "annotators": subjects.annotators,
+        **{key: {model: [] for model in setting.models} for key in STORED},
+        "by_level": {kind: {model: [] for model in setting.models} for kind in KINDS},
+    }
     for model in setting.models:
         for seed in setting.seeds:
             done = subjects.run(model, seed)
-            test = dataclasses.replace(subjects.histories(done), name=f"{say(model)}, seed {seed}")
-            runs[model].append(run_dynamics(test, frequency=subjects.frequency))
-            clean = np.isin(np.arange(len(subjects.test)), subjects.rows)
-            first = run_dynamics(test, groups={"clean": clean}).groups[0]
-            for kind, by_model in levels.items():
-                others = [
-                    run_dynamics(subjects.histories(done, set_name(kind, level))).overall
-                    for level in levels_of(kind)[1:]
-                ]
-                by_model.setdefault(model, []).append([first, *others])
-    digits = _digits_runs(lab, setting)
-    loops = [_first_steps(lab, setting, seed) for seed in setting.seeds]
+            test = subjects.histories(done)
+            run = run_dynamics(test, frequency=subjects.frequency)
+            of_run = (
+                run.overall.means,
+                {group.group: {"n": group.n, **group.means} for group in run.groups},
+                {key: [one.value for one in found] for key, found in run.human.items()},
+            )
+            for key, part in zip(STORED, of_run, strict=True):
+                data[key][model].append(part)
+            clean = run_dynamics(test, groups={"clean": is_clean}).groups[0].means
+            for kind, by_model in data["by_level"].items():
+                sets = [models.set_name(kind, level) for level in models.levels_of(kind)[1:]]
+                others = [run_dynamics(subjects.histories(done, name)).overall for name in sets]
+                by_model[model].append([clean, *(one.means for one in others)])
+    data["digits"] = [run.overall.means for run in _digits_runs(lab, setting)]
+    data["first_steps"] = [_first_steps(lab, setting, seed) for seed in setting.seeds]
+    runs, digits = stored_runs(data)
     return Result(
         figures=[
-            human_figure(lab, runs, subjects),
-            confidence_figure(lab, runs, subjects),
-            overall_figure(lab, runs),
-            *(level_figure(lab, by_model, kind) for kind, by_model in levels.items()),
-            steps_figure(lab, loops, digits, setting.digits),
+            draw.human_figure(lab, runs, subjects),
+            draw.confidence_figure(lab, runs, subjects),
+            draw.overall_figure(lab, runs),
+            *(
+                draw.level_figure(lab, by_model, kind, count=len(subjects.rows))
+                for kind, by_model in data["by_level"].items()
+            ),
+            draw.steps_figure(lab, data["first_steps"], digits, setting.digits),
         ],
-        data={"annotators": subjects.annotators, **_curve_data(runs, levels),
-              "digits": [dict(run.overall.means) for run in digits], "first_steps": loops},
-    )  # fmt: skip
-
-
-def _curve_data(runs: Runs, levels: Levels) -> dict[str, Any]:
-    """The curves of every network and seed: overall, by frequency, by level."""
-    return {
-        "overall": {
-            model: [dict(run.overall.means) for run in of_seeds] for model, of_seeds in runs.items()
-        },
-        "by_frequency": {
-            model: [
-                {group.group: {"n": group.n, **group.means} for group in run.groups}
-                for run in of_seeds
-            ]
-            for model, of_seeds in runs.items()
-        },
-        "spearman_with_frequency": {
-            model: [
-                {key: [one.value for one in found] for key, found in run.human.items()}
-                for run in of_seeds
-            ]
-            for model, of_seeds in runs.items()
-        },
-        "by_level": {
-            kind: {
-                model: [[dict(curves.means) for curves in of_level] for of_level in of_seeds]
-                for model, of_seeds in by_model.items()
-            }
-            for kind, by_model in levels.items()
-        },
-    }
+        data=data,
+    )
 
 
 def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
@@ -182,8 +146,7 @@ def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
             schedule={"name": "step", "step_epochs": max(1, setting.digits_epochs // 3)},
             validation=0.0, select="last", track_on={"test": test},
         )  # fmt: skip
-        name = f"SmallCNN on {setting.digits}, seed {seed}"
-        found.append(run_dynamics(read_histories(done.folder, examples="test", name=name)))
+        found.append(run_dynamics(read_histories(done.folder, examples="test")))
     return found
 
 
@@ -193,14 +156,15 @@ def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, lis
     test = lab.source(setting.digits, "test", limit=setting.watched)
     net = SmallCNN(num_classes=len(train.classes), seed=seed).to(lab.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    draw = torch.Generator().manual_seed(seed)
+    order = torch.Generator().manual_seed(seed)
     inputs, labels = _inputs(test, lab.device)
     pixels, targets = _inputs(train, lab.device)
-    means: dict[str, list[float]] = {key: [] for key in MEASURES}
+    means: dict[str, list[float]] = {key: [] for key in draw.MEASURES}
     with capture(net, find_head(net, inputs[:2])) as forward:
         for _ in range(setting.iterations):
-            rows = torch.randint(len(targets), (setting.batch_size,), generator=draw)
-            rows = rows.to(lab.device)
+            rows = torch.randint(len(targets), (setting.batch_size,), generator=order).to(
+                lab.device
+            )
             net.train()
             loss = cross_entropy(net(pixels[rows]), targets[rows])
             optimizer.zero_grad()
@@ -229,7 +193,8 @@ def _last(curves: Sequence[Curves], key: str, epoch: int = -1) -> Cell:
 def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
     titles = {"norm": "‖x‖", "avh": "AVH", "confidence": "confidence", "correct": "accuracy"}
     rows: list[list[Cell]] = []
-    for name, of_seeds in [*((say(m), of) for m, of in runs.items()), ("SmallCNN, digits", digits)]:
+    named = {say(model): of_seeds for model, of_seeds in runs.items()}
+    for name, of_seeds in {**named, "SmallCNN, digits": digits}.items():
         curves = [run.overall for run in of_seeds]
         people = [run.human["avh"][-1].value for run in of_seeds if run.human]
         rows.append([

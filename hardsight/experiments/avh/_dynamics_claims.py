@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 
 from hardsight.experiments.avh._models import agreement_of_networks, say
-from hardsight.experiments.lab import DATASETS, Claim, Question, in_every_run, judged
-from hardsight.run.study import (
-    LEARNED_ACCURACY,
-    Curves,
-    RunDynamics,
-    concordance,
-    learned_epoch,
-    observations,
-    settled_epoch,
-)
+from hardsight.experiments.lab import DATASETS, Claim, Question
+from hardsight.run import study
+from hardsight.run.study import LEARNED_ACCURACY, Curves, RunDynamics, observations
 from hardsight.stats import Correlation, correlation_interval
 
 Runs = dict[str, list[RunDynamics]]
+STORED = ("overall", "by_frequency", "spearman_with_frequency")  # of each network and seed
 SETTLED = {"avh": "AVH", "correct": "accuracy", "loss": "loss", "norm": "norm"}
 SETTLES = "no more than 10 % of the change from first to last is left"
 _SHORTCUTS = ("resnet18", "resnet50", "densenet121")
@@ -29,18 +23,14 @@ _SHORTCUTS = ("resnet18", "resnet50", "densenet121")
 
 def stored_runs(data: Mapping[str, Any]) -> tuple[Runs, list[RunDynamics]]:
     """The runs of every network, and those of the small one, from the data of a result."""
-    runs: Runs = {}
-    for model, curves in data["overall"].items():
-        rest = zip(data["by_frequency"][model], data["spearman_with_frequency"][model], strict=True)
-        runs[model] = [
-            _stored(f"{say(model)}, {at}", means, *parts)
-            for at, (means, parts) in enumerate(zip(curves, rest, strict=True))
-        ]
-    return runs, [_stored(f"SmallCNN, {at}", one, {}, {}) for at, one in enumerate(data["digits"])]
+    runs = {}
+    for model in data["overall"]:
+        of_seeds = zip(*(data[key][model] for key in STORED), strict=True)
+        runs[model] = [_stored(*parts) for parts in of_seeds]
+    return runs, [_stored(one, {}, {}) for one in data["digits"]]
 
 
 def _stored(
-    name: str,
     means: Mapping[str, Sequence[float]],
     by_frequency: Mapping[str, Mapping[str, Any]],
     people: Mapping[str, Sequence[float]],
@@ -56,15 +46,19 @@ def _stored(
         low, high = correlation_interval(value, n)
         return Correlation(value, low, high, n, 0.95, "analytic", p=math.nan, method="spearman")
 
-    overall = Curves("all", n, {key: tuple(curve) for key, curve in means.items()}, {})
-    settled = {key: settled_epoch(curve) for key, curve in means.items()}
-    human = {key: tuple(stored(value) for value in values) for key, values in people.items()}
-    return RunDynamics(name, len(overall.means["avh"]), overall, groups, settled, human)
+    return RunDynamics(
+        name="",
+        epochs=len(means["avh"]),
+        overall=Curves("all", n, {key: tuple(curve) for key, curve in means.items()}, {}),
+        groups=groups,
+        settled={key: study.settled_epoch(curve) for key, curve in means.items()},
+        human={key: tuple(stored(value) for value in values) for key, values in people.items()},
+    )
 
 
 def dynamics_claims(
     runs: Runs, digits: Sequence[RunDynamics], *, who: str, dataset: str
-) -> list[Claim]:
+) -> list[Question | Claim]:
     """Observations 1 to 4 of the networks and 1 and 2 of the small one; networks with shortcuts.
 
     Args:
@@ -74,23 +68,22 @@ def dynamics_claims(
         dataset: of the small network.
     """
     every = [run for of_seeds in runs.values() for run in of_seeds]
+    small = f"SmallCNN on {DATASETS.get(dataset, dataset)}: "
     return [
         *_rise_and_plateau(every, "", "Figs. 4, 10, 13"),
         _people(every, who),
         _better(runs),
-        *judged([_shortcuts(runs)]),
-        *_rise_and_plateau(digits, f"SmallCNN on {DATASETS.get(dataset, dataset)}: ", "Fig. 15"),
+        _shortcuts(runs),
+        *_rise_and_plateau(digits, small, "Fig. 15"),
     ]
 
 
 def _rise_and_plateau(runs: Sequence[RunDynamics], which: str, paper: str) -> list[Claim]:
     """Observations 1 and 2: each run is judged by itself."""
-    outcomes = [observations([run])[:2] for run in runs]
+    rises, plateaus = zip(*(observations([run])[:2] for run in runs), strict=True)
     return [
-        Claim(which + one[0].says, paper, seen, in_every_run([run.holds for run in one]))
-        for one, seen in zip(
-            zip(*outcomes, strict=True), (_counted_rise(runs), _counted_plateau(runs)), strict=True
-        )
+        Claim.of_runs(which + each[0].says, paper, seen, [one.holds for one in each])
+        for each, seen in ((rises, _counted_rise(runs)), (plateaus, _counted_plateau(runs)))
     ]
 
 
@@ -107,29 +100,23 @@ def _counted_rise(runs: Sequence[RunDynamics]) -> str:
 
 
 def _counted_plateau(runs: Sequence[RunDynamics]) -> str:
-    earlier = sum(
-        run.settled["avh"] < max(run.settled["correct"], run.settled["loss"]) for run in runs
+    at = {key: np.array([run.settled[key] for run in runs]) for key in SETTLED}
+    earlier = int((at["avh"] < np.maximum(at["correct"], at["loss"])).sum())
+    said = ", ".join(f"{title} {at[key].mean():.1f}" for key, title in SETTLED.items())
+    # what accuracy and norm gain from the epoch on in which AVH has settled
+    last, then = (
+        np.array([[means["correct"][epoch], means["norm"][epoch]] for means, epoch in places]).T
+        for places in (
+            [(run.overall.means, -1) for run in runs],
+            [(run.overall.means, run.settled["avh"] - 1) for run in runs],
+        )
     )
-    said = ", ".join(
-        f"{title} {np.mean([run.settled[key] for run in runs]):.1f}"
-        for key, title in SETTLED.items()
-    )
+    points, shares = 100 * (last[0] - then[0]), 100 * (last[1] / then[1] - 1)
     return (
         f"AVH settles before accuracy or loss in {earlier} of {len(runs)} runs; mean epoch from "
-        f"which {SETTLES}: {said}; still to come when AVH has settled: {_to_come(runs)}"
-    )
-
-
-def _to_come(runs: Sequence[RunDynamics]) -> str:
-    """What accuracy and norm gain from the epoch on in which AVH has settled."""
-    accuracy, norm = [], []
-    for run in runs:
-        at, means = run.settled["avh"] - 1, run.overall.means
-        accuracy.append(100 * (means["correct"][-1] - means["correct"][at]))
-        norm.append(means["norm"][-1] / means["norm"][at] - 1 if means["norm"][at] else np.nan)
-    return (
-        f"{min(accuracy):.1f} to {max(accuracy):.1f} points of accuracy, {100 * min(norm):+.0f} to "
-        f"{100 * max(norm):+.0f} % of the norm"
+        f"which {SETTLES}: {said}; still to come when AVH has settled: {min(points):.1f} to "
+        f"{max(points):.1f} points of accuracy, {min(shares):+.0f} to {max(shares):+.0f} % of the "
+        "norm"
     )
 
 
@@ -140,7 +127,7 @@ def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
     values = [one.value for run in runs for one in run.human.get("avh", ())]
     for run in runs:
         below = [one.high < 0 for one in run.human.get("avh", ())]
-        start = (learned_epoch(run) or len(below) + 1) - 1
+        start = (study.learned_epoch(run) or len(below) + 1) - 1
         early, later = early + below[:start], later + below[start:]
     outcomes = [observations([run])[2].holds for run in runs]
     seen = "not tested"
@@ -150,33 +137,28 @@ def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
             f"accuracy is at least {100 * LEARNED_ACCURACY:g} %, the interval is below 0 in "
             f"{sum(later)} of {len(later)} epochs (before that, in {sum(early)} of {len(early)})"
         )
-    return Claim(
+    return Claim.of_runs(
         f"AVH's correlation with the frequency of {who} consistently holds across models "
         "throughout the training process.",
         "Fig. 4",
         seen,
-        in_every_run([holds for holds in outcomes if holds is not None]),
+        [holds for holds in outcomes if holds is not None],
     )
 
 
 def _better(runs: Runs) -> Claim:
     """Network by network, at the last epoch and over all of them."""
-    means = {
-        model: {
-            key: np.mean([run.overall.means[key] for run in of_seeds], axis=0)
-            for key in ("correct", "avh")
-        }
-        for model, of_seeds in runs.items()
-    }
-    points = [
-        [(float(one["correct"][epoch]), float(one["avh"][epoch])) for one in means.values()]
-        for epoch in range(len(next(iter(means.values()))["avh"]))
+    means = [
+        np.mean([[run.overall.means[key] for key in ("correct", "avh")] for run in of], axis=0)
+        for of in runs.values()
     ]
-    agree, pairs = np.sum([concordance(one) for one in points], axis=0)
-    last = concordance(points[-1])
+    # [E, networks, 2]: accuracy and AVH
+    points = np.stack(means).transpose(2, 0, 1).tolist()
+    agree, pairs = np.sum([study.concordance(one) for one in points], axis=0)
+    last = study.concordance(points[-1])
     listed = "; ".join(
         f"{say(model)}: {100 * accuracy:.1f} %, AVH {avh:.4f}"
-        for model, (accuracy, avh) in zip(means, points[-1], strict=True)
+        for model, (accuracy, avh) in zip(runs, points[-1], strict=True)
     )
     return Claim(
         "Better models (higher accuracy) have lower average AVH throughout the training process.",
@@ -200,18 +182,17 @@ def _shortcuts(runs: Runs) -> Question:
     gaps = {model: [relative_gap(run, "norm") for run in of] for model, of in runs.items()}
     known = {model: found for model, found in gaps.items() if not np.isnan(found).all()}
     listed = ", ".join(f"{say(model)} {np.nanmean(found):+.1%}" for model, found in known.items())
-    sides = [
-        [np.abs(found) for model, found in known.items() if (model in _SHORTCUTS) is has_shortcuts]
-        for has_shortcuts in (False, True)
-    ]
-    is_asked = all(sides)
-    first, second = (np.mean(side, axis=0).tolist() if is_asked else [] for side in sides)
+    plain, short = (
+        [np.abs(found) for model, found in known.items() if (model in _SHORTCUTS) is is_short]
+        for is_short in (False, True)
+    )
+    is_asked = bool(plain) and bool(short)
     return Question(
         "Networks with shortcuts (ResNet, DenseNet) tend to give images of different human "
         "frequency the same norm; networks without (AlexNet, VGG) keep the gap.",
         "Fig. 4, first column",
-        first,
-        second if is_asked else {},
+        np.mean(plain, axis=0).tolist() if is_asked else [],
+        np.mean(short, axis=0).tolist() if is_asked else {},
         told=f"gap of the norm between the easiest and the hardest bin, over its mean: {listed}; "
         + ("without minus with shortcuts {}" if is_asked else "one kind of network only"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from hardsight.experiments.avh._models import Subjects, levels_of, say
 from hardsight.experiments.lab import Figure, Lab, band
 from hardsight.report.figures import COLOURS, legend, panels
-from hardsight.run.study import Curves, RunDynamics
+from hardsight.run.study import RunDynamics
 
 MEASURES = {"norm": "norm ‖x‖", "avh": "AVH", "correct": "accuracy"}
 
@@ -22,16 +22,35 @@ def _line(axis: Any, curves: Sequence[Sequence[float]], colour: str, label: str)
 _BAND = "Lines: mean over examples and seeds; bands: standard deviation over seeds."
 
 
+def _curve_grid(names: Sequence[str], lines: Any) -> tuple[Any, list[Any]]:
+    """A row of panels per network: norm, AVH and accuracy, with the lines of each.
+
+    Args:
+        names: of the networks.
+        lines: from a network and a measure to curves, one per seed, by label.
+    """
+    figure, axes = panels(len(names), 3, width=3.7, height=2.5)
+    places = [(name, key, title) for name in names for key, title in MEASURES.items()]
+    for axis, (name, key, title) in zip(axes, places, strict=True):
+        for colour, (label, curves) in zip(COLOURS, lines(name, key).items(), strict=False):
+            _line(axis, curves, colour, label)
+        axis.set(title=f"{say(name)}: {title}", xlabel="epoch", ylabel=title)
+    return figure, axes
+
+
+def _by_frequency(of_seeds: Sequence[RunDynamics], key: str) -> dict[str, list[Any]]:
+    """Curves of the bins of human frequency, one per seed, by name."""
+    return {
+        f"{group.group.replace('people ', '')}, n {group.n:,}": [
+            run.groups[place].means[key] for run in of_seeds
+        ]
+        for place, group in enumerate(of_seeds[0].groups)
+    }
+
+
 def human_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]], subjects: Subjects) -> Figure:
     """Norm, AVH and accuracy by epoch and human frequency (Fig. 4)."""
-    figure, axes = panels(len(runs), 3, width=3.7, height=2.5)
-    for row, (model, of_seeds) in enumerate(runs.items()):
-        for column, (key, title) in enumerate(MEASURES.items()):
-            axis = axes[3 * row + column]
-            for place, group in enumerate(of_seeds[0].groups):
-                _line(axis, [run.groups[place].means[key] for run in of_seeds], COLOURS[place],
-                      f"{group.group.replace('people ', '')}, n {group.n:,}")  # fmt: skip
-            axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
+    figure, axes = _curve_grid(list(runs), lambda name, key: _by_frequency(runs[name], key))
     legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
         figure, "human-bins",
@@ -47,9 +66,9 @@ def confidence_figure(
     """Confidence by epoch and human frequency (Fig. 9)."""
     figure, axes = panels(1, len(runs), width=3.4, height=2.7)
     for axis, (model, of_seeds) in zip(axes, runs.items(), strict=True):
-        for place, group in enumerate(of_seeds[0].groups):
-            curves = [run.groups[place].means["confidence"] for run in of_seeds]
-            _line(axis, curves, COLOURS[place], group.group.replace("people ", ""))
+        lines = _by_frequency(of_seeds, "confidence")
+        for colour, (label, curves) in zip(COLOURS, lines.items(), strict=False):
+            _line(axis, curves, colour, label)
         axis.set(title=say(model), xlabel="epoch", ylabel="model confidence")
     legend(figure, axes[:1], title=f"share of {subjects.annotators} who chose the label")
     return lab.figure(
@@ -75,18 +94,20 @@ def overall_figure(lab: Lab, runs: Mapping[str, Sequence[RunDynamics]]) -> Figur
     )  # fmt: skip
 
 
-def level_figure(lab: Lab, by_model: Mapping[str, Sequence[Sequence[Curves]]], kind: str) -> Figure:
+def level_figure(
+    lab: Lab, by_model: Mapping[str, Sequence[Sequence[Mapping[str, Sequence[float]]]]], kind: str,
+    *, count: int,
+) -> Figure:  # fmt: skip
     """The levels of one degradation by epoch (Figs. 11, 12)."""
-    figure, axes = panels(len(by_model), 3, width=3.7, height=2.5)
-    for row, (model, of_seeds) in enumerate(by_model.items()):
-        for column, (key, title) in enumerate(MEASURES.items()):
-            axis = axes[3 * row + column]
-            for place, level in enumerate(levels_of(kind)):
-                curves = [of_level[place].means[key] for of_level in of_seeds]
-                _line(axis, curves, COLOURS[place], f"{kind} {level:g}")
-            axis.set(title=f"{say(model)}: {title}", xlabel="epoch", ylabel=title)
+    levels = [f"{kind} {level:g}" for level in levels_of(kind)]
+
+    def lines(model: str, key: str) -> dict[str, list[Any]]:
+        every = enumerate(levels)
+        return {name: [of[place][key] for of in by_model[model]] for place, name in every}
+
+    figure, _ = _curve_grid(list(by_model), lines)
     legend(figure)
-    number, count = (11 if kind == "noise" else 12), next(iter(by_model.values()))[0][0].n
+    number = 11 if kind == "noise" else 12
     return lab.figure(
         figure, kind,
         caption=f"Fig. {number}: the same {count:,} test pictures at the levels of {kind}. {_BAND}",

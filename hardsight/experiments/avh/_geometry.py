@@ -7,39 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.avh._geometry_draw import (
-    growth_figure,
-    path_figure,
-    plane_figure,
-    sphere_figure,
-)
-from hardsight.experiments.avh._geometry_measures import (
-    GeometrySetting,
-    digits,
-    grown,
-    plane,
-    plane_numbers,
-    sphere,
-    trajectories,
-)
-from hardsight.experiments.lab import (
-    Cell,
-    Claim,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    in_every_run,
-    spread,
-)
+from hardsight.experiments.avh import _geometry_draw as draw
+from hardsight.experiments.avh import _geometry_measures as measures
+from hardsight.experiments.avh._geometry_measures import GeometrySetting
+from hardsight.experiments.lab import Asked, Cell, Claim, Lab, Result, Table, experiment, spread
 from hardsight.stats import wilson_interval
 
 Rows = Sequence[Mapping[str, Any]]  # one per seed
 _MEANS = "Mean ± standard deviation over seeds"
 
 
-def _judge(setting: GeometrySetting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: GeometrySetting, data: Mapping[str, Any]) -> Asked:
     tables = [
         _one_row(
             "An embedding of two dimensions (Figs. 2, 8)",
@@ -87,7 +65,7 @@ def _judge(setting: GeometrySetting, data: Mapping[str, Any]) -> tuple[list[Tabl
         ),
         "short": GeometrySetting(),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     """Draws four pictures of what norm and angle stand for.
@@ -99,21 +77,21 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
     by formula. And gradient ascent on the loss of right examples in the plane: does the norm shrink
     before the angle turns?
     """
-    train, test = digits(lab, setting)
-    runs = [plane(lab, setting, train, seed) for seed in setting.seeds]
+    train, test = measures.digits(lab, setting)
+    runs = [measures.plane(lab, setting, train, seed) for seed in setting.seeds]
     outputs = [lab.outputs(run, test) for run in runs]
-    spheres = [sphere(setting, seed) for seed in setting.seeds]
-    growth = {name: grown(name) for name in ("nearer", "farther")}
-    paths = [trajectories(lab, run, test, setting) for run in runs]
+    spheres = [measures.sphere(setting, seed) for seed in setting.seeds]
+    growth = {name: measures.grown(name) for name in ("nearer", "farther")}
+    paths = [measures.trajectories(lab, run, test, setting) for run in runs]
     return Result(
         figures=[
-            plane_figure(lab, outputs[0], setting),
-            sphere_figure(lab, spheres[0]),
-            growth_figure(lab, growth),
-            path_figure(lab, outputs[0], paths[0], setting),
+            draw.plane_figure(lab, outputs[0], setting),
+            draw.sphere_figure(lab, spheres[0]),
+            draw.growth_figure(lab, growth),
+            draw.path_figure(lab, outputs[0], paths[0], setting),
         ],
         data={
-            "plane": [plane_numbers(one) for one in outputs],
+            "plane": [measures.plane_numbers(one) for one in outputs],
             "sphere": [one.numbers() for one in spheres],
             "growth": growth,
             "paths": [one.numbers() for one in paths],
@@ -123,9 +101,8 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
 
 def _one_row(title: str, rows: Rows, columns: Mapping[str, str], note: str) -> Table:
     """Means over seeds of one setting."""
-    grid = Grid.of({"seed": at, **row} for at, row in enumerate(rows))
-    cells = (spread(grid.values(measure)) for measure in columns.values())
-    return Table(title, tuple(columns), [[*cells]], note)
+    cells = [spread([row[measure] for row in rows]) for measure in columns.values()]
+    return Table(title, tuple(columns), [cells], note)
 
 
 def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
@@ -148,11 +125,11 @@ def _cones(plane: Rows) -> Claim:
     listed = ", ".join(
         f"{one['own_angle']:.0f}° against {one['nearest_other_angle']:.0f}°" for one in plane
     )
-    return Claim(
+    return Claim.of_runs(
         "Samples of each class concentrate in a convex cone around their class weight.",
         "Figs. 2, 8",
         f"median angle to the own class against the nearest other one, by seed: {listed}",
-        in_every_run([one["own_angle"] < one["nearest_other_angle"] for one in plane]),
+        [one["own_angle"] < one["nearest_other_angle"] for one in plane],
     )
 
 
@@ -160,12 +137,12 @@ def _overlap(spheres: Rows) -> Claim:
     ahead = [one["avh"] > one["norm"] and one["p"] < 0.05 for one in spheres]
     behind = [one["avh"] < one["norm"] and one["p"] < 0.05 for one in spheres]
     listed = ", ".join(f"{one['avh']:.2f} against {one['norm']:.2f}" for one in spheres)
-    return Claim(
+    return Claim.of_runs(
         "AVH is high where the classes overlap; the norm has less to do with hard examples.",
         "Figs. 3, 7",
         f"|Spearman| with the probability of the other class, AVH against norm, by seed: {listed}; "
         f"AVH is ahead in {sum(ahead)} of {len(ahead)}, the norm in {sum(behind)}",
-        in_every_run(ahead),
+        ahead,
     )
 
 

@@ -14,16 +14,12 @@ from torch.nn.functional import cross_entropy
 
 from hardsight.data import MemorySource
 from hardsight.experiments.lab import Lab, Outputs, channels_first
+from hardsight.geometry import pairwise_angles
 from hardsight.heads import capture, find_head
 from hardsight.run.loop import borrowed, seeded
 from hardsight.run.train import Pixels, TrainResult
-from hardsight.scores import (
-    angular_visual_hardness,
-    feature_norm,
-    model_confidence,
-    target_angle,
-)
-from hardsight.stats import CorrelationComparison, compare_correlations
+from hardsight.scores import angular_visual_hardness, feature_norm, model_confidence, target_angle
+from hardsight.stats import compare_correlations
 
 Floats = NDArray[np.float64]
 _NEAR = 0.05  # Fig. 20: distance of the two angles from a quarter turn's half
@@ -87,10 +83,7 @@ def plane(lab: Lab, setting: GeometrySetting, train: MemorySource, seed: int) ->
 
 def plane_numbers(outputs: Outputs) -> dict[str, float]:
     """How far the plane is one of cones: angles to the own class and to the nearest other one."""
-    angles = torch.stack([
-        target_angle(outputs.embeddings, torch.full_like(outputs.labels, c), outputs.class_weights)
-        for c in range(len(outputs.class_weights))
-    ], dim=1)  # fmt: skip
+    angles = pairwise_angles(outputs.embeddings, outputs.class_weights)
     own = angles.gather(1, outputs.labels[:, None]).squeeze(1)
     others = angles.scatter(1, outputs.labels[:, None], math.inf).amin(dim=1)
     hardness = angular_visual_hardness(outputs.embeddings, outputs.labels, outputs.class_weights)
@@ -127,20 +120,11 @@ class Sphere:
     norm: Floats
     accuracy: float
 
-    def compared(self) -> CorrelationComparison:
-        """Does AVH follow the doubt more closely than the norm does? By magnitude."""
-        return compare_correlations(self.avh, self.norm, self.doubt, magnitudes=True)
-
     def numbers(self) -> dict[str, float]:
-        """What the table needs."""
-        found = self.compared()
-        return {
-            "accuracy": self.accuracy,
-            "avh": found.first,
-            "norm": found.second,
-            "z": found.z,
-            "p": found.p,
-        }
+        """Does AVH follow the doubt more closely than the norm does? By magnitude."""
+        found = compare_correlations(self.avh, self.norm, self.doubt, magnitudes=True)
+        numbers = {"avh": found.first, "norm": found.second, "z": found.z, "p": found.p}
+        return {"accuracy": self.accuracy, **numbers}
 
 
 _MEANS = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, -1.0]])
@@ -154,8 +138,7 @@ def sphere(setting: GeometrySetting, seed: int) -> Sphere:
     points = nn.functional.normalize(points, dim=1)
     with seeded(seed):
         hidden, head = nn.Linear(3, 2), nn.Linear(2, 2)
-    parameters = [*hidden.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=0.02)
+    optimizer = torch.optim.Adam([*hidden.parameters(), *head.parameters()], lr=0.02)
     for _ in range(setting.sphere_steps):
         loss = cross_entropy(head(torch.tanh(hidden(points))), labels)
         optimizer.zero_grad()
@@ -212,8 +195,7 @@ def grown(which: str) -> dict[str, list[float]]:
         >>> found["confidence"][-1] > 0.99, round(found["avh"][0], 4) == round(found["avh"][-1], 4)
         (True, True)
     """
-    near = -_NEAR if which == "nearer" else _NEAR
-    angle = math.pi / 4 + near
+    angle = math.pi / 4 + (-_NEAR if which == "nearer" else _NEAR)
     norms = torch.linspace(0.5, 100, 200, dtype=torch.float64)
     direction = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     embeddings, weights = norms[:, None] * direction, torch.eye(2, dtype=torch.float64)
@@ -244,27 +226,18 @@ class Paths:
     angles: Floats
     flips: NDArray[np.int64]
 
-    def norm_first(self) -> NDArray[np.bool_]:
-        """Of the examples that changed class by a path on which both moved: norm before angle?"""
-        first = [
-            halfway(-self.norms[: flip + 1, at]) < halfway(self.angles[: flip + 1, at])
-            for at, flip in enumerate(self.flips)
-            if flip > 0 and shrinks(self.norms[: flip + 1, at])
-        ]
-        return np.array(first, dtype=bool)
-
     def numbers(self) -> dict[str, float]:
-        """What the table and the claim need."""
-        out = self.flips > 0
-        shrunk = [self.norms[: flip + 1, at] for at, flip in enumerate(self.flips) if flip > 0]
-        least = [float(path.min() / path[0]) for path in shrunk if path[0] > 0]
-        first = self.norm_first()
+        """Of the examples that changed class: how many came nearer to the origin, and when."""
+        left = [(self.norms[: at + 1, n], self.angles[: at + 1, n])
+                for n, at in enumerate(self.flips) if at > 0]  # fmt: skip
+        least = [float(norms.min() / norms[0]) for norms, _ in left if norms[0] > 0]
+        first = [halfway(-norms) < halfway(angles) for norms, angles in left if shrinks(norms)]
         return {
             "examples": len(self.flips),
-            "flipped": int(out.sum()),
-            "shrunk": int(sum(shrinks(path) for path in shrunk)),
+            "flipped": len(left),
+            "shrunk": len(first),
             "least_norm": float(np.median(least)) if least else math.nan,
-            "norm_first": int(first.sum()),
+            "norm_first": sum(first),
             "of": len(first),
         }
 

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 
+from hardsight.experiments.avh import _human_studies as human
 from hardsight.experiments.avh._human_claims import human_claims
 from hardsight.experiments.avh._human_draw import by_granularity, by_model, three_panels
-from hardsight.experiments.avh._human_studies import (
-    AVH,
-    BINS,
-    TITLES,
-    Floats,
-    Studies,
-    all_scores,
-    bin_values,
-    by_score,
-    every_run,
-    spearman_of,
-)
+from hardsight.experiments.avh._human_studies import AVH, BINS, METHODS, TITLES, Floats, Studies
 from hardsight.experiments.avh._models import SHORT, SMOKE, ModelSetting, Subjects, say
-from hardsight.experiments.lab import Cell, Lab, Result, Spread, Table, experiment, spread
+from hardsight.experiments.lab import Cell, Lab, Result, Table, experiment, spread
 from hardsight.registry import SCORES
-from hardsight.run.study import HumanStudy, ScoreAgainstPeople, human_study, said_p
+from hardsight.run.study import HumanStudy, human_study, said_p
 
-_METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
 # Tables 2 and 6 to 9: coefficient with AVH and with confidence, z of both, z value, p
 _PAPER_TESTS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float, float, float, str]]]]
 _PAPER_TESTS = {
@@ -71,7 +58,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
 
     {networks} are trained on {dataset} with seeds {seeds} and applied to its test split. CIFAR-10H
     says how many of about 50 people chose the label of each CIFAR-10 test picture (human selection
-    frequency); where the data has no such counts, annotators are simulated, and are no people. Each
+    frequency); if the data has no such counts, annotators are simulated, who are not people. Each
     score is correlated with that frequency: in total, within bins of it and within classes; AVH and
     model confidence are compared by the paper's test, which takes the two coefficients for
     independent, and by Steiger's, which allows for what they share. Nothing is selected: every
@@ -85,7 +72,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     for model in setting.models:
         for seed in setting.seeds:
             outputs = lab.outputs(subjects.run(model, seed), subjects.test)
-            found = all_scores(outputs)
+            found = outputs.scores()
             columns.setdefault(model, found)
             accuracy[model].append(outputs.accuracy)
             studies[model].append(
@@ -112,39 +99,31 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
             by_model(lab, columns, subjects),
             by_granularity(lab, columns[main], subjects, main),
         ],
-        data={"annotators": who, "accuracy": accuracy, **_data(studies)},
+        data={
+            "annotators": who,
+            "accuracy": accuracy,
+            **human.coefficients(studies),
+            "hypotheses": {
+                model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
+                for model, of_seeds in studies.items()
+            },
+        },
     )
 
 
-def _coefficient(method: str, one: ScoreAgainstPeople) -> float:
-    return one.correlations[method].value
-
-
-def _data(studies: Studies) -> dict[str, Any]:
-    """Every coefficient and outcome, by network, one per seed."""
-    return {
-        **{method: by_score(studies, partial(_coefficient, method)) for method in _METHODS},
-        "within_class": by_score(
-            studies, lambda one: one.within_class.value if one.within_class else None
-        ),
-        "hypotheses": {
-            model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
-            for model, of_seeds in studies.items()
-        },
-    }
-
-
-def _spread(values: Sequence[float]) -> Spread | None:
-    return spread(values) if values else None
+def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> list[Cell]:
+    """|Spearman| within bins; empty if too few examples are in one."""
+    found = (human.bin_values(studies, name, which, place) for place in range(count))
+    return [spread(values) if values else None for values in found]
 
 
 def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
-    counts: list[Cell] = [one.n for one in studies[0].score(AVH).bins]
+    counts = [one.n for one in studies[0].score(AVH).bins]
     rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
     for name, title in TITLES.items():
-        total = np.abs(spearman_of(studies, name))
-        cells = [_spread(bin_values(studies, name, "bins", b)) for b in range(len(BINS))]
-        rows.append([title, _spread(np.arctanh(total).tolist()), _spread(total.tolist()), *cells])
+        total = np.abs(human.spearman_of(studies, name))
+        whole = [spread(x.tolist()) if len(total) else None for x in (np.arctanh(total), total)]
+        rows.append([title, *whole, *_means(studies, name, "bins", len(BINS))])
     return Table(
         f"Table 1: |Spearman| with the frequency of {who}, {say(model)}",
         ("score", "z-score", "total", *BINS),
@@ -158,17 +137,15 @@ def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
 def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
     bins = studies[0].score(AVH).quantile_bins
     edges = [f"[{one.low:.3g}, {one.high:.3g}{']' if one is bins[-1] else ')'}" for one in bins]
-    counts: list[Cell] = [one.n for one in bins]
-    rows: list[list[Cell]] = [["Number of samples", *counts]]
+    rows: list[list[Cell]] = [["Number of samples", *(one.n for one in bins)]]
     for name, title in TITLES.items():
-        found = [_spread(bin_values(studies, name, "quantile_bins", b)) for b in range(len(bins))]
-        rows.append([title, *found])
+        rows.append([title, *_means(studies, name, "quantile_bins", len(bins))])
     return Table(
         f"The same within quantile bins, {say(model)}",
         ("score", *edges),
         rows,
         f"Most images have a frequency near 1 among {who}, which leaves little to rank: bins of "
-        "about equal size, merged where frequencies are equal.",
+        "about equal size, merged if frequencies are equal.",
     )
 
 
@@ -176,7 +153,7 @@ def _test_table(studies: Studies) -> Table:
     rows: list[list[Cell]] = []
     paper: list[list[Cell]] = []
     for model, of_seeds in studies.items():
-        for place, (method, title) in enumerate(_METHODS.items()):
+        for place, (method, title) in enumerate(METHODS.items()):
             tests = [study.comparisons[2 * place : 2 * place + 2] for study in of_seeds]
             tests = [pair for pair in tests if len(pair) == 2]
             if not tests:
@@ -206,16 +183,17 @@ def _test_table(studies: Studies) -> Table:
 
 def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
     names = [one.name for one in next(iter(studies.values()))[0].scores if one.correlations]
+    found = {name: [human.spearman_of(of, name) for of in studies.values()] for name in names}
     strength = {
-        name: float(np.mean([np.mean(np.abs(spearman_of(s, name))) for s in studies.values()]))
-        for name in names
-        if all(spearman_of(s, name) for s in studies.values())
+        name: float(np.mean([np.mean(np.abs(values)) for values in by_model]))
+        for name, by_model in found.items()
+        if all(by_model)
     }
     rows: list[list[Cell]] = [
         ["accuracy, %", *(spread([100 * value for value in accuracy[model]]) for model in studies)]
     ]
     for name in sorted(strength, key=strength.__getitem__, reverse=True):
-        rows.append([name, *(spread(spearman_of(of_seeds, name)) for of_seeds in studies.values())])
+        rows.append([name, *(spread(values) for values in found[name])])
     return Table(
         f"Every score: Spearman with the frequency of {who}",
         ("score", *(say(model) for model in studies)),
@@ -227,7 +205,7 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
 def _hypothesis_table(studies: Studies) -> Table:
     words = {True: "rejected", False: "not rejected", None: "not tested"}
     rows: list[list[Cell]] = []
-    for place, one in enumerate(every_run(studies)[0].hypotheses):
+    for place, one in enumerate(human.every_run(studies)[0].hypotheses):
         cells = []
         for of_seeds in studies.values():
             outcomes = [words[study.hypotheses[place].rejected] for study in of_seeds]
@@ -239,7 +217,7 @@ def _hypothesis_table(studies: Studies) -> Table:
         ("", "hypothesis", "paper", *(say(model) for model in studies)),
         rows,
         "Level 0.05, Holm's correction over the four; in brackets: number of seeds. H3 by the "
-        "dependent test, where only a stronger AVH counts.",
+        "dependent test; only a stronger AVH counts.",
     )
 
 

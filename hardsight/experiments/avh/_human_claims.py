@@ -17,7 +17,7 @@ from hardsight.experiments.avh._human_studies import (
     spearman_of,
 )
 from hardsight.experiments.avh._models import agreement_of_networks, say
-from hardsight.experiments.lab import Claim, in_every_run, spread
+from hardsight.experiments.lab import Claim, spread
 from hardsight.registry import SCORES
 from hardsight.run.study import HumanStudy, concordance
 
@@ -59,9 +59,8 @@ def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) 
         for study in runs
     ]
     seen = f"Spearman {_range(spearman_of(runs, score))}; null hypothesis rejected, in the expected"
-    return Claim(
-        says, paper, f"{seen} direction, in {sum(held)} of {len(runs)} runs", in_every_run(held)
-    )
+    seen += f" direction, in {sum(held)} of {len(runs)} runs"
+    return Claim.of_runs(says, paper, seen, held)
 
 
 def _stronger(studies: Studies, who: str) -> Claim:
@@ -72,24 +71,24 @@ def _stronger(studies: Studies, who: str) -> Claim:
         study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
         for study in runs
     )
-    return Claim(
+    return Claim.of_runs(
         f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
         "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
         f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
         f"stronger in {sum(ahead)} of {len(runs)} runs, confidence in {behind}",
-        in_every_run(ahead),
+        ahead,
     )
 
 
 def _no_norm(studies: Studies, who: str) -> Claim:
     runs = every_run(studies)
     rejected = [bool(_outcome(study, "H4")) for study in runs]
-    return Claim(
+    return Claim.of_runs(
         f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
         "Spearman 0.0017, p > 0.05",
         f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {sum(rejected)} of "
         f"{len(runs)} runs",
-        in_every_run([not one for one in rejected]),
+        [not one for one in rejected],
     )
 
 

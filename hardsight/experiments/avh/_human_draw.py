@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.experiments.avh._human_studies import AVH, NORM, TITLES, Floats
-from hardsight.experiments.avh._models import Subjects, density, said_spearman, say
+from hardsight.experiments.avh._models import Subjects, density, say
 from hardsight.experiments.lab import Figure, Lab
 from hardsight.report.figures import panels
 
@@ -25,12 +25,9 @@ def three_panels(lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, mo
     figure, axes = panels(1, 3, width=3.8, height=3.2)
     for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
         values = _unit(columns[name]) if name == AVH else columns[name]
-        density(figure, axis, subjects.frequency, values)
-        axis.set(
-            title=f"{title}: {said_spearman(subjects.frequency, values)}",
-            xlabel=f"frequency among {subjects.annotators}",
-            ylabel=f"{title}, scaled to [0, 1]" if name == AVH else title,
-        )
+        density(figure, axis, subjects.frequency, values, title=title)
+        axis.set(xlabel=f"frequency among {subjects.annotators}",
+                 ylabel=f"{title}, scaled to [0, 1]" if name == AVH else title)  # fmt: skip
     return lab.figure(
         figure, "histograms",
         caption=f"Fig. 5: {say(model)}, first seed. Share of {subjects.annotators} who chose the "
@@ -44,12 +41,8 @@ def by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Su
     """Human frequency against AVH, network by network (Fig. 16)."""
     figure, axes = panels(1, len(columns), width=3.8, height=3.2)
     for axis, (model, found) in zip(axes, columns.items(), strict=True):
-        density(figure, axis, subjects.frequency, _unit(found[AVH]))
-        axis.set(
-            title=f"{say(model)}: {said_spearman(subjects.frequency, found[AVH])}",
-            ylabel="AVH, scaled to [0, 1]",
-            xlabel=f"frequency among {subjects.annotators}",
-        )  # fmt: skip
+        density(figure, axis, subjects.frequency, _unit(found[AVH]), title=say(model))
+        axis.set(ylabel="AVH, scaled to [0, 1]", xlabel=f"frequency among {subjects.annotators}")
     return lab.figure(
         figure, "networks",
         caption=f"Fig. 16: share of {subjects.annotators} who chose the label against AVH, by "
@@ -99,13 +92,9 @@ def by_granularity(
     for axis, (title, group) in zip(axes, groups.items(), strict=True):
         rows = np.isin(test.labels, group)
         frequency = group_frequency(test.human_counts, group)[rows]
-        norm = columns[NORM][rows]
-        density(figure, axis, frequency, norm)
-        axis.set(
-            title=f"{title}: {said_spearman(frequency, norm)}",
-            xlabel=f"frequency of the group among {subjects.annotators}",
-            ylabel="‖x‖ within class",
-        )  # fmt: skip
+        density(figure, axis, frequency, columns[NORM][rows], title=title)
+        axis.set(xlabel=f"frequency of the group among {subjects.annotators}",
+                 ylabel="‖x‖ within class")  # fmt: skip
     return lab.figure(
         figure, "granularity",
         caption=f"Fig. 19: the norm against the frequency at three granularities of classes, "

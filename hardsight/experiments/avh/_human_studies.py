@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardsight.experiments.lab import Outputs
-from hardsight.registry import SCORES
+from hardsight.experiments.lab import Grid
 from hardsight.run.study import HumanStudy
 from hardsight.stats import HUMAN_BINS
 
@@ -19,16 +18,8 @@ Studies = dict[str, list[HumanStudy]]
 AVH, CONFIDENCE, NORM = "avh", "model_confidence", "class_normalized_feature_norm"
 TITLES = {AVH: "AVH", CONFIDENCE: "Model confidence", NORM: "‖x‖ within class"}
 BINS = ("[0, .2)", "[.2, .4)", "[.4, .6)", "[.6, .8)", "[.8, 1]")
+METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
 assert len(BINS) == len(HUMAN_BINS) - 1
-
-
-def all_scores(outputs: Outputs) -> dict[str, Floats]:
-    """Every score of the registry that gives one number per example."""
-    return {
-        name: spec.function(*(getattr(outputs, key) for key in spec.inputs)).double().numpy()
-        for name, spec in SCORES.items()
-        if not spec.per_class
-    }
 
 
 def every_run(studies: Studies) -> list[HumanStudy]:
@@ -44,25 +35,29 @@ def spearman_of(studies: Sequence[HumanStudy], name: str) -> list[float]:
 
 def bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
     """|Spearman| within one of the bins (``which``: ``bins`` or ``quantile_bins``), by study."""
-    found = []
-    for study in studies:
-        bins = getattr(study.score(name), which)
-        inner = bins[place].correlation if place < len(bins) else None
-        if inner is not None:
-            found.append(abs(inner.value))
-    return found
+    every = [getattr(study.score(name), which) for study in studies]
+    found = [bins[place].correlation for bins in every if place < len(bins)]
+    return [abs(one.value) for one in found if one is not None]
 
 
-def by_score(
-    studies: Studies, value: Callable[[Any], float | None]
-) -> dict[str, dict[str, list[float | None]]]:
-    """A value of every score, by network, one per seed."""
-    names = [one.name for one in every_run(studies)[0].scores]
-    return {
-        model: {
-            name: [value(study.score(name)) if study.score(name).correlations else None
-                   for study in of_seeds]
-            for name in names
-        }
+def coefficients(studies: Studies) -> dict[str, Any]:
+    """Every coefficient of every score by network, one per seed."""
+    rows = [
+        {"model": model, "score": score.name, "seed": seed}
+        | {key: one.value for key, one in score.correlations.items()}
+        | ({"within_class": within.value} if score.correlations and within else {})
         for model, of_seeds in studies.items()
+        for seed, study in enumerate(of_seeds)
+        for score in study.scores
+        for within in [score.within_class]
+    ]
+    measures = (*METHODS, "within_class")
+    grid = Grid.of(rows, "model", "score", measures=measures)
+    return {
+        measure: {
+            model: {name: grid.values(measure, model=model, score=name)
+                    for name in grid.names("score")}
+            for model in studies
+        }
+        for measure in measures
     }  # fmt: skip

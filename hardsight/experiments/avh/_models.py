@@ -19,7 +19,6 @@ from hardsight.data import (
 )
 from hardsight.errors import StatisticError
 from hardsight.experiments.lab import Lab
-from hardsight.models import SmallCNN
 from hardsight.report import figures
 from hardsight.run.study import Histories, read_histories
 from hardsight.run.train import TrainResult
@@ -35,7 +34,7 @@ TITLES = {
     "resnet50": "ResNet-50",
     "densenet121": "DenseNet-121",
     "small_cnn": "SmallCNN",
-    "hardsight.experiments.avh._models:narrow_cnn": "SmallCNN, 12-D",
+    "small_cnn:embedding_width=12": "SmallCNN, 12-D",
 }
 # The paper has 0.01 for AlexNet and VGG-19 and 0.1 for the others, over 90 epochs of ImageNet. In a
 # few hundred times fewer steps AlexNet would hardly leave its start at 0.01.
@@ -76,15 +75,9 @@ class ModelSetting:
 
 
 SMOKE = ModelSetting(
-    dataset="builtin:digits",
-    models=("hardsight.experiments.avh._models:narrow_cnn", "small_cnn"),
-    epochs=4,
-    batch_size=32,
-    train_limit=500,
-    test_limit=250,
-    degraded=60,
-    seeds=(0, 1),
-)
+    dataset="builtin:digits", models=("small_cnn:embedding_width=12", "small_cnn"),
+    epochs=4, batch_size=32, train_limit=500, test_limit=250, degraded=60, seeds=(0, 1),
+)  # fmt: skip
 SHORT = ModelSetting()
 
 
@@ -121,18 +114,12 @@ class Subjects:
         setting, is_colour = self._setting, self.test.images.ndim == 4
         self._lab.step(f"{TITLES.get(model, model)}, seed {seed}")
         return self._lab.train(
-            model,
-            self._train,
-            seed=seed,
-            epochs=setting.epochs,
-            batch_size=setting.batch_size,
+            model, self._train, seed=seed, epochs=setting.epochs, batch_size=setting.batch_size,
             optimizer={"name": "sgd", "lr": _RATES.get(model, _OTHER_RATE), "weight_decay": 5e-4},
             schedule={"name": "step", "step_epochs": max(1, setting.epochs // 3), "gamma": 0.1},
-            augment={"crop_padding": 4, "flip": True} if is_colour else {},
-            validation=0.0,
-            select="last",
-            track_on=self._watched,
-        )
+            augment={"crop_padding": 4, "flip": True} if is_colour else {}, validation=0.0,
+            select="last", track_on=self._watched,
+        )  # fmt: skip
 
     def histories(self, run: TrainResult, watched: str = "test") -> Histories:
         """What was recorded of a watched set in every epoch."""
@@ -152,11 +139,7 @@ def set_name(kind: str, level: float) -> str:
 def degraded_sets(clean: MemorySource) -> dict[str, MemorySource]:
     """The pictures at every level but the clean one, rounded to 8 bits."""
     return {
-        set_name(kind, level): clean.with_images(
-            degraded(clean.images, noise=level)
-            if kind == "noise"
-            else degraded(clean.images, contrast=level)
-        )
+        set_name(kind, level): clean.with_images(degraded(clean.images, **{kind: level}))  # type: ignore[arg-type]
         for kind in KINDS
         for level in levels_of(kind)[1:]
     }
@@ -173,11 +156,6 @@ def degraded(
     ]
     made: NDArray[np.uint8] = np.rint(np.stack(noisy) * 255).astype(np.uint8)
     return made
-
-
-def narrow_cnn(num_classes: int = 10, channels: int = 1, seed: int = 0) -> SmallCNN:
-    """A weaker network beside :class:`SmallCNN`: an embedding of 12 dimensions, for smoke scale."""
-    return SmallCNN(num_classes=num_classes, channels=channels, embedding_width=12, seed=seed)
 
 
 def with_simulated_annotators(
@@ -220,15 +198,11 @@ def agreement_of_networks(agree: int, pairs: int) -> bool | None:
     return bool(agree == pairs)
 
 
-def said_spearman(x: Floats, y: Floats) -> str:
-    """``Spearman -0.212``, or why there is none."""
-    try:
-        return f"Spearman {correlation(x, y).value:.3f}"
-    except StatisticError:
-        return "constant, or too few"
-
-
-def density(figure: Any, axis: Any, x: Floats, y: Floats, *, bins: int = 25) -> None:
-    """A two-dimensional histogram of shares, in [0, 1], against a score."""
+def density(figure: Any, axis: Any, x: Floats, y: Floats, *, title: str, bins: int = 25) -> None:
+    """A two-dimensional histogram of shares, in [0, 1], against a score; Spearman in its title."""
     edges = np.linspace(0, 1, bins + 1), np.linspace(y.min(), y.max() + 1e-12, bins + 1)
     figures.density(figure, axis, *np.histogram2d(x, y, bins=edges))
+    try:
+        axis.set_title(f"{title}: Spearman {correlation(x, y).value:.3f}")
+    except StatisticError:
+        axis.set_title(f"{title}: constant, or too few")

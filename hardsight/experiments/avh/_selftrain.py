@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,14 @@ from hardsight.data import MemorySource
 from hardsight.errors import ConfigError
 from hardsight.experiments.avh._models import degraded
 from hardsight.experiments.lab import (
-    Claim,
+    Asked,
     Figure,
     Grid,
     Lab,
     Question,
     Result,
-    Spread,
     Table,
     experiment,
-    judged,
     spread,
 )
 from hardsight.registry import unknown_name
@@ -112,25 +109,26 @@ _SMOKE = Setting(
 Runs = dict[tuple[str, int], AdaptResult]  # by pair and seed
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     classes = data["classes"]
-    grid = Grid.of(
-        (
-            {"pair": pair, "rule": rule, "seed": seed}
-            | _numbers(data[f"{pair}, seed {seed}"][rule]["rounds"], classes)
-            for pair in setting.pairs
-            for seed in setting.seeds
-            for rule in setting.rules
-        ),
-        "pair",
-        "rule",
+    rows = (
+        {"pair": pair, "rule": rule, "seed": seed}
+        | _numbers(data[f"{pair}, seed {seed}"][rule]["rounds"], classes)
+        for pair in setting.pairs
+        for seed in setting.seeds
+        for rule in setting.rules
     )
-    tables = [
-        _overview(grid, setting),
-        *(_by_class(grid.at(pair=pair), pair, classes) for pair in setting.pairs),
-        _quality(grid),
+    grid = Grid.of(rows, "pair", "rule")
+    by_class = [
+        grid.at(pair=pair).table(
+            f"Accuracy by class, {_arrow(pair)} (as Table 3)",
+            {"rule": "rule"},
+            {**{name: name for name in classes}, "mean": "accuracy"},
+            note="In percent, mean ± standard deviation over seeds.",
+        )
+        for pair in setting.pairs
     ]
-    return tables, judged(_questions(grid.mean_over("pair")))
+    return [_overview(grid, setting), *by_class, _quality(grid)], _questions(grid.mean_over("pair"))
 
 
 def _numbers(rounds: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> dict[str, float]:
@@ -179,7 +177,7 @@ def _questions(grid: Grid) -> list[Question]:
     title="Self-training with angular visual confidence against CBST and CRST",
     reproduces="Angular Visual Hardness, Tables 3 and 4, Figures 6 and 21",
     scales={"smoke": _SMOKE, "short": Setting()},
-    judge=_judge,
+    asks=_asks,
 )
 def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     """Every rule and baseline starts from the same source model of each seed.
@@ -280,24 +278,15 @@ def _arrow(pair: str) -> str:
     return pair.replace(">", " → ")
 
 
-def _by_class(grid: Grid, pair: str, classes: Sequence[str]) -> Table:
-    return grid.table(
-        f"Accuracy by class, {_arrow(pair)} (as Table 3)",
-        {"rule": "rule"},
-        {**{name: name for name in classes}, "mean": "accuracy"},
-        note="In percent, mean ± standard deviation over seeds.",
-    )
-
-
 def _quality(grid: Grid) -> Table:
-    def over_all_runs(runs: Grid, _: str, *, measure: str) -> Spread:
-        return spread(runs.frame[measure].tolist())
-
     selecting = [rule for rule in grid.names("rule") if rule not in (_SOURCE, "entropy")]
     return grid.only(rule=selecting).table(
         "What is selected in the first round (as Table 4)",
         {"rule": "rule"},
-        {title: partial(over_all_runs, measure=key) for title, key in _QUALITY.items()},
+        {
+            title: lambda runs, _, key=key: spread(runs.frame[key].tolist())
+            for title, key in _QUALITY.items()
+        },
         note="Mean ± standard deviation over pairs and seeds; all rules see the same predictions. "
         "The paper's column AVH is likely our AVC: with 12 classes the hardness of a nearest class "
         "is at most 0.083.",

@@ -1,9 +1,9 @@
 """Tables and figures of Encouraging Loss, and what they train."""
 
+from hardsight.experiments.el._attacks import Attacked as Attacked
 from hardsight.experiments.el._combine import el_combine as el_combine
 from hardsight.experiments.el._fig5 import el_fig5 as el_fig5
 from hardsight.experiments.el._fig6 import el_fig6 as el_fig6
-from hardsight.experiments.el._fig7 import Attacked as Attacked
 from hardsight.experiments.el._fig7 import el_fig7 as el_fig7
 from hardsight.experiments.el._fig7 import el_fig7_small as el_fig7_small
 from hardsight.experiments.el._recipes import EXACT as EXACT

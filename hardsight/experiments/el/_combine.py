@@ -7,35 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hardsight.data import MemorySource
 from hardsight.evaluate import calibration_error, pgd
-from hardsight.experiments.el._fig7 import Attacked
-from hardsight.experiments.el._recipes import (
-    CLAMP,
-    MEANS,
-    PAPER,
-    PUBLISHED_MNIST,
-    SMOKE,
-    Recipe,
-    Task,
-    encouraging,
-    fitted,
-    lost_note,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    compared_in_pairs,
-    experiment,
-    judged,
-    weakness,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._attacks import Attacked
+from hardsight.experiments.el._recipes import Task
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, Table, experiment
 from hardsight.run.loop import borrowed
-from hardsight.run.train import TrainResult
 
 BASES = ("cross-entropy", "focal loss", "label smoothing", "large margin", "adversarial training")
 MEASURES = {"accuracy": True, "calibration error": False, "accuracy under PGD": True}
@@ -43,7 +20,7 @@ _BONUS = {"original": "original", "with_bonus": "+ bonus"}
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-combine``.
 
     Attributes:
@@ -81,48 +58,38 @@ class Setting(Recipe):
         return start if self.blend_decay == 1 else f"{start}, times {self.blend_decay:g} every step"
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     bases = {base: data[base] for base in setting.bases}
     grid = Grid.read(bases, setting.seeds, "base", "bonus")
-    task, lost = Task.named(setting.task), lost_note(data["lost"], setting.seeds)
-    tables = [_table(task, grid, measure, lost) for measure in MEASURES]
-    return tables, judged(_questions(task, grid))
+    note = setting.note(data["lost"], "Differences are paired over seeds, with a 95 % interval.")
+    task = Task.named(setting.task)
+    tables = [_table(task.title, grid, measure, note) for measure in MEASURES]
+    return tables, _questions(task, grid)
 
 
-def _table(task: Task, grid: Grid, measure: str, lost: str) -> Table:
+def _table(title: str, grid: Grid, measure: str, note: str) -> Table:
     def difference(runs: Grid, *_: str) -> str:
-        both = (runs.values(measure, bonus=bonus) for bonus in ("with_bonus", "original"))
-        first, second = both
-        return compared_in_pairs({"": (first, second)})[""].interval
+        pair = ({"bonus": "with_bonus"}, {"bonus": "original"})
+        return runs.compared(measure, {"": pair})[""].interval
 
     direction = "higher is better" if MEASURES[measure] else "lower is better"
-    return grid.table(
-        f"{task.title}: {measure}, %, {direction}",
-        {"base": "recipe"},
-        {**grid.across("bonus", measure, _BONUS), "difference": difference},
-        note=f"{MEANS} Differences are paired over seeds, with a 95 % interval.{lost}",
-    )
+    columns = {**grid.across("bonus", measure, _BONUS), "difference": difference}
+    return grid.table(f"{title}: {measure}, %, {direction}", {"base": "recipe"}, columns, note=note)
 
 
 def _questions(task: Task, grid: Grid) -> list[Question]:
     bases, plain, smooth = grid.names("base"), "cross-entropy", "label smoothing"
     asked = [  # what is said, paper, measure, base, base to compare with
-        (f"the bonus makes {base} more accurate", "in the appendix", "accuracy", base, base)
-        for base in bases
-    ]
-    asked += [
-        (f"with {smooth} and the bonus the calibration error is below that of {other}",
-         "Section 5", "calibration error", smooth, other)
-        for other in (plain, smooth)
-    ]  # fmt: skip
-    asked += [
-        (f"the bonus makes {base} more robust (PGD)", "in the appendix", "accuracy under PGD",
-         base, base)
-        for base in ("large margin", "adversarial training")
+        *((f"the bonus makes {base} more accurate", "in the appendix", "accuracy", base, base)
+          for base in bases),
+        *((f"with {smooth} and the bonus the calibration error is below that of {other}",
+           "Section 5", "calibration error", smooth, other) for other in (plain, smooth)),
+        *((f"the bonus makes {base} more robust (PGD)", "in the appendix", "accuracy under PGD",
+           base, base) for base in ("large margin", "adversarial training")),
     ]  # fmt: skip
     weak = ""
     if plain in bases:
-        weak = weakness(grid.values("accuracy", base=plain, bonus="original"), task.good)
+        weak = task.weakness(grid.values("accuracy", base=plain, bonus="original"))
     return [
         grid.question(
             says, paper, measure, {"base": base, "bonus": "with_bonus"},
@@ -136,20 +103,20 @@ def _questions(task: Task, grid: Grid) -> list[Question]:
 @experiment(
     "el-combine",
     title="Does the bonus add to other improvements?",
-    reproduces=f"{PAPER}, Section 4.6 and its appendix",
+    reproduces="Encouraging Loss, Section 4.6 and its appendix",
     measures_by_seed=True,
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", steps=3, images=100,
-            **{**SMOKE, "limit": 300, "seeds": (0,)},
+            **{**recipes.SMOKE, "limit": 300, "seeds": (0,)},
         ),
         "short": Setting(),
         "paper": Setting(
             task="mnist/el_mnist", log_end=1.0, blend=100.0, blend_decay=0.99, epsilon=0.1,
-            attack=0.1, steps=20, **PUBLISHED_MNIST,
+            attack=0.1, steps=20, **recipes.PUBLISHED_MNIST,
         ),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def el_combine(lab: Lab, setting: Setting) -> Result:
     """Trains recipes without and with the bonus (LE = {log_end}), on {networks}: {bases}.
@@ -181,7 +148,7 @@ def el_combine(lab: Lab, setting: Setting) -> Result:
 def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
     """What a base changes in the recipe, loss included."""
     end = setting.log_end
-    bonus = {"log_end": end, **({"clamp": CLAMP} if end == 1 else {})}
+    bonus = {"log_end": end, **({"clamp": recipes.CLAMP} if end == 1 else {})}
     if base == "focal loss":
         loss: Any = [{"name": "focal", "options": {"gamma": setting.gamma}}]
         if has_bonus:
@@ -195,7 +162,7 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
             large["decays"] = {"blend": setting.blend_decay}
         return {"loss": large}
     smoothing = {"label_smoothing": setting.smoothing} if base == "label smoothing" else {}
-    changes: dict[str, Any] = {"loss": encouraging(end if has_bonus else None, **smoothing)}
+    changes: dict[str, Any] = {"loss": recipes.encouraging(end if has_bonus else None, **smoothing)}
     if base == "adversarial training":
         attack = {"epsilon": setting.epsilon, "attack": "fgsm", "share": 0.5}
         changes["adversarial"] = attack
@@ -205,23 +172,19 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
 def _measured(lab: Lab, setting: Setting, recipe: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Each measure of one model, in per cent; nothing if its run was lost."""
     task = Task.named(setting.task)
-    one = fitted(lab, task, setting, seed=seed, **recipe)
+    one = recipes.fitted(lab, task, setting, seed=seed, **recipe)
     if one is None:
         return {}
     outputs = lab.outputs(one.run, task.data(lab, setting)[1])
     sure, guess = outputs.logits.softmax(dim=1).max(dim=1)
     error = calibration_error(sure.numpy(), (guess == outputs.labels).numpy())
     images = lab.source(task.dataset, "test", limit=setting.images)
-    attack = partial(pgd, epsilon=setting.attack, steps=setting.steps, loss="margin")
     key = {"attack": "PGD on the margin", "radius": setting.attack, "steps": setting.steps}
-    under = lab.measured(
-        one.run, {**key, "on": images}, partial(_under, lab, one.run, images, attack)
-    )
+
+    def under_attack() -> float:
+        with borrowed(one.run.model, lab.device):
+            attack = partial(pgd, epsilon=setting.attack, steps=setting.steps, loss="margin")
+            return Attacked(lab, one.run, images).accuracy_under(attack)
+
+    under = lab.measured(one.run, {**key, "on": images}, under_attack)
     return dict(zip(MEASURES, (one.test, 100 * error, under), strict=True))
-
-
-def _under(lab: Lab, run: TrainResult, images: MemorySource, attack: Any) -> float:
-    """Accuracy in per cent under an attack."""
-    with borrowed(run.model, lab.device):
-        own = Attacked(lab, run, images)
-        return 100 * float(own.right(own.changed(attack)).mean())

@@ -11,31 +11,9 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import ConfigError
-from hardsight.experiments.el._recipes import (
-    MEANS,
-    PAPER,
-    SMOKE,
-    Fitted,
-    Recipe,
-    Task,
-    encouraging,
-    fitted,
-    fitted_by_loss,
-    lost_note,
-    normal_or_last,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Outputs,
-    Result,
-    Table,
-    band,
-    experiment,
-    judged,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Task
+from hardsight.experiments.lab import Asked, Figure, Grid, Lab, Outputs, Result, band, experiment
 from hardsight.registry import unknown_name
 from hardsight.report.figures import COLOURS, legend, panels
 
@@ -47,7 +25,7 @@ _MEASURES = {
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-fig5``.
 
     Attributes:
@@ -63,9 +41,9 @@ class Setting(Recipe):
     head_epochs: int = 3
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "loss")
-    el = normal_or_last(grid.names("loss"))
+    el = recipes.normal_or_last(grid.names("loss"))
     lost = {loss: part["lost"] for loss, part in data.items()}
     lost |= {f"a new head on {loss}": part["lost_heads"] for loss, part in data.items()}
     asked = {
@@ -79,31 +57,34 @@ def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list
             "91.69 ± 0.04 to 92.98 ± 0.01",
         ),
     }
-    questions = [
-        grid.question(*words, measure, {"loss": el}, {"loss": "CE"})
-        for measure, words in asked.items()
-    ]
     table = grid.table(
         f"{Task.named(setting.task).title}: sharpness of the energy, and a new head",
         {"loss": "loss"},
         {title: measure for measure, title in _MEASURES.items()},
-        note=f"{MEANS}{lost_note(lost, setting.seeds)}",
+        note=setting.note(lost),
         paper=[["CE", None, None, "91.69 ± 0.04"], ["EL, LE=1", None, None, "92.98 ± 0.01"]],
     )
-    return [table], judged(questions)
+    return [table], [
+        grid.question(*words, measure, {"loss": el}, {"loss": "CE"})
+        for measure, words in asked.items()
+    ]
 
 
 @experiment(
     "el-fig5",
     title="Conditional energy, and a new head on frozen features",
-    reproduces=f"{PAPER}, Figures 1 and 5, Section 4.3",
+    reproduces="Encouraging Loss, Figures 1 and 5, Section 4.3",
     scales={
         "smoke": Setting(
-            task="builtin:digits/small_cnn", targets=("3",), log_ends=(1.0,), head_epochs=1, **SMOKE
+            task="builtin:digits/small_cnn",
+            targets=("3",),
+            log_ends=(1.0,),
+            head_epochs=1,
+            **recipes.SMOKE,
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def el_fig5(lab: Lab, setting: Setting) -> Result:
     """The energy E(y|x) = -z_y of each class, averaged over the test examples of one class.
@@ -121,7 +102,7 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
             raise ConfigError(unknown_name("class", target, list(test.classes)))
     data: dict[str, Any] = {}
     energies: dict[str, list[Tensor]] = {}
-    for loss, runs in fitted_by_loss(lab, task, setting, setting.log_ends).items():
+    for loss, runs in recipes.fitted_by_loss(lab, task, setting, setting.log_ends).items():
         outputs = [None if one is None else lab.outputs(one.run, test) for one in runs]
         sharp = [(None, None) if one is None else sharpness(one) for one in outputs]
         heads = [
@@ -141,11 +122,13 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     return Result(figures=[_figure(lab, setting, test.classes, energies)], data=data)
 
 
-def _new_head(lab: Lab, setting: Setting, task: Task, one: Fitted, seed: int) -> float | None:
+def _new_head(
+    lab: Lab, setting: Setting, task: Task, one: recipes.Fitted, seed: int
+) -> float | None:
     """Test accuracy in per cent of a new head on frozen features."""
     started = {"name": task.model, "weights": str(one.run.folder / "model.safetensors")}
-    again = fitted(
-        lab, task, setting, encouraging(None), seed=seed, model=started,
+    again = recipes.fitted(
+        lab, task, setting, recipes.encouraging(None), seed=seed, model=started,
         epochs=setting.head_epochs, freeze_body=True, reset_head=True,
     )  # fmt: skip
     return None if again is None else again.test
@@ -181,9 +164,8 @@ def _figure(
     axes[0].set_ylabel("mean energy E(y|x)")
     legend(figure)
     return lab.figure(
-        figure,
-        "energy",
+        figure, "energy",
         caption="Mean conditional energy of each class over the test examples of one class (dotted "
         "line); lower is more likely. Bands are one standard deviation over seeds.",
         alt="Energy against class, one line per loss, with a dip at the examples' own class.",
-    )
+    )  # fmt: skip

@@ -8,27 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.el._recipes import (
-    MEANS,
-    PAPER,
-    PUBLISHED_MNIST,
-    SMOKE,
-    Recipe,
-    Task,
-    fitted_by_loss,
-    lost_note,
-    normal_or_last,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Task
 from hardsight.experiments.lab import (
-    Claim,
+    Asked,
     Figure,
     Grid,
     Lab,
     Outputs,
+    Question,
     Result,
-    Table,
     experiment,
-    judged,
 )
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.scores import logit_margin
@@ -37,57 +27,63 @@ _COLUMNS = ("median", "1st percentile", "negative, %", "median, relative")
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-fig6``; ``tasks`` are ``DATASET/NETWORK``."""
 
     tasks: tuple[str, ...] = ("cifar10/resnet18:width=32", "mnist/small_cnn")
     log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
     for name, part in data.items():
         task, grid = Task.named(name), Grid.read(part, setting.seeds, "loss")
-        el = {"loss": normal_or_last(grid.names("loss"))}
-        pairs = zip(grid.values("median", **el), grid.values("median", loss="CE"), strict=True)
-        both = np.array([pair for pair in pairs if not np.isnan(pair).any()])
-        times = f"{np.divide(*both.mean(axis=0)):.1f} times: " if len(both) else ""
-        questions += [
-            grid.question(
-                f"{task.title}: the median margin of {el['loss']} is larger",
-                "15 to 50 (3.3 times)", "median", el, {"loss": "CE"}, told=f"{times}{{}}",
-            ),
-            grid.question(
-                f"{task.title}: it is larger relative to the scale of the logits, too",
-                "not in the paper", "median, relative", el, {"loss": "CE"},
-            ),
-        ]  # fmt: skip
-        lost = {loss: one["lost"] for loss, one in part.items()}
+        questions += _questions(task.title, grid)
         tables.append(
             grid.table(
                 f"{task.title}: margins",
                 {"loss": "loss"},
                 {column: column for column in _COLUMNS},
-                note=f"{MEANS} The paper's margins are centred at 15 for CE and 50 for EL "
-                f"(ResNet-50, CIFAR-10).{lost_note(lost, setting.seeds)}",
+                note=setting.note(
+                    {loss: one["lost"] for loss, one in part.items()},
+                    "The paper's margins are centred at 15 for CE and 50 for EL (ResNet-50, "
+                    "CIFAR-10).",
+                ),
                 paper=[["CE", 15, None, None, None], ["EL, LE=1", 50, None, None, None]]
                 if task.is_colour
                 else None,
             )
         )
-    return tables, judged(questions)
+    return tables, questions
+
+
+def _questions(title: str, grid: Grid) -> list[Question]:
+    el, ce = {"loss": recipes.normal_or_last(grid.names("loss"))}, {"loss": "CE"}
+    medians = np.array([grid.values("median", **one) for one in (el, ce)])
+    both = medians[:, ~np.isnan(medians).any(axis=0)]
+    times = f"{np.divide(*both.mean(axis=1)):.1f} times: " if both.size else ""
+    return [
+        grid.question(
+            f"{title}: the median margin of {el['loss']} is larger", "15 to 50 (3.3 times)",
+            "median", el, ce, told=f"{times}{{}}",
+        ),
+        grid.question(
+            f"{title}: it is larger relative to the scale of the logits, too", "not in the paper",
+            "median, relative", el, ce,
+        ),
+    ]  # fmt: skip
 
 
 @experiment(
     "el-fig6",
     title="Margins under cross-entropy and Encouraging Loss",
-    reproduces=f"{PAPER}, Figures 1 and 6",
+    reproduces="Encouraging Loss, Figures 1 and 6",
     scales={
-        "smoke": Setting(tasks=("builtin:digits/small_cnn",), log_ends=(1.0,), **SMOKE),
+        "smoke": Setting(tasks=("builtin:digits/small_cnn",), log_ends=(1.0,), **recipes.SMOKE),
         "short": Setting(),
-        "paper": Setting(tasks=("mnist/el_mnist",), log_ends=(1.0,), **PUBLISHED_MNIST),
+        "paper": Setting(tasks=("mnist/el_mnist",), log_ends=(1.0,), **recipes.PUBLISHED_MNIST),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def el_fig6(lab: Lab, setting: Setting) -> Result:
     """Margins, the own logit minus the largest other one, on test examples.
@@ -103,7 +99,7 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
         task = Task.named(name)
         _, test = task.data(lab, setting)
         rows, drawn = [], {}
-        for loss, runs in fitted_by_loss(lab, task, setting, setting.log_ends).items():
+        for loss, runs in recipes.fitted_by_loss(lab, task, setting, setting.log_ends).items():
             found = [
                 None if one is None else margins_and_scale(lab.outputs(one.run, test))
                 for one in runs
@@ -152,11 +148,9 @@ def _figure(lab: Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]
         place.set_yticks([])
     axes[0].set_ylabel("density of test examples")
     legend(figure)
-    name = task.dataset.replace(":", "-")
     return lab.figure(
-        figure,
-        f"margins-{name}",
+        figure, f"margins-{task.dataset.replace(':', '-')}",
         caption=f"{task.title}: margins of test examples of all seeds; left of 0 are errors. Left: "
         "in logits, as in the paper. Right: relative to the scale of each model's logits.",
         alt="Two histograms of margins, one outline per loss.",
-    )
+    )  # fmt: skip

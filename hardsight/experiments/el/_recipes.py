@@ -9,10 +9,9 @@ from typing import Any
 
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, NonFiniteError
-from hardsight.experiments.lab import Grid, Lab, Table, loss_in_words
+from hardsight.experiments.lab import Grid, Lab, Table, loss_in_words, weakness
 from hardsight.run.train import TrainResult
 
-PAPER = "Encouraging Loss"
 NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 NETWORKS = {
     "small_cnn": "small CNN",
@@ -25,8 +24,13 @@ NETWORKS = {
 # numbers for their networks; a network that is not named here is not asked for an accuracy
 GOOD = {"mnist/el_mnist": 99.42, "mnist/el_attack": 98.69}
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+CHOICE = "chosen by the mean on validation, among those that lost the fewest runs"
 _COLOUR = ("cifar10",)
 _COSINE = {"name": "cosine", "warmup_epochs": 1.0}
+
+Loss = dict[str, Any] | list[dict[str, Any]]
+LogEnd = float | str | None
+EXACT, CLAMP = "exact", 1e-5
 
 
 @dataclass(frozen=True)
@@ -66,19 +70,8 @@ class Recipe:
     seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
-    def grey_recipe(self) -> str:
-        """How grey images are trained on, in words."""
-        decay = f"weight decay {self.grey_decay:g}" if self.grey_decay else "no weight decay"
-        kind = "Adam" if self.grey_optimizer == "adam" else "SGD with momentum .9"
-        if self.grey_drops:
-            at = ", ".join(map(str, self.grey_drops))
-            return f"{kind}, {decay}, the rate divided by ten from epochs {at} on"
-        ramp = "a constant rate" if kind == "Adam" else "a warm-up epoch and a cosine"
-        return f"{kind}, {decay}, {ramp}"
-
-    @property
     def trained(self) -> list[Task]:
-        """What the keys ``tasks`` or ``task`` name."""
+        """What the key ``tasks`` or ``task`` names."""
         names = getattr(self, "tasks", None) or (getattr(self, "task", None),)
         return [Task.named(name) for name in names if name is not None]
 
@@ -90,19 +83,30 @@ class Recipe:
     @property
     def recipes(self) -> str:
         """How, in words."""
-        tasks, said = self.trained, []
-        if any(not task.is_colour for task in tasks):
+        said = []
+        if any(not task.is_colour for task in self.trained):
             said.append(
                 f"{self.grey_epochs} epochs on grey images ({self.grey_recipe}; batch "
                 f"{self.grey_batch}, learning rate {self.grey_lr:g})"
             )
-        if any(task.is_colour for task in tasks):
+        if any(task.is_colour for task in self.trained):
             said.append(
                 f"{self.colour_epochs} epochs on coloured ones (SGD with momentum .9, weight decay "
                 f"0.0005, a warm-up epoch and a cosine; batch {self.colour_batch}, learning rate "
                 f"{self.colour_lr:g}, crop and flip)"
             )
         return " and ".join(said)
+
+    @property
+    def grey_recipe(self) -> str:
+        """How grey images are trained on, in words."""
+        decay = f"weight decay {self.grey_decay:g}" if self.grey_decay else "no weight decay"
+        kind = "Adam" if self.grey_optimizer == "adam" else "SGD with momentum .9"
+        if self.grey_drops:
+            at = ", ".join(map(str, self.grey_drops))
+            return f"{kind}, {decay}, the rate divided by ten from epochs {at} on"
+        ramp = "a constant rate" if kind == "Adam" else "a warm-up epoch and a cosine"
+        return f"{kind}, {decay}, {ramp}"
 
     @property
     def selection(self) -> str:
@@ -114,10 +118,21 @@ class Recipe:
             "best epoch on the test split, stands beside it and decides nothing"
         )
 
+    def note(self, lost: Mapping[str, int], text: str = "") -> str:
+        """What to put under a table of means, with the number of runs that were lost.
+
+        Example:
+            >>> Recipe(seeds=(0, 1)).note({"CE": 0, "EL": 1}).partition(": ")[2]
+            '1 of 2 runs of EL.'
+        """
+        of = len(self.seeds)
+        some = "; ".join(f"{count} of {of} runs of {name}" for name, count in lost.items() if count)
+        why = "Lost, as the loss became infinite or NaN, and left out of every mean"
+        ending = f"{why}: {some}." if some else "No run was lost."
+        return " ".join(filter(None, ["Mean ± standard deviation over seeds.", text, ending]))
+
 
 SMOKE: dict[str, Any] = {"grey_epochs": 2, "grey_batch": 32, "limit": 500, "seeds": (0, 1)}
-
-
 # the published recipe on MNIST; its option of a weight decay never reaches the optimizer
 PUBLISHED_MNIST: dict[str, Any] = {
     "grey_epochs": 100,
@@ -127,8 +142,6 @@ PUBLISHED_MNIST: dict[str, Any] = {
     "pixels": (MNIST_MEAN, MNIST_STD),
     "seeds": (0, 1, 2, 3, 4),
 }
-
-
 # of the small network in the published attacks; there the images are not shuffled, here they are
 PUBLISHED_ATTACK: dict[str, Any] = {
     "grey_epochs": 5,
@@ -158,7 +171,7 @@ class Task:
         """The task of a setting's key.
 
         Raises:
-            ConfigError: it names no dataset, or no network.
+            ConfigError: it does not name a dataset and a network.
         """
         dataset, _, model = name.partition("/")
         if not dataset or not model:
@@ -177,10 +190,9 @@ class Task:
         data = NAMES.get(self.dataset, self.dataset.removeprefix("builtin:"))
         return f"{data}, {NETWORKS.get(kind, kind)}" + (f" ({options})" if options else "")
 
-    @property
-    def good(self) -> float | None:
-        """Accuracy in per cent that the network must come near to be judged by."""
-        return GOOD.get(f"{self.dataset}/{self.model}")
+    def weakness(self, reached: Sequence[float | None]) -> str:
+        """Why the network is too weak to judge by, from what it reaches with cross-entropy."""
+        return weakness(reached, GOOD.get(f"{self.dataset}/{self.model}"))
 
     def data(self, lab: Lab, setting: Recipe) -> tuple[MemorySource, MemorySource]:
         """Images to train on, and test images."""
@@ -221,12 +233,6 @@ class Task:
         return made
 
 
-Loss = dict[str, Any] | list[dict[str, Any]]
-LogEnd = float | str | None
-EXACT = "exact"
-CLAMP = 1e-5
-
-
 def encouraging(log_end: LogEnd, **options: Any) -> Loss:
     """The loss of a recipe.
 
@@ -248,6 +254,11 @@ def loss_name(log_end: LogEnd) -> str:
     if log_end is None:
         return "CE"
     return "EL, LE=1 unclamped" if log_end == EXACT else f"EL, LE={log_end:g}"
+
+
+def normal_or_last(losses: Sequence[str]) -> str:
+    """The loss that claims speak of: LE = 1 if it was trained, as in the paper."""
+    return loss_name(1.0) if loss_name(1.0) in losses else losses[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,37 +325,6 @@ def fitted_by_loss(
         ]
         for end in (None, *log_ends)
     }
-
-
-# what pages say
-CHOICE = "chosen by the mean on validation, among those that lost the fewest runs"
-MEANS = "Mean ± standard deviation over seeds."
-
-
-def normal_or_last(losses: Sequence[str]) -> str:
-    """The loss that claims speak of: LE = 1 if it was trained, as in the paper."""
-    normal = loss_name(1.0)
-    return normal if normal in losses else losses[-1]
-
-
-def lost_note(lost: Mapping[str, int], seeds: Sequence[int]) -> str:
-    """How many runs were lost, in words, to put under a table.
-
-    Args:
-        lost: by what was trained.
-        seeds: that it was trained with.
-
-    Example:
-        >>> lost_note({"CE": 0, "EL": 1}, (0, 1))
-        ' Lost, as the loss became infinite or NaN, and left out of every mean: 1 of 2 runs of EL.'
-        >>> lost_note({"CE": 0}, (0, 1))
-        ' No run was lost.'
-    """
-    some = [f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count]
-    if not some:
-        return " No run was lost."
-    why = "Lost, as the loss became infinite or NaN, and left out of every mean"
-    return f" {why}: {'; '.join(some)}."
 
 
 def best_test_table(grid: Grid, key: str, titles: Mapping[str, str]) -> list[Table]:

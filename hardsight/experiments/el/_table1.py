@@ -7,34 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hardsight.experiments.el._recipes import (
-    ACCURACIES,
-    CHOICE,
-    EXACT,
-    MEANS,
-    PAPER,
-    PUBLISHED_MNIST,
-    SMOKE,
-    Recipe,
-    Task,
-    accuracies,
-    best_test_table,
-    fitted_by_loss,
-    loss_name,
-    lost_note,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    in_every_run,
-    judged,
-    weakness,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Task, loss_name
+from hardsight.experiments.lab import Asked, Claim, Figure, Grid, Lab, Result, Table, experiment
 from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
@@ -44,11 +19,11 @@ _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
     "cifar10/efficientnet_small": ("93.21 ± 0.40", "94.24 ± 0.17"),
 }
 _WORSE = 1.0
-_NORMAL, _UNCLAMPED = loss_name(1.0), loss_name(EXACT)
+_NORMAL, _UNCLAMPED = loss_name(1.0), loss_name(recipes.EXACT)
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-table1``.
 
     Attributes:
@@ -64,11 +39,7 @@ class Setting(Recipe):
         "cifar10/efficientnet_small:width=0.5",
     )
     log_ends: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
-    exact_tasks: tuple[str, ...] = (
-        "mnist/small_cnn",
-        "fashion-mnist/small_cnn",
-        "cifar10/resnet18:width=32",
-    )
+    exact_tasks: tuple[str, ...] = tasks[:3]
 
     @property
     def choice(self) -> str:
@@ -76,7 +47,7 @@ class Setting(Recipe):
         return " LE is chosen in the same way." if len(self.log_ends) > 1 else ""
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     losses = {name: part["losses"] for name, part in data.items()}
     grid = Grid.read(losses, setting.seeds, "task", "loss")
     chosen = {name: part["chosen_log_end"] for name, part in data.items()}
@@ -85,33 +56,32 @@ def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list
     questions = [
         grid.at(task=name).question(
             f"{titles[name]}: Encouraging Loss is more accurate (LE = {end:g}{how})",
-            _paper_difference(name),
-            "test",
-            {"loss": loss_name(end)},
-            {"loss": "CE"},
-            weak=weakness(grid.values("test", task=name, loss="CE"), Task.named(name).good),
+            _paper_difference(name), "test", {"loss": loss_name(end)}, {"loss": "CE"},
+            weak=Task.named(name).weakness(grid.values("test", task=name, loss="CE")),
         )
         for name, end in chosen.items()
-    ]
-    tables = [_table(setting, grid, chosen), *best_test_table(grid, "task", titles)]
-    return tables, [*judged(questions), *_exact_claims(grid)]
+    ]  # fmt: skip
+    clamps = [claim for name in data for claim in _clamp_claim(titles[name], grid.at(task=name))]
+    tables = [_table(setting, grid, chosen), *recipes.best_test_table(grid, "task", titles)]
+    return tables, [*questions, *clamps]
 
 
 @experiment(
     "el-table1",
     title="Encouraging Loss against cross-entropy on images",
-    reproduces=f"{PAPER}, Table 1 and Figure 4",
+    reproduces="Encouraging Loss, Table 1 and Figure 4",
     scales={
         "smoke": Setting(
-            tasks=("builtin:digits/small_cnn",), log_ends=(0.75, 1.0), exact_tasks=(), **SMOKE
+            tasks=("builtin:digits/small_cnn",), log_ends=(0.75, 1.0), exact_tasks=(),
+            **recipes.SMOKE,
         ),
         "short": Setting(),
         "paper": Setting(
-            tasks=("mnist/el_mnist",), log_ends=(1.0,), exact_tasks=(), **PUBLISHED_MNIST
+            tasks=("mnist/el_mnist",), log_ends=(1.0,), exact_tasks=(), **recipes.PUBLISHED_MNIST
         ),
     },
-    judge=_judge,
-)
+    asks=_asks,
+)  # fmt: skip
 def el_table1(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy, and Encouraging Loss with its log ending at LE = {log_ends}.
 
@@ -123,47 +93,41 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
     """
     rows = []
     for name in setting.tasks:
-        exact = (EXACT,) if name in setting.exact_tasks else ()
-        runs = fitted_by_loss(lab, Task.named(name), setting, (*setting.log_ends, *exact))
+        ends = (*setting.log_ends, *((recipes.EXACT,) if name in setting.exact_tasks else ()))
+        runs = recipes.fitted_by_loss(lab, Task.named(name), setting, ends)
         rows += [
-            {"task": name, "loss": loss, "seed": seed, **accuracies(one)}
+            {"task": name, "loss": loss, "seed": seed, **recipes.accuracies(one)}
             for loss, each in runs.items()
             for seed, one in zip(setting.seeds, each, strict=True)
         ]
-    grid = Grid.of(rows, "task", "loss", measures=ACCURACIES)
-    ends = {loss_name(end): end for end in setting.log_ends}  # the paper's forms only
+    grid = Grid.of(rows, "task", "loss", measures=recipes.ACCURACIES)
+    forms = {loss_name(end): end for end in setting.log_ends}  # the paper's
     data = {
         name: {
-            "chosen_log_end": ends[grid.at(task=name).only(loss=ends).best("loss", "validation")],
+            "chosen_log_end": forms[grid.at(task=name).only(loss=forms).best("loss", "validation")],
             "losses": grid.at(task=name).data(lost="test"),
         }
         for name in setting.tasks
     }
-    return Result(figures=[_figure(lab, grid, ends)], data=data)
+    return Result(figures=[_figure(lab, grid, forms)], data=data)
 
 
-def _exact_claims(grid: Grid) -> list[Claim]:
+def _clamp_claim(title: str, grid: Grid) -> list[Claim]:
     """Whether the equation trains as well as its clamped form: no seed, or every seed, is worse."""
-    claims = []
-    for name in grid.names("task"):
-        one = grid.at(task=name)
-        if not {_UNCLAMPED, _NORMAL} <= set(one.names("loss")):
-            continue
-        pairs = list(
-            zip(*(one.values("test", loss=loss) for loss in (_UNCLAMPED, _NORMAL)), strict=True)
+    if not {_UNCLAMPED, _NORMAL} <= set(grid.names("loss")):
+        return []
+    both = (grid.values("test", loss=loss) for loss in (_UNCLAMPED, _NORMAL))
+    pairs = list(zip(*both, strict=True))
+    says = f"{title}: the normal bonus trains as well without its clamp (no seed lost, or worse by "
+    return [
+        Claim.of_runs(
+            f"{says}more than {_WORSE:g} point)",
+            "clamped at 1e-5 “to avoid numerical instability”",
+            f"unclamped minus clamped, by seed: {', '.join(_apart(*pair) for pair in pairs)}",
+            # a lost run trains worse than one that ends, whichever accuracy that one has
+            [exact - clamped >= -_WORSE for exact, clamped in pairs if not math.isnan(clamped)],
         )
-        # a lost run trains worse than one that ends, whichever accuracy that one has
-        fine = [exact - clamped >= -_WORSE for exact, clamped in pairs if not math.isnan(clamped)]
-        claims.append(
-            Claim(
-                f"{Task.named(name).title}: the normal bonus trains as well without its clamp "
-                f"(no seed lost, or worse by more than {_WORSE:g} point)",
-                "clamped at 1e-5 “to avoid numerical instability”",
-                f"unclamped minus clamped, by seed: {', '.join(_apart(*pair) for pair in pairs)}",
-                in_every_run(fine),
-            )
-        )
-    return claims
+    ]
 
 
 def _apart(exact: float, clamped: float) -> str:
@@ -177,14 +141,12 @@ def _table(setting: Setting, grid: Grid, chosen: Mapping[str, float]) -> Table:
     theirs = [_PAPER.get(name.partition(":width")[0]) for name in chosen]
     lost = {f"{loss} ({titles[task]})": count for (task, loss), count in grid.lost("test").items()}
     is_choice = len(setting.log_ends) > 1
+    about = "The paper has its CNN on MNIST, and ResNet-50 and EfficientNet-B0 on CIFAR-10."
     table = grid.table(
         "Test accuracy, %",
         {"loss": "loss"},
         grid.across("task", "test", titles),
-        note=f"{MEANS} The paper's columns are its CNN on MNIST, and ResNet-50 and EfficientNet-B0 "
-        "on CIFAR-10."
-        + (f" LE is {CHOICE}." if is_choice else "")
-        + lost_note(lost, setting.seeds),
+        note=setting.note(lost, f"{about} LE is {recipes.CHOICE}." if is_choice else about),
         paper=[
             [label, *(None if one is None else one[at] for one in theirs)]
             for at, label in enumerate(("CE", "EL"))
@@ -208,28 +170,26 @@ def _paper_difference(name: str) -> str:
     return f"{el - ce:+.2f} ({theirs[0]} to {theirs[1]})"
 
 
-def _figure(lab: Lab, grid: Grid, ends: Mapping[str, float]) -> Figure:
+def _figure(lab: Lab, grid: Grid, forms: Mapping[str, float]) -> Figure:
     names = grid.names("task")
     figure, axes = panels(1, len(names), width=3.2)
     for place, name in zip(axes, names, strict=True):
         points = grid.at(task=name).series("test", "loss")
-        el = {end: points[loss] for loss, end in ends.items() if loss in points}
+        el = {end: points[loss] for loss, end in forms.items() if loss in points}
         means, stds = ([getattr(one, part) for one in el.values()] for part in ("mean", "std"))
         place.errorbar(list(el), means, stds, marker="o", capsize=3, label="EL")
         if "CE" in points:
             mean, std = points["CE"].mean, points["CE"].std
             place.axhline(mean, color="#1971c2", linestyle="--", label="CE")
             place.axhspan(mean - std, mean + std, color="#1971c2", alpha=0.12, lw=0)
-        place.set_title(Task.named(name).title.replace(", ", ",\n", 1))
-        place.set_xlabel("LE, where the log of the bonus ends")
-        place.set_xticks(list(el))
+        place.set(title=Task.named(name).title.replace(", ", ",\n", 1), xticks=list(el),
+                  xlabel="LE, where the log of the bonus ends")  # fmt: skip
     axes[0].set_ylabel("test accuracy, %")
     legend(figure)
     return lab.figure(
-        figure,
-        "accuracy",
+        figure, "accuracy",
         caption="Test accuracy against LE; bars and band are one standard deviation over seeds. "
         "The paper's Figure 4 shows peaks between .5 and .75.",
         alt="One panel per task: accuracy of Encouraging Loss at each LE, and of cross-entropy as "
         "a dashed line.",
-    )
+    )  # fmt: skip

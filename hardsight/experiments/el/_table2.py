@@ -8,47 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from hardsight.experiments.el._recipes import (
-    ACCURACIES,
-    CHOICE,
-    EXACT,
-    MEANS,
-    PAPER,
-    SMOKE,
-    LogEnd,
-    Recipe,
-    Task,
-    accuracies,
-    encouraging,
-    fitted,
-    loss_name,
-    lost_note,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Figure,
-    Grid,
-    Lab,
-    Result,
-    Table,
-    experiment,
-    judged,
-    spread,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Task, loss_name
+from hardsight.experiments.lab import Asked, Claim, Figure, Grid, Lab, Result, Table, experiment
 from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
-    ("CE", 1.0): "92.34 ± 0.70", ("CE", 2.0): "91.53 ± 0.19",
-    ("EL, LE=1", 1.0): "92.74 ± 0.38", ("EL, LE=1", 0.5): "93.69 ± 0.25",
+    ("CE", "1"): "92.34 ± 0.70", ("CE", "2"): "91.53 ± 0.19",
+    ("EL, LE=1", "1"): "92.74 ± 0.38", ("EL, LE=1", "0.5"): "93.69 ± 0.25",
 }  # fmt: skip
 _FAILED = 5.0  # points below cross-entropy at which a run counts as failed
 _EL = loss_name(1.0)
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-table2``.
 
     Attributes:
@@ -70,7 +44,7 @@ class Setting(Recipe):
     adam_log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     sgd, adam = (Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw"))
     chosen = {name: sgd.best("rate", "validation", loss=name) for name in sgd.names("loss")}
     asked = (  # what is said, paper, first, second, whether the first is said to be larger
@@ -81,30 +55,31 @@ def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list
         ("EL (LE=1) beats CE, each at its learning rate chosen on validation",
          "+1.35 (its EL at half against CE)", (_EL, chosen[_EL]), ("CE", chosen["CE"]), True),
     )  # fmt: skip
-    tried = set(sgd.lost("test"))
     questions = [
         sgd.question(
             says, paper, "test", *({"loss": loss, "rate": rate} for loss, rate in pair),
             larger=larger,
         )
-        for says, paper, *pair, larger in asked if set(pair) <= tried
+        for says, paper, *pair, larger in asked if set(pair) <= set(sgd.lost("test"))
     ]  # fmt: skip
-    tables = [_table(setting, sgd, chosen), _safe_table(setting, adam)]
-    return tables, [*judged(questions), *_safe_claims(adam)]
+    failures = failed(adam)
+    safe = [_safe_claim(loss, adam, failures) for loss in adam.names("loss") if loss != "CE"]
+    tables = [_table(setting, sgd, chosen), _safe_table(setting, adam, failures)]
+    return tables, [*questions, *safe]
 
 
 @experiment(
     "el-table2",
     title="Learning rate and loss: Encouraging Loss wants a smaller one",
-    reproduces=f"{PAPER}, Table 2",
+    reproduces="Encouraging Loss, Table 2",
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", ce_factors=(1.0,), el_factors=(0.5, 1.0),
-            adam_lrs=(1e-3, 1e-2), adam_epochs=1, adam_log_ends=(), **SMOKE,
+            adam_lrs=(1e-3, 1e-2), adam_epochs=1, adam_log_ends=(), **recipes.SMOKE,
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def el_table2(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and Encouraging Loss (LE = 1) at fractions of one learning rate.
@@ -120,37 +95,34 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     1 - p clamped at 1e-5.
     """
     task, adam_task = Task.named(setting.task), Task.named(setting.adam_task)
-    rates = {None: setting.ce_factors, 1.0: setting.el_factors}
+
+    def row(end: recipes.LogEnd, rate: float, seed: int, of: Task, **more: Any) -> dict[str, Any]:
+        one = recipes.fitted(lab, of, setting, recipes.encouraging(end), seed=seed, **more)
+        named = {"loss": loss_name(end), "rate": f"{rate:g}", "seed": seed}
+        return named | recipes.accuracies(one)
+
     sgd = [
-        _row(end, rate, seed)
-        | accuracies(fitted(lab, task, setting, encouraging(end), seed=seed, lr_factor=rate))
-        for end, factors in rates.items()
-        for rate in factors
+        row(end, factor, seed, task, lr_factor=factor)
+        for end, factors in ((None, setting.ce_factors), (1.0, setting.el_factors))
+        for factor in factors
         for seed in setting.seeds
     ]
     adam = [
-        _row(end, lr, seed)
-        | accuracies(
-            fitted(
-                lab, adam_task, setting, encouraging(end), seed=seed, epochs=setting.adam_epochs,
-                optimizer={"name": "adamw", "lr": lr}, schedule={"name": "one_cycle"},
-                batch_size=min(128, setting.grey_batch), augment={"crop_padding": 1}, select="last",
-            )
+        row(
+            end, lr, seed, adam_task, epochs=setting.adam_epochs,
+            optimizer={"name": "adamw", "lr": lr}, schedule={"name": "one_cycle"},
+            batch_size=min(128, setting.grey_batch), augment={"crop_padding": 1}, select="last",
         )
-        for end in (None, *setting.adam_log_ends, EXACT)
+        for end in (None, *setting.adam_log_ends, recipes.EXACT)
         for lr in setting.adam_lrs
         for seed in setting.seeds
     ]  # fmt: skip
     grids = {
-        name: Grid.of(rows, "loss", "rate", measures=ACCURACIES)
+        name: Grid.of(rows, "loss", "rate", measures=recipes.ACCURACIES)
         for name, rows in (("sgd", sgd), ("adamw", adam))
     }
     data = {name: grid.data(lost="test") for name, grid in grids.items()}
     return Result(figures=[_figure(lab, grids["adamw"])], data=data)
-
-
-def _row(end: LogEnd, rate: float, seed: int) -> dict[str, Any]:
-    return {"loss": loss_name(end), "rate": f"{rate:g}", "seed": seed}
 
 
 def _lost(grid: Grid, sign: str) -> dict[str, int]:
@@ -161,17 +133,16 @@ def _table(setting: Setting, sgd: Grid, chosen: Mapping[str, str]) -> Table:
     factors = sorted(sgd.names("rate"), key=float)
     task = Task.named(setting.task)
     base = setting.colour_lr if task.is_colour else setting.grey_lr
+    about = f"The paper: ResNet-50 on CIFAR-10. The learning rate is {recipes.CHOICE}."
     return sgd.table(
         f"Test accuracy, %, at fractions of the learning rate {base:g} ({task.title})",
         {"loss": "loss"},
-        sgd.across("rate", "test", {factor: f"× {factor}" for factor in factors})
-        | {"chosen on validation": lambda _, loss: f"× {chosen[loss]}"},
-        note=f"{MEANS} The paper: ResNet-50 on CIFAR-10. The learning rate is {CHOICE}."
-        + lost_note(_lost(sgd, "× "), setting.seeds),
-        paper=[
-            [name, *(_PAPER.get((name, float(factor))) for factor in factors), ""]
-            for name in ("CE", _EL)
-        ],
+        {
+            **sgd.across("rate", "test", {factor: f"× {factor}" for factor in factors}),
+            "chosen on validation": lambda _, loss: f"× {chosen[loss]}",
+        },
+        note=setting.note(_lost(sgd, "× "), about),
+        paper=[[name, *(_PAPER.get((name, one)) for one in factors), ""] for name in ("CE", _EL)],
     )
 
 
@@ -180,66 +151,54 @@ def failed(adam: Grid) -> dict[tuple[str, str], int]:
 
     If every run of CE was lost there is no mean, and only lost runs count.
     """
-    bars = {rate: spread(adam.values("test", loss="CE", rate=rate)).mean - _FAILED
-            for rate in adam.names("rate")}  # fmt: skip
+    bars = {
+        rate: one.mean - _FAILED for rate, one in adam.at(loss="CE").series("test", "rate").items()
+    }
     return {
         (loss, rate): sum(
-            math.isnan(value) or value < bars[rate]
+            math.isnan(value) or value < bars.get(rate, -math.inf)
             for value in adam.values("test", loss=loss, rate=rate)
         )
         for loss, rate in adam.lost("test")
     }
 
 
-def _safe_table(setting: Setting, adam: Grid) -> Table:
-    gone = failed(adam)
-
+def _safe_table(setting: Setting, adam: Grid, failures: Mapping[tuple[str, str], int]) -> Table:
     def cell(runs: Grid, loss: str, rate: str) -> str:
-        values = runs.values("test", rate=rate)
-        found, count = spread(values), gone[loss, rate]
-        if not found.n:
-            return f"none of {found.lost} ended ({count} failed)"
-        some = f"{found.n} of {len(values)} ended; " if found.lost else ""
-        return f"{found.mean:.1f} ({some}worst {np.nanmin(values):.1f}; {count} failed)"
+        values = [value for value in runs.values("test", rate=rate) if not math.isnan(value)]
+        count = f"{failures[loss, rate]} failed"
+        if not values:
+            return f"none of {len(setting.seeds)} ended ({count})"
+        lost = len(setting.seeds) - len(values)
+        some = f"{len(values)} of {len(setting.seeds)} ended; " if lost else ""
+        return f"{sum(values) / len(values):.1f} ({some}worst {min(values):.1f}; {count})"
 
     return adam.table(
         f"Which learning rates of AdamW are safe ({Task.named(setting.adam_task).title}): test "
         "accuracy, %",
         {"loss": "loss"},
         {rate: partial(cell, rate=rate) for rate in adam.names("rate")},
-        note=f"Mean over {len(setting.seeds)} seeds, the worst seed, and how many runs failed: "
-        "lost, or more than 5 points below the mean of CE at the same learning rate. Not in the "
-        "paper." + lost_note(_lost(adam, ""), setting.seeds),
+        note=setting.note(
+            _lost(adam, ""),
+            "Behind the mean are the worst seed and how many runs failed: lost, or more than 5 "
+            "points below the mean of CE at the same learning rate. Not in the paper.",
+        ),
     )
 
 
-def _safe_claims(adam: Grid) -> list[Claim]:
-    gone, claims = failed(adam), []
-    without_ce = [
-        rate
-        for rate in adam.names("rate")
-        if not spread(adam.values("test", loss="CE", rate=rate)).n
-    ]
-    for loss in adam.names("loss"):
-        if loss == "CE":
-            continue
-        bad = [rate for rate in adam.names("rate") if gone[loss, rate]]
-        unknown = [rate for rate in without_ce if rate not in bad]
-        safe = [rate for rate in adam.names("rate") if rate not in (*bad, *unknown)]
-        claims.append(
-            Claim(
-                f"{loss} is safe at every learning rate of AdamW tried",
-                "not in the paper; its limitations advise a smaller one",
-                f"safe: {_listed(safe)}; runs failed at: {_listed(bad)}"
-                + (f"; no run of CE ended at: {_listed(unknown)}" if unknown else ""),
-                False if bad else None if unknown else True,
-            )
-        )
-    return claims
-
-
-def _listed(rates: list[str]) -> str:
-    return ", ".join(rates) or "none"
+def _safe_claim(loss: str, adam: Grid, failures: Mapping[tuple[str, str], int]) -> Claim:
+    rates = adam.names("rate")
+    known = adam.at(loss="CE").series("test", "rate")
+    bad = [rate for rate in rates if failures[loss, rate]]
+    unknown = [rate for rate in rates if rate not in known and rate not in bad]
+    safe = [rate for rate in rates if rate not in (*bad, *unknown)]
+    return Claim(
+        f"{loss} is safe at every learning rate of AdamW tried",
+        "not in the paper; its limitations advise a smaller one",
+        f"safe: {', '.join(safe) or 'none'}; runs failed at: {', '.join(bad) or 'none'}"
+        + (f"; no run of CE ended at: {', '.join(unknown)}" if unknown else ""),
+        False if bad else None if unknown else True,
+    )
 
 
 def _figure(lab: Lab, adam: Grid) -> Figure:
@@ -248,21 +207,18 @@ def _figure(lab: Lab, adam: Grid) -> Figure:
         runs = adam.at(loss=loss)
         points = {float(rate): one.mean for rate, one in runs.series("test", "rate").items()}
         (line,) = axes.plot(list(points), list(points.values()), marker="o", label=loss)
-        dots = {"color": line.get_color()}
+        same = {"color": line.get_color()}
         axes.plot(
-            runs.frame["rate"].astype(float), runs.frame["test"], ".", alpha=0.5, ms=4, **dots
+            runs.frame["rate"].astype(float), runs.frame["test"], ".", alpha=0.5, ms=4, **same
         )
         gone = [float(rate) for rate, count in runs.lost("test").items() if count]
         foot = axes.get_xaxis_transform()
-        axes.plot(gone, [0.02] * len(gone), "x", transform=foot, **dots)
-    axes.set_xscale("log")
-    axes.set_xlabel("largest learning rate of AdamW")
-    axes.set_ylabel("test accuracy, %")
+        axes.plot(gone, [0.02] * len(gone), "x", transform=foot, **same)
+    axes.set(xscale="log", xlabel="largest learning rate of AdamW", ylabel="test accuracy, %")
     legend(figure)
     return lab.figure(
-        figure,
-        "learning-rates",
+        figure, "learning-rates",
         caption="Accuracy at the end of training against the learning rate of AdamW; lines are "
         "means, dots are seeds; a cross at the foot: a run was lost there.",
         alt="Accuracy against learning rate on a log axis, one line per loss.",
-    )
+    )  # fmt: skip

@@ -11,26 +11,8 @@ import numpy as np
 from hardsight.data import long_tailed_counts
 from hardsight.errors import NonFiniteError
 from hardsight.evaluate import shot_accuracy
-from hardsight.experiments.el._recipes import (
-    CLAMP,
-    MEANS,
-    PAPER,
-    SMOKE,
-    Recipe,
-    Task,
-    encouraging,
-    lost_note,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    judged,
-)
+from hardsight.experiments.el._recipes import CLAMP, SMOKE, Recipe, Task, encouraging
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -73,34 +55,47 @@ class Setting(Recipe):
     beta: float = 0.9999
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
     for name, part in data.items():
-        task, grid = Task.named(name), Grid.read(part["accuracy"], setting.seeds, "method")
-        tables.append(_table(setting, task, grid, part))
-        questions += _questions(task, grid)
-    return tables, judged(questions)
+        title, grid = Task.named(name).title, Grid.read(part["accuracy"], setting.seeds, "method")
+        questions += _questions(title, grid)
+        counts = ", ".join(str(n) for n in part["class_counts"])
+        tables.append(
+            grid.table(
+                f"{title}, long-tailed: test accuracy, %",
+                {"method": "method"},
+                {group: group for group in GROUPS},
+                note=setting.note(
+                    part["lost"],
+                    f"Training images of each class: {counts}. The paper: iNaturalist 2018, 8,142 "
+                    "classes, average standard deviation 0.4.",
+                ),
+                paper=[[method, *values] for method, values in _PAPER.items()],
+            )
+        )
+    return tables, questions
 
 
-def _questions(task: Task, grid: Grid) -> list[Question]:
+def _questions(title: str, grid: Grid) -> list[Question]:
+    def gain(method: str, base: str, group: str) -> str:
+        at = GROUPS.index(group)
+        return f"{_PAPER[method][at] - _PAPER[base][at]:+.1f}"
+
     return [
         grid.question(
-            f"{task.title}: {method} is above {base}, {group}",
-            f"{_PAPER[method][GROUPS.index(group)] - _PAPER[base][GROUPS.index(group)]:+.1f}",
-            group,
-            {"method": method},
-            {"method": base},
+            f"{title}: {method} is above {base}, {group}", gain(method, base, group), group,
+            {"method": method}, {"method": base},
         )
         for method, base in _PAIRS
-        for group in ("overall", "few")
-        if group in grid.measures
-    ]
+        for group in ("overall", "few") if group in grid.measures
+    ]  # fmt: skip
 
 
 @experiment(
     "el-table3",
     title="Encouraging Loss on long-tailed classes",
-    reproduces=f"{PAPER}, Table 3 (there: iNaturalist 2018)",
+    reproduces="Encouraging Loss, Table 3 (there: iNaturalist 2018)",
     scales={
         "smoke": Setting(
             tasks=("builtin:digits/small_cnn",), imbalance=20.0, tail_epochs=2, head_epochs=1,
@@ -108,7 +103,7 @@ def _questions(task: Task, grid: Grid) -> list[Question]:
         ),
         "short": Setting(),
     },
-    judge=_judge,
+    asks=_asks,
 )  # fmt: skip
 def el_table3(lab: Lab, setting: Setting) -> Result:
     """Bonuses alone, with decoupled re-training, and with deferred re-weighting, on long tails.
@@ -131,11 +126,8 @@ def el_table3(lab: Lab, setting: Setting) -> Result:
             for method in _PAPER
         ]
         grid = Grid.of(rows, "method", measures=groups_of(counts))
-        data[name] = {
-            "class_counts": counts,
-            "accuracy": grid.data(),
-            "lost": grid.lost("overall"),
-        }
+        lost = grid.lost("overall")
+        data[name] = {"class_counts": counts, "accuracy": grid.data(), "lost": lost}
     return Result(data=data)
 
 
@@ -159,28 +151,20 @@ def groups_of(counts: list[int]) -> list[str]:
 
 
 def _trained(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> TrainResult:
-    if method.startswith("decoupled"):
-        start = _trained(lab, setting, task, "+ normal bonus" if "bonus" in method else "CE", seed)
-        weights = str(start.folder / "model.safetensors")
-        return _run(
-            lab, setting, task, seed, loss=encouraging(None), epochs=setting.head_epochs,
-            model={"name": task.model, "weights": weights}, freeze_body=True, reset_head=True,
-            sampling="class_balanced",
-        )  # fmt: skip
-    return _run(
-        lab, setting, task, seed, loss=_loss(setting, method), epochs=setting.tail_epochs,
-        model=task.model,
-    )  # fmt: skip
-
-
-def _run(
-    lab: Lab, setting: Setting, task: Task, seed: int, *, model: Any, **changes: Any
-) -> TrainResult:
-    source, _ = task.data(lab, setting)
     # few images: small batches, and half the learning rate with them
     settings = {**task.recipe(setting, lr_factor=0.5), "batch_size": 128}
-    settings["imbalance"] = setting.imbalance
-    return lab.train(model, source, seed=seed, **{**settings, **changes})
+    settings |= {"imbalance": setting.imbalance}
+    model: Any = task.model
+    if method.startswith("decoupled"):
+        start = _trained(lab, setting, task, "+ normal bonus" if "bonus" in method else "CE", seed)
+        model = {"name": task.model, "weights": str(start.folder / "model.safetensors")}
+        settings |= {
+            "loss": encouraging(None), "epochs": setting.head_epochs, "freeze_body": True,
+            "reset_head": True, "sampling": "class_balanced",
+        }  # fmt: skip
+    else:
+        settings |= {"loss": _loss(setting, method), "epochs": setting.tail_epochs}
+    return lab.train(model, task.data(lab, setting)[0], seed=seed, **settings)
 
 
 def _loss(setting: Setting, method: str) -> Any:
@@ -209,15 +193,3 @@ def _shares(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> d
     shots = shot_accuracy(predicted, labels, _counts(lab, setting, task))
     each = {group: 100 * one.value for group, one in shots.items() if one is not None}
     return {"overall": 100 * outputs.accuracy, **each}
-
-
-def _table(setting: Setting, task: Task, grid: Grid, part: Mapping[str, Any]) -> Table:
-    return grid.table(
-        f"{task.title}, long-tailed: test accuracy, %",
-        {"method": "method"},
-        {group: group for group in GROUPS},
-        note=f"{MEANS} Training images of each class: "
-        f"{', '.join(str(n) for n in part['class_counts'])}. The paper: iNaturalist 2018, 8,142 "
-        "classes, average standard deviation 0.4." + lost_note(part["lost"], setting.seeds),
-        paper=[[method, *values] for method, values in _PAPER.items()],
-    )

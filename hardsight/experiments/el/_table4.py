@@ -12,29 +12,9 @@ from PIL import Image
 from hardsight.data import MemorySource
 from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
-from hardsight.experiments.el._recipes import (
-    MEANS,
-    PAPER,
-    PUBLISHED_MNIST,
-    SMOKE,
-    Fitted,
-    Recipe,
-    Task,
-    fitted_by_loss,
-    lost_note,
-    normal_or_last,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    judged,
-    weakness,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Fitted, Task
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, Table, experiment
 
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
 _INDICATORS = {
@@ -49,7 +29,7 @@ _MEASURES: dict[str, Callable[[Detection], float]] = {
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-table4``.
 
     Attributes:
@@ -66,7 +46,7 @@ class Setting(Recipe):
     log_ends: tuple[float, ...] = (0.75, 1.0)
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
     for pair, part in data.items():
         # a loss has its numbers by indicator, and beside them those of the model itself
@@ -75,26 +55,28 @@ def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list
         task, foreign = _parts(pair)
         title = f"{task.title}, against {foreign}"
         is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
-        tables.append(_table(title, grid, part, setting, is_papers))
-        weak = weakness(part["CE"].get("accuracy", []), task.good)
+        tables.append(_table(f"{title}: detection, %", grid, part, setting, is_papers))
+        weak = task.weakness(part["CE"].get("accuracy", []))
         questions += _questions(title, grid, is_papers, weak)
-    return tables, judged(questions)
+    return tables, questions
 
 
 @experiment(
     "el-table4",
     title="Encouraging Loss and foreign images",
-    reproduces=f"{PAPER}, Table 4",
+    reproduces="Encouraging Loss, Table 4",
     scales={
         "smoke": Setting(
-            pairs=("builtin:digits/small_cnn > rotated",), log_ends=(0.75, 1.0), **SMOKE
+            pairs=("builtin:digits/small_cnn > rotated",), log_ends=(0.75, 1.0), **recipes.SMOKE
         ),
         "short": Setting(),
         "paper": Setting(
-            pairs=("mnist/el_mnist > fashion-mnist:test",), log_ends=(1.0,), **PUBLISHED_MNIST
+            pairs=("mnist/el_mnist > fashion-mnist:test",),
+            log_ends=(1.0,),
+            **recipes.PUBLISHED_MNIST,
         ),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def el_table4(lab: Lab, setting: Setting) -> Result:
     """How well cross-entropy and Encouraging Loss tell foreign images from their own.
@@ -103,14 +85,14 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     indicator is the paper's, the smallest conditional energy, and beside it free energy and the
     largest probability. Own images are the test split, foreign ones are brought to its size and
     colours; nothing is chosen on either. AUROC counts ties half; FPR95 is the share of foreign
-    images accepted where 95 % of the own are.
+    images accepted at the threshold that accepts 95 % of the own.
     """
     data = {}
     for pair in setting.pairs:
         task, foreign = _parts(pair)
         _, test = task.data(lab, setting)
         others = foreign_images(lab, foreign, test)
-        runs = fitted_by_loss(lab, task, setting, setting.log_ends)
+        runs = recipes.fitted_by_loss(lab, task, setting, setting.log_ends)
         data[pair] = {
             loss: _numbers([_detected(lab, one, test, others) for one in each], each)
             for loss, each in runs.items()
@@ -179,34 +161,34 @@ def foreign_images(lab: Lab, name: str, like: MemorySource) -> MemorySource:
 def _table(
     title: str, grid: Grid, part: Mapping[str, Any], setting: Setting, is_papers: bool
 ) -> Table:
-    about = (
-        "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to 8.69; "
-        "the table is shown."
-        if is_papers
-        else "Not a pair of the paper."
-    )
+    about = "Not a pair of the paper."
+    if is_papers:
+        about = (
+            "The paper's text says FPR95 falls from 8.10 to 0.95 here, its table from 20.92 to "
+            "8.69; the table is shown."
+        )
     flat = [
         f"{one['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
         for loss, one in part.items()
         if one["tells_nothing_apart"]
     ]
-    more = f" Left out, as the model says the same of every image: {'; '.join(flat)}."
-    lost = lost_note({loss: one["lost"] for loss, one in part.items()}, setting.seeds)
+    if flat:
+        about += f" Left out, as the model says the same of every image: {'; '.join(flat)}."
     return grid.table(
-        f"{title}: detection, %",
+        title,
         {"loss": "loss"},
         {
             f"{kind}, {what}": (measure, {"indicator": indicator})
             for indicator, kind in _INDICATORS.items()
             for what, measure in (("AUROC ↑", "auroc"), ("FPR95 ↓", "fpr95"))
         },
-        note=f"{MEANS} {about}{lost}{more if flat else ''}",
+        note=setting.note({loss: one["lost"] for loss, one in part.items()}, about),
         paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items() if is_papers],
     )
 
 
 def _questions(title: str, grid: Grid, is_papers: bool, weak: str) -> list[Question]:
-    el, text = normal_or_last(grid.names("loss")), "in the paper's appendix"
+    el, text = recipes.normal_or_last(grid.names("loss")), "in the paper's appendix"
     asked = (  # what is said, paper, measure, loss and indicator to compare with, is it larger
         ("EL has the higher AUROC", "95.68 to 98.04" if is_papers else "other data", "auroc",
          ("CE", "min_energy"), True),

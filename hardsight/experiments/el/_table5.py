@@ -6,33 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardsight.experiments.el._recipes import (
-    ACCURACIES,
-    CHOICE,
-    MEANS,
-    PAPER,
-    PUBLISHED_MNIST,
-    SMOKE,
-    Loss,
-    Recipe,
-    Task,
-    accuracies,
-    best_test_table,
-    encouraging,
-    fitted,
-    lost_note,
-)
-from hardsight.experiments.lab import (
-    Claim,
-    Grid,
-    Lab,
-    Question,
-    Result,
-    Table,
-    experiment,
-    judged,
-    weakness,
-)
+from hardsight.experiments.el import _recipes as recipes
+from hardsight.experiments.el._recipes import Task
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment
 
 _PAPER = {
     "CE + softmax": ("99.42 ± 0.06", "99.56 ± 0.05"),
@@ -43,7 +19,7 @@ _BONUS = {"original": "original", "with_bonus": "+ mirror bonus"}
 
 
 @dataclass(frozen=True)
-class Setting(Recipe):
+class Setting(recipes.Recipe):
     """Keys of ``el-table5``.
 
     Attributes:
@@ -55,14 +31,23 @@ class Setting(Recipe):
     factors: tuple[float, ...] = (1.0, 10.0)
 
 
-def _judge(setting: Setting, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
+    choice = f"How squared errors are averaged is {recipes.CHOICE}."
     tables, questions = [], []
     for name, part in data.items():
-        grid = _read(setting, part)
-        tables.append(_table(setting, Task.named(name), grid, part["lost"]))
-        tables += best_test_table(grid, "bonus", _BONUS)
-        questions += _questions(Task.named(name), grid)
-    return tables, judged(questions)
+        task, grid = Task.named(name), _read(setting, part)
+        tables.append(
+            grid.table(
+                f"{task.title}: test accuracy, %",
+                {"loss": "loss"},
+                grid.across("bonus", "test", _BONUS),
+                note=setting.note(part["lost"], choice if len(setting.factors) > 1 else ""),
+                paper=[[row, *texts] for row, texts in _PAPER.items()],
+            )
+        )
+        tables += recipes.best_test_table(grid, "bonus", _BONUS)
+        questions += _questions(task, grid)
+    return tables, questions
 
 
 def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
@@ -79,39 +64,33 @@ def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
 
 def _questions(task: Task, grid: Grid) -> list[Question]:
     plain = {"loss": "CE + softmax", "bonus": "original"}
-    weak = weakness(grid.values("test", **plain), task.good)
-    questions = [
-        grid.at(loss=row).question(
-            f"{task.title}: the mirror bonus makes {row} better",
-            " to ".join(text.partition(" ")[0] for text in texts),
-            "test",
-            {"bonus": "with_bonus"},
-            {"bonus": "original"},
-            weak=weak,
-        )
+    asked = [  # what is said, paper, first, second
+        (f"the mirror bonus makes {row} better",
+         " to ".join(text.partition(" ")[0] for text in texts),
+         {"loss": row, "bonus": "with_bonus"}, {"loss": row, "bonus": "original"})
         for row, texts in _PAPER.items()
-    ]
-    squared = grid.question(
-        f"{task.title}: squared error (softmax) is above cross-entropy",
-        "99.42 to 99.56",
-        "test",
-        {"loss": "MSE + softmax", "bonus": "original"},
-        plain,
-        weak=weak,
+    ]  # fmt: skip
+    squared = {"loss": "MSE + softmax", "bonus": "original"}
+    asked.append(
+        ("squared error (softmax) is above cross-entropy", "99.42 to 99.56", squared, plain)
     )
-    return [*questions, squared]
+    weak = task.weakness(grid.values("test", **plain))
+    return [
+        grid.question(f"{task.title}: {says}", paper, "test", first, second, weak=weak)
+        for says, paper, first, second in asked
+    ]
 
 
 @experiment(
     "el-table5",
     title="Squared error and the bonus that mirrors it",
-    reproduces=f"{PAPER}, Table 5",
+    reproduces="Encouraging Loss, Table 5",
     scales={
-        "smoke": Setting(tasks=("builtin:digits/small_cnn",), factors=(1.0,), **SMOKE),
+        "smoke": Setting(tasks=("builtin:digits/small_cnn",), factors=(1.0,), **recipes.SMOKE),
         "short": Setting(),
-        "paper": Setting(tasks=("mnist/el_mnist",), factors=(1.0,), **PUBLISHED_MNIST),
+        "paper": Setting(tasks=("mnist/el_mnist",), factors=(1.0,), **recipes.PUBLISHED_MNIST),
     },
-    judge=_judge,
+    asks=_asks,
 )
 def el_table5(lab: Lab, setting: Setting) -> Result:
     """Cross-entropy and squared error, each without and with the bonus that mirrors it.
@@ -119,67 +98,55 @@ def el_table5(lab: Lab, setting: Setting) -> Result:
     Data and networks: {networks}. The recipe is that of el-table1: {recipes}; kept is {selection}.
     The two cross-entropies are models of el-table1, the bonus the normal one, LE = 1. The paper
     does not say how squared errors are averaged; of the factors {factors}, 1 is the mean over
-    classes, as in the published code, and 10 their sum where there are ten. Where there are several
+    classes, as in the published code, and 10 their sum if there are ten. If there are several
     factors, the better one on the held-out images is kept for each loss.
     """
     data = {}
     for name in setting.tasks:
         rows = [
             {"loss": row, "bonus": bonus, "factor": factor, "seed": seed}
-            | accuracies(fitted(lab, Task.named(name), setting, loss, seed=seed))
+            | recipes.accuracies(recipes.fitted(lab, Task.named(name), setting, loss, seed=seed))
             for row, bonus, factor, loss in _losses(setting)
             for seed in setting.seeds
         ]
-        grid = Grid.of(rows, "loss", "bonus", "factor", measures=ACCURACIES)
+        grid = Grid.of(rows, "loss", "bonus", "factor", measures=recipes.ACCURACIES)
         data[name] = _data(grid)
     return Result(data=data)
 
 
-def _losses(setting: Setting) -> list[tuple[str, str, float, Loss]]:
+def _losses(setting: Setting) -> list[tuple[str, str, float, recipes.Loss]]:
     """Row, bonus and factor of everything that is trained, and its loss."""
-    squared = [
-        (
-            f"MSE + {activation}",
-            bonus,
-            factor,
-            {
-                "name": "mirror_mse",
-                "weight": factor,
-                "options": {"activation": activation, "bonus_weight": weight},
-            },
-        )
-        for activation in ("softmax", "sigmoid")
-        for bonus, weight in (("original", 0.0), ("with_bonus", 1.0))
-        for factor in setting.factors
+
+    def squared(activation: str, weight: float, factor: float) -> recipes.Loss:
+        options = {"activation": activation, "bonus_weight": weight}
+        return {"name": "mirror_mse", "weight": factor, "options": options}
+
+    return [
+        ("CE + softmax", "original", 1.0, recipes.encouraging(None)),
+        ("CE + softmax", "with_bonus", 1.0, recipes.encouraging(1.0)),
+        *(
+            (f"MSE + {activation}", bonus, factor, squared(activation, weight, factor))
+            for activation in ("softmax", "sigmoid")
+            for bonus, weight in (("original", 0.0), ("with_bonus", 1.0))
+            for factor in setting.factors
+        ),
     ]
-    plain = [("original", encouraging(None)), ("with_bonus", encouraging(1.0))]
-    return [*(("CE + softmax", bonus, 1.0, loss) for bonus, loss in plain), *squared]
 
 
 def _data(grid: Grid) -> dict[str, Any]:
     """The chosen factors, and what was lost of all of them."""
     data: dict[str, Any] = {}
     for row in grid.names("loss"):
-        best = {bonus: grid.at(loss=row, bonus=bonus) for bonus in _BONUS}
-        chosen = {
-            bonus: runs.at(factor=runs.best("factor", "validation")) for bonus, runs in best.items()
+        tried = {bonus: grid.at(loss=row, bonus=bonus) for bonus in _BONUS}
+        best = {
+            bonus: runs.at(factor=runs.best("factor", "validation"))
+            for bonus, runs in tried.items()
         }
-        data[row] = {bonus: runs.values("test") for bonus, runs in chosen.items()}
-        data[row]["best_test"] = [runs.values("best_test") for runs in chosen.values()]
+        data[row] = {bonus: runs.values("test") for bonus, runs in best.items()}
+        data[row]["best_test"] = [runs.values("best_test") for runs in best.values()]
     words = {"original": "", "with_bonus": " with the bonus"}
     data["lost"] = {
         f"{row}{words[bonus]}, factor {factor:g}": count
         for (row, bonus, factor), count in grid.lost("test").items()
     }
     return data
-
-
-def _table(setting: Setting, task: Task, grid: Grid, lost: Mapping[str, int]) -> Table:
-    choice = f" How squared errors are averaged is {CHOICE}." if len(setting.factors) > 1 else ""
-    return grid.table(
-        f"{task.title}: test accuracy, %",
-        {"loss": "loss"},
-        grid.across("bonus", "test", _BONUS),
-        note=f"{MEANS}{choice}{lost_note(lost, setting.seeds)}",
-        paper=[[row, *texts] for row, texts in _PAPER.items()],
-    )

@@ -5,7 +5,6 @@ from hardsight.experiments.lab._claims import PerSeed as PerSeed
 from hardsight.experiments.lab._claims import Question as Question
 from hardsight.experiments.lab._claims import all_of as all_of
 from hardsight.experiments.lab._claims import compared_in_pairs as compared_in_pairs
-from hardsight.experiments.lab._claims import in_every_run as in_every_run
 from hardsight.experiments.lab._claims import judged as judged
 from hardsight.experiments.lab._claims import weakness as weakness
 from hardsight.experiments.lab._draw import band as band
@@ -20,6 +19,7 @@ from hardsight.experiments.lab._registry import DATASETS as DATASETS
 from hardsight.experiments.lab._registry import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments.lab._registry import SCALES as SCALES
 from hardsight.experiments.lab._registry import SHORT_NAMES as SHORT_NAMES
+from hardsight.experiments.lab._registry import Asked as Asked
 from hardsight.experiments.lab._registry import Experiment as Experiment
 from hardsight.experiments.lab._registry import experiment as experiment
 from hardsight.experiments.lab._result import Cell as Cell
@@ -28,6 +28,7 @@ from hardsight.experiments.lab._result import Figure as Figure
 from hardsight.experiments.lab._result import Result as Result
 from hardsight.experiments.lab._result import Spread as Spread
 from hardsight.experiments.lab._result import Table as Table
+from hardsight.experiments.lab._result import in_every_run as in_every_run
 from hardsight.experiments.lab._result import page as page
 from hardsight.experiments.lab._result import plain as plain
 from hardsight.experiments.lab._result import read_result as read_result

@@ -41,32 +41,26 @@ class Compared:
     seeds: int
 
     def __str__(self) -> str:
-        if self.pairs == 0 or math.isnan(self.p):
-            return self.interval
-        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
-        text = f"{self._numbers}, {p}"
-        return text if self.pairs == self.seeds else f"{text} ({self._some})"
+        return self._said(", p < 0.001" if self.p < 0.001 else f", p = {self.p:.3f}")
 
     @property
     def interval(self) -> str:
-        """The difference and its interval, without p."""
-        if self.pairs == 0:
-            return f"nothing to compare: both ended at {self._some}"
-        if math.isnan(self.p):
-            return f"{self._numbers} ({'one seed' if self.seeds == 1 else self._some})"
-        return self._numbers if self.pairs == self.seeds else f"{self._numbers} ({self._some})"
+        """The difference and its interval in words, without p."""
+        return self._said("")
 
-    @property
-    def _some(self) -> str:
-        return f"{self.pairs} of {self.seeds} seeds"
-
-    @property
-    def _numbers(self) -> str:
-        ends = [] if math.isnan(self.p) else [self.low, self.high]
+    def _said(self, p: str) -> str:
+        some = f"{self.pairs} of {self.seeds} seeds"
+        if not self.pairs:
+            return f"nothing to compare: both ended at {some}"
+        is_tested = not math.isnan(self.p)
+        numbers = [self.difference, *([self.low, self.high] if is_tested else [])]
         # small differences, such as those of shares, need more digits than points of accuracy
-        digits = 4 if 0 < max(abs(value) for value in (self.difference, *ends)) < 0.1 else 2
-        text = f"{self.difference:+.{digits}f}"
-        return f"{text} [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else text
+        digits = 4 if 0 < max(map(abs, numbers)) < 0.1 else 2
+        mean, *ends = (f"{number:+.{digits}f}" for number in numbers)
+        if not is_tested:
+            return f"{mean} ({'one seed' if self.seeds == 1 else some})"
+        text = f"{mean} [{', '.join(ends)}]{p}"
+        return text if self.pairs == self.seeds else f"{text} ({some})"
 
     @property
     def is_above(self) -> bool | None:
@@ -99,22 +93,17 @@ def corrected(found: Mapping[K, Compared]) -> dict[K, Compared]:
 
 def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
     """One comparison; with ``within``, p is that of a difference as large as the nearest bound."""
-    pairs = [
-        (a, b)
-        for a, b in zip(first, second, strict=True)
-        if not math.isnan(a) and not math.isnan(b)
-    ]
-    counts = {"pairs": len(pairs), "seeds": len(first)}
-    apart = [a - b for a, b in pairs]
+    both = zip(first, second, strict=True)
+    apart = [a - b for a, b in both if not math.isnan(a) and not math.isnan(b)]
+    counts = {"pairs": len(apart), "seeds": len(first)}
     mean = sum(apart) / len(apart) if apart else math.nan
     if len(apart) < 2:
         return Compared(mean, math.nan, math.nan, math.nan, **counts)
     bound = math.copysign(within, mean)
     if max(apart) - min(apart) < 1e-12:  # nothing varies: equal, or the same step each time
         return Compared(mean, mean, mean, 1.0 if mean == bound else 0.0, **counts)
-    ones, others = ([pair[at] for pair in pairs] for at in (0, 1))
-    found = t_test(ones, others, paired=True)
-    p = t_test([one - bound for one in ones], others, paired=True).p if within else found.p
+    found = t_test(apart, [0.0] * len(apart), paired=True)
+    p = t_test(apart, [bound] * len(apart), paired=True).p if within else found.p
     return Compared(found.difference, found.low, found.high, p, **counts)
 
 
@@ -166,11 +155,11 @@ class Question:
         return above if above is None or self.larger else not above
 
 
-def judged(questions: Sequence[Question]) -> list[Claim]:
+def judged(asked: Sequence[Question | Claim]) -> list[Claim]:
     """The questions of an experiment answered, corrected over all those that are tested.
 
     A sentence about several rivals holds if the first is above each of them, and does not if it is
-    below one.
+    below one. A claim that is there already keeps its place.
 
     Example:
         >>> more, less = [3.0, 4.1, 5.0], [1.0, 2.0, 3.0]
@@ -184,13 +173,17 @@ def judged(questions: Sequence[Question]) -> list[Claim]:
     """
     alone = {
         (at, name): _paired(question.first, rival, question.within)
-        for at, question in enumerate(questions)
+        for at, question in enumerate(asked)
+        if isinstance(question, Question)
         for name, rival in question.rivals.items()
     }
-    fit = corrected({key: one for key, one in alone.items() if not questions[key[0]].weak})
+    fit = {key: one for key, one in alone.items() if not getattr(asked[key[0]], "weak", "")}
+    found = {**alone, **corrected(fit)}
     return [
-        question.claim({name: (alone | fit)[at, name] for name in question.rivals})
-        for at, question in enumerate(questions)
+        one.claim({name: found[at, name] for name in one.rivals})
+        if isinstance(one, Question)
+        else one
+        for at, one in enumerate(asked)
     ]
 
 
@@ -204,18 +197,6 @@ def all_of(outcomes: Sequence[bool | None]) -> bool | None:
     if False in outcomes:
         return False
     return None if None in outcomes or not outcomes else True
-
-
-def in_every_run(outcomes: Sequence[bool | None]) -> bool | None:
-    """What every run says alike: yes, no, or undecided if they differ or one is undecided.
-
-    Example:
-        >>> in_every_run([True, True]), in_every_run([False, False]), in_every_run([True, False])
-        (True, False, None)
-        >>> in_every_run([True, None]) is None
-        True
-    """
-    return outcomes[0] if len(set(outcomes)) == 1 else None
 
 
 def weakness(reached: Sequence[float | None], good: float | None) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from hardsight.experiments.lab._claims import Question
+from hardsight.experiments.lab._claims import Compared, Question, compared_in_pairs
 from hardsight.experiments.lab._result import Cell, Spread, Table, spread
 
 SEED = "seed"
+Where = Mapping[str, Any]  # a setting, by key
 # a measure; one at a further setting; or what makes a cell from the runs and the names of a row
-Column = str | tuple[str, Mapping[str, Any]] | Callable[..., Cell]
+Column = str | tuple[str, Where] | Callable[..., Cell]
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,18 +162,35 @@ class Grid:
         points = {name: spread(self.values(measure, **{along: name})) for name in self.names(along)}
         return {name: point for name, point in points.items() if point.n}
 
+    def compared(self, measure: str, pairs: Mapping[K, tuple[Where, Where]]) -> dict[K, Compared]:
+        """Pairs of settings by a measure, paired over seeds, with Holm's correction over them."""
+        return compared_in_pairs({
+            key: (self.values(measure, **first), self.values(measure, **second))
+            for key, (first, second) in pairs.items()
+        })  # fmt: skip
+
     def question(
-        self,
-        says: str,
-        paper: str,
-        measure: str,
-        first: Mapping[str, Any],
-        second: Mapping[str, Any],
-        **more: Any,
-    ) -> Question:
-        """Whether one setting has more of a measure than another; see :class:`Question`."""
+        self, says: str, paper: str, measure: str, first: Where, second: Where, *,
+        names: tuple[str, str] | None = None, told: str = "{}", **more: Any,
+    ) -> Question:  # fmt: skip
+        """Whether one setting has more of a measure than another.
+
+        Args:
+            says: see :class:`Question`.
+            paper: see :class:`Question`.
+            measure: that is compared.
+            first: the setting that the sentence speaks of.
+            second: the other one.
+            names: of both, if their means are to stand before the comparison.
+            told: see :class:`Question`.
+            more: of :class:`Question`.
+        """
+        if names:
+            pairs = zip(names, (first, second), strict=True)
+            means = ", ".join(f"{name} {self.cell(measure, **where)}" for name, where in pairs)
+            told = told.replace("{}", f"{means}; {{}}")
         ours, theirs = self.values(measure, **first), self.values(measure, **second)
-        return Question(says, paper, ours, theirs, **more)
+        return Question(says, paper, ours, theirs, told=told, **more)
 
     def across(self, key: str, measure: str, titles: Mapping[Any, str]) -> dict[str, Column]:
         """Columns of a table: a measure at each setting of a key, under its title."""

@@ -21,6 +21,7 @@ from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import find_head
+from hardsight.registry import SCORES
 from hardsight.report.figures import save
 from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
 from hardsight.run.train import Pixels, TrainResult, train
@@ -53,6 +54,14 @@ class Outputs:
     def accuracy(self) -> float:
         """Share of examples whose largest logit is the label's."""
         return float((self.logits.argmax(dim=1) == self.labels).double().mean())
+
+    def scores(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Every score of the registry that gives one number per example, ``[N]`` each."""
+        return {
+            name: spec.function(*(getattr(self, key) for key in spec.inputs)).double().numpy()
+            for name, spec in SCORES.items()
+            if not spec.per_class
+        }
 
 
 class NotTrained(NonFiniteError):
@@ -114,7 +123,7 @@ class Lab:
         data_root: folder above those of named datasets.
         device: ``auto``, ``cpu``, ``cuda``, ``mps``.
         show_progress: force progress on or off; by default it is shown on a terminal.
-        keep_outputs: write what models say of data beside them, for whoever asks again.
+        keep_outputs: write what models say of data beside them, so that it is there next time.
         how: settings of :func:`hardsight.train` that change how a model is trained and not what it
             is trained to be, such as ``{"capture": True}``; the same model is found with others.
         plan: nothing is trained; what would be is put here, by its digest.
@@ -223,7 +232,7 @@ class Lab:
         return found
 
     def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Numbers of a trained model, kept beside it for whoever asks again.
+        """Numbers of a trained model, kept beside it so that they are measured once.
 
         Args:
             run: of :meth:`train`.

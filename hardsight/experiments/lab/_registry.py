@@ -7,13 +7,15 @@ from dataclasses import dataclass, is_dataclass, replace
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from hardsight.experiments.lab._claims import Question, judged
 from hardsight.experiments.lab._result import Claim, Result, Table, plain
 from hardsight.registry import Registry
 
 if TYPE_CHECKING:
     from hardsight.experiments.lab._lab import Lab
 
-Judge = Callable[[Any, Mapping[str, Any]], tuple[Sequence[Table], Sequence[Claim]]]
+Asked = tuple[Sequence[Table], Sequence[Question | Claim]]
+Asks = Callable[[Any, Mapping[str, Any]], Asked]
 
 SCALES = ("smoke", "short", "paper")
 _NEEDED = ("smoke", "short")
@@ -34,7 +36,7 @@ class Experiment:
         function: from a lab and a setting to a result; its docstring says what is done. ``{key}``
             in it is replaced by what the setting has under that key, or as a property.
         measures_by_seed: whether measuring its models takes long and can be divided by seed.
-        judge: from a setting and the data of a result, as JSON has it, to tables and claims. The
+        asks: from a setting and the data of a result, as JSON has it, to tables and questions. The
             function then leaves these out, and a stored result can be judged again.
     """
 
@@ -44,16 +46,24 @@ class Experiment:
     scales: Mapping[str, Any]
     function: Callable[[Lab, Any], Result]
     measures_by_seed: bool = False
-    judge: Judge | None = None
+    asks: Asks | None = None
 
     def result(self, lab: Lab, setting: Any) -> Result:
         """Run it: measure, and judge what is written of that."""
         result = self.function(lab, setting)
-        if self.judge is None:
+        if self.asks is None:
             return result
         # as it is read back, so that judging the file again gives the same page
         tables, claims = self.judge(setting, plain(result.data))
         return replace(result, tables=tables, claims=claims)
+
+    def judge(
+        self, setting: Any, data: Mapping[str, Any]
+    ) -> tuple[Sequence[Table], Sequence[Claim]]:
+        """Tables and claims of a result's data, by the one rule; needs ``asks``."""
+        assert self.asks is not None, f"{self.name} keeps too little to be judged again"
+        tables, asked = self.asks(setting, data)
+        return tables, judged(asked)
 
     @property
     def fullest(self) -> str:
@@ -119,7 +129,7 @@ def experiment(
     reproduces: str,
     scales: Mapping[str, Any],
     measures_by_seed: bool = False,
-    judge: Judge | None = None,
+    asks: Asks | None = None,
 ) -> Callable[[Callable[[Lab, Any], Result]], Callable[[Lab, Any], Result]]:
     """Register the decorated function as an experiment; see :class:`Experiment`."""
     assert set(_NEEDED) <= set(scales) <= set(SCALES), f"{name}: expected settings for {_NEEDED}"
@@ -129,7 +139,7 @@ def experiment(
         for key in _keys(function.__doc__ or ""):
             assert hasattr(scales["short"], key), f"{name}: the setting has no {key!r}"
         EXPERIMENTS.add(
-            Experiment(name, title, reproduces, scales, function, measures_by_seed, judge)
+            Experiment(name, title, reproduces, scales, function, measures_by_seed, asks)
         )
         return function
 

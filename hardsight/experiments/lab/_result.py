@@ -120,12 +120,29 @@ class Claim:
     holds: bool | None
     is_weak: bool = False
 
+    @classmethod
+    def of_runs(cls, says: str, paper: str, seen: str, outcomes: Sequence[bool | None]) -> Claim:
+        """A claim that was tested in each run by itself; see :func:`in_every_run`."""
+        return cls(says, paper, seen, in_every_run(outcomes))
+
     @property
     def verdict(self) -> str:
         """The outcome in words."""
         if self.is_weak:
             return "network too weak to judge"
         return {True: "yes", False: "no", None: "undecided"}[self.holds]
+
+
+def in_every_run(outcomes: Sequence[bool | None]) -> bool | None:
+    """What every run says alike: yes, no, or undecided if they differ or one is undecided.
+
+    Example:
+        >>> in_every_run([True, True]), in_every_run([False, False]), in_every_run([True, False])
+        (True, False, None)
+        >>> in_every_run([True, None]) is None
+        True
+    """
+    return outcomes[0] if len(set(outcomes)) == 1 else None
 
 
 @dataclass(frozen=True)

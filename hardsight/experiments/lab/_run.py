@@ -129,7 +129,7 @@ def _keep(run: RunFolder, result: Result, facts: Mapping[str, Any], drawn: Path)
 
 
 def usual_folder(name: str, scale: str) -> Path:
-    """Where a result goes unless told: the one of the paper's scale beside the shorter one.
+    """The folder of a result by default: that of the paper's scale stands beside the shorter one.
 
     Example:
         >>> usual_folder("human", "short").name, usual_folder("el-table5", "paper").name
@@ -143,11 +143,7 @@ def setting_of(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
     """The setting of a scale with ``KEY=VALUE`` laid over it."""
     setting = spec.scales[scale]
     values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise ConfigError(f"expected KEY=VALUE, got {override!r}")
-        values[key.strip()] = toml_value(text.strip())
+    values |= _pairs(overrides)
     found = config_from(type(setting), values, where=f"the settings of {spec.name}")
     _check_lists(spec, found)
     return found
@@ -169,16 +165,23 @@ def stored_setting(spec: Experiment, facts: Mapping[str, Any]) -> Any:
     return config_from(type(usual), values, where="the stored setting")
 
 
-def _how(given: Sequence[str]) -> dict[str, Any]:
-    """How models are trained, from ``KEY=VALUE``."""
+def _pairs(given: Sequence[str]) -> dict[str, Any]:
+    """Values by key, from ``KEY=VALUE`` in TOML syntax."""
     found = {}
     for pair in given:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
-        if key.strip() not in _HOW:
-            raise OptionError(unknown_name("way of training (--how)", key.strip(), list(_HOW)))
         found[key.strip()] = toml_value(text.strip())
+    return found
+
+
+def _how(given: Sequence[str]) -> dict[str, Any]:
+    """How models are trained, from ``KEY=VALUE``."""
+    found = _pairs(given)
+    for key in found:
+        if key not in _HOW:
+            raise OptionError(unknown_name("way of training (--how)", key, list(_HOW)))
     return found
 
 

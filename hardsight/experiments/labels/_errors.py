@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from scipy.stats import rankdata
 from hardsight._checks import require
 from hardsight.data import MemorySource, with_label_errors
 from hardsight.errors import ConfigError
-from hardsight.experiments.lab import DATASETS, Lab, Outputs, Result, experiment
-from hardsight.experiments.labels._findings import finding_figure, judge
+from hardsight.experiments.lab import DATASETS, Lab, Result, experiment
+from hardsight.experiments.labels._findings import asks, finding_figure
 from hardsight.registry import SCORES, SUMMARIES
 from hardsight.stats import precision_at_k
 
@@ -92,7 +92,7 @@ class Setting:
         ),
         "short": Setting(),
     },
-    judge=judge,
+    asks=asks,
 )  # fmt: skip
 def label_errors(lab: Lab, setting: Setting) -> Result:
     """Finds wrong labels that were planted in training data.
@@ -106,11 +106,11 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     and its precision among as many examples as there are errors. The definition of suspicion was
     chosen before, on small subsets, and nothing is tuned here. The network is {model}: {plan}, on
     {limit} training images. Training is short on purpose, too few epochs to memorise wrong
-    labels, which is where scores at the end are at their best.
+    labels, which is when scores at the end are at their best.
     """
     _cleanlab()  # fail before an hour of training, not after it
-    noises = [
-        Noise(name, kind, share, seed)
+    noises: list[dict[str, Any]] = [
+        {"dataset": name, "kind": kind, "share": share, "seed": seed}
         for name in setting.datasets
         for kind in setting.kinds
         for share in setting.shares
@@ -119,48 +119,40 @@ def label_errors(lab: Lab, setting: Setting) -> Result:
     trials = []
     with lab.progress("noisy training sets", len(noises)) as advance:
         for noise in noises:
-            lab.step(f"{noise.dataset}: {noise.kind} noise of {noise.share:.0%}, seed {noise.seed}")
-            trials.append({**asdict(noise), "found": _found(lab, setting, noise)})
+            lab.step("{dataset}: {kind} noise of {share:.0%}, seed {seed}".format(**noise))
+            trials.append({**noise, "found": _found(lab, setting, **noise)})
             advance(1)
     return Result(figures=[finding_figure(lab, trials)], data={"trials": trials})
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How one training set was made noisy; ``seed`` is that of everything random."""
-
-    dataset: str
-    kind: str
-    share: float
-    seed: int
-
-
-def _found(lab: Lab, setting: Setting, noise: Noise) -> dict[str, dict[str, float]]:
+def _found(
+    lab: Lab, setting: Setting, *, dataset: str, kind: str, share: float, seed: int
+) -> dict[str, dict[str, float]]:
     """What every method finds in a noisy training set."""
-    source = lab.source(noise.dataset, "train", limit=setting.limit)
-    epochs = setting.epochs[setting.datasets.index(noise.dataset)]
+    source = lab.source(dataset, "train", limit=setting.limit)
+    epochs = setting.epochs[setting.datasets.index(dataset)]
     classes = len(source.classes)
     labels, wrong = with_label_errors(
-        source.labels,
-        num_classes=classes,
-        share=noise.share,
-        seed=noise.seed,
-        towards=None if noise.kind == "symmetric" else partners(noise.dataset, classes),
-    )
+        source.labels, num_classes=classes, share=share, seed=seed,
+        towards=None if kind == "symmetric" else partners(dataset, classes),
+    )  # fmt: skip
     noisy = source.relabelled(labels)
-    run = _trained(lab, setting, noisy, epochs=epochs, seed=noise.seed, track=True)
-    suspects = {
-        **_by_scores(lab.outputs(run, noisy)),
-        **_by_dynamics(run),
-        **by_cleanlab(labels, held_out_probs(lab, setting, noisy, epochs=epochs, seed=noise.seed)),
+    run = _trained(lab, setting, noisy, epochs=epochs, seed=seed, track=True)
+    assert run.dynamics is not None
+    summaries = {name: run.dynamics.column(name).astype(np.float64) for name in SUMMARIES}
+    harder = {name: spec.higher_is_harder for name, spec in (*SCORES.items(), *SUMMARIES.items())}
+    suspects = {  # larger = more suspect
+        name: np.nan_to_num(values if harder[name] else -values, nan=-np.inf)
+        for name, values in {**lab.outputs(run, noisy).scores(), **summaries}.items()
     }
+    probs = held_out_probs(lab, setting, noisy, epochs=epochs, seed=seed)
     return {
         method: {
             "AUROC": area(suspect, wrong),
             # among as many suspects as there are errors
             "precision": precision_at_k(suspect, wrong, int(wrong.sum())).value,
         }
-        for method, suspect in suspects.items()
+        for method, suspect in {**suspects, **by_cleanlab(labels, probs)}.items()
     }
 
 
@@ -175,44 +167,10 @@ def _trained(
     lab: Lab, setting: Setting, source: MemorySource, *, epochs: int, seed: int, track: bool
 ) -> TrainResult:
     return lab.train(
-        setting.model,
-        source,
-        seed=seed,
-        epochs=epochs,
-        batch_size=setting.batch_size,
-        optimizer={"name": "adamw", "lr": setting.lr},
-        schedule="one_cycle",
-        validation=0.0,
-        select="last",
-        track=track,
-        thumbnails=0,
-    )
-
-
-def _by_scores(outputs: Outputs) -> dict[str, Values]:
-    """Every score of the final network on its own training data, larger = more suspect."""
-    specs = [spec for spec in SCORES.values() if not spec.per_class]
-    found = {
-        spec.name: spec.function(*(getattr(outputs, n) for n in spec.inputs)) for spec in specs
-    }
-    return {
-        spec.name: _suspect(found[spec.name].double().numpy(), spec.higher_is_harder)
-        for spec in specs
-    }
-
-
-def _by_dynamics(run: TrainResult) -> dict[str, Values]:
-    """Every summary of the dynamics, larger = more suspect."""
-    table = run.dynamics
-    assert table is not None
-    return {
-        name: _suspect(table.column(name).astype(np.float64), spec.higher_is_harder)
-        for name, spec in SUMMARIES.items()
-    }
-
-
-def _suspect(values: Values, higher_is_harder: bool) -> Values:
-    return np.nan_to_num(values if higher_is_harder else -values, nan=-np.inf)
+        setting.model, source, seed=seed, epochs=epochs, batch_size=setting.batch_size,
+        optimizer={"name": "adamw", "lr": setting.lr}, schedule="one_cycle", validation=0.0,
+        select="last", track=track, thumbnails=0,
+    )  # fmt: skip
 
 
 def held_out_probs(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.experiments.lab import (
+    Asked,
     Cell,
     Claim,
     Compared,
@@ -53,17 +54,12 @@ class Findings:
         self.overall = self.grid
         for key in _NOISE:
             self.overall = self.overall.mean_over(key)
-        self._means = {
-            measure: {
-                name: one.mean for name, one in self.overall.series(measure, "method").items()
-            }
-            for measure in MEASURES
-        }
+        self._means = {one: self.overall.series(one, "method") for one in MEASURES}
 
     def mean(self, method: str, measure: str = "AUROC", **noise: Any) -> float:
         """Mean over seeds, and over the kinds of noise that are not stated."""
         if not noise:
-            return self._means[measure][method]
+            return self._means[measure][method].mean
         return float(self.grid.at(method=method, **noise).frame[measure].mean())
 
     def both(self, method: str, *, digits: int = 3, **noise: Any) -> str:
@@ -94,17 +90,12 @@ class Findings:
 
     def compared(self) -> dict[tuple[str, str], Compared]:
         """Suspicion against every other method by each measure, and AUM against the last margin."""
-
-        def values(method: str, measure: str) -> list[float]:
-            return self.overall.values(measure, method=method)
-
-        pairs = {
-            (method, measure): (values(SUSPICION, measure), values(method, measure))
-            for measure in MEASURES
-            for method in self.others()
-        }
-        pairs[_AUM] = (values("aum", "AUROC"), values("logit_margin", "AUROC"))
-        return compared_in_pairs(pairs)
+        found: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+        for measure in MEASURES:
+            values = {name: self.overall.values(measure, method=name) for name in self.ranked()}
+            found |= {(name, measure): (values[SUSPICION], values[name]) for name in self.others()}
+            found |= {_AUM: (values["aum"], values["logit_margin"])} if measure == "AUROC" else {}
+        return compared_in_pairs(found)
 
 
 def source_of(method: str) -> str:
@@ -114,7 +105,7 @@ def source_of(method: str) -> str:
     return _SNAPSHOT if method in SCORES else _PEER
 
 
-def judge(setting: Any, data: Mapping[str, Any]) -> tuple[list[Table], list[Claim]]:
+def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
     """Tables and claims of all trials."""
     findings = Findings(data["trials"])
     found = findings.compared()
@@ -123,12 +114,18 @@ def judge(setting: Any, data: Mapping[str, Any]) -> tuple[list[Table], list[Clai
         *(_comparison_table(findings, measure, found) for measure in MEASURES),
         _by_setting(findings),
     ]
-    claims = [
+    early, late = (findings.mean(method) for method in ("aum", "logit_margin"))
+    return tables, [
         *(_at_least_as_good(findings, measure, found) for measure in MEASURES),
         *(_against_cleanlab(findings, measure, found) for measure in MEASURES),
-        _aum_claim(findings, found[_AUM]),
+        Claim(
+            "the margin averaged over training (AUM) finds more wrong labels than the margin at "
+            "its end",
+            "Pleiss et al. 2020, Section 4",
+            f"AUROC {early:.4f} against {late:.4f}, difference {found[_AUM]}",
+            found[_AUM].is_above,
+        ),
     ]
-    return tables, claims
 
 
 def _ranking(findings: Findings) -> Table:
@@ -211,17 +208,6 @@ def _against_cleanlab(findings: Findings, measure: str, found: Found) -> Claim:
     )
 
 
-def _aum_claim(findings: Findings, found: Compared) -> Claim:
-    early, late = (findings.mean(method) for method in ("aum", "logit_margin"))
-    return Claim(
-        "the margin averaged over training (AUM) finds more wrong labels than the margin at its "
-        "end",
-        "Pleiss et al. 2020, Section 4",
-        f"AUROC {early:.4f} against {late:.4f}, difference {found}",
-        found.is_above,
-    )
-
-
 def finding_figure(lab: Lab, trials: Sequence[Mapping[str, Any]]) -> Figure:
     """Both measures of some methods against the share of wrong labels."""
     findings = Findings(trials)
@@ -239,15 +225,13 @@ def finding_figure(lab: Lab, trials: Sequence[Mapping[str, Any]]) -> Figure:
                 color=COLOURS[number % len(COLOURS)], label=method,
                 linewidth=2.4 if method == SUSPICION else 1.2,
             )  # fmt: skip
-        ax.set_title(f"{name.removeprefix('builtin:')}, {kind}")
-        ax.set_xlabel("wrong labels, %")
-        ax.set_ylabel(measure)
+        title = f"{name.removeprefix('builtin:')}, {kind}"
+        ax.set(title=title, xlabel="wrong labels, %", ylabel=measure)
     legend(figure)
     return lab.figure(
-        figure,
-        "label-errors",
+        figure, "label-errors",
         caption="How well planted label errors are found, against the share of wrong labels; mean "
         "over seeds. Precision is among as many examples as there are errors.",
         alt=f"Lines of {', '.join(shown)} for each dataset and kind of noise, AUROC above and "
         "precision below.",
-    )
+    )  # fmt: skip

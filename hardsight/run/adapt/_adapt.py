@@ -22,10 +22,10 @@ from hardsight.run.adapt._config import BASELINES as BASELINES
 from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
 from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
+from hardsight.run.adapt._config import say_what_plays_no_part
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
-from hardsight.run.adapt._parts import say_what_plays_no_part
-from hardsight.run.adapt._rounds import Bench, RuleRun, rule_notes, run_rule
+from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
     chosen_layout,
@@ -58,7 +58,7 @@ class AdaptResult:
     """What an adaptation gives back.
 
     Attributes:
-        folder: holds ``result.json``, the source model in ``source/`` where it was trained here,
+        folder: holds ``result.json``, the source model in ``source/`` if it was trained here,
             and a folder per rule with its rounds and its last model.
         model: the last model of the first rule, in eval mode, on the CPU.
         runs: what each rule did, by its name.
@@ -79,8 +79,8 @@ class AdaptResult:
             rule: the first by default.
         """
         run = self.runs[rule if rule is not None else next(iter(self.runs))]
-        found = [record["evaluation"] for record in run.rounds]
-        return [None if one is None else one["accuracy"] for one in found]
+        evaluations = [record["evaluation"] for record in run.rounds]
+        return [None if record is None else record["accuracy"] for record in evaluations]
 
 
 def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> AdaptResult:
@@ -108,10 +108,11 @@ def adapt(
     Args:
         model: a name (see :func:`hardsight.models.load_model`), the folder of a trained model, or
             a module, whose weights are trained in place. With ``resume=True`` a module is first
-            given the weights that the run began with, whatever it holds by now.
+            given the weights that the run began with, not those it holds by now.
         source: labelled data: a name (see :func:`hardsight.data.open_source`), a dataset, or the
             table ``{"name": "pacs", "split": "photo"}``.
-        target: likewise; ``{"name": "street/", "unlabelled": True}`` takes any folder of images.
+        target: data in the same forms; ``{"name": "street/", "unlabelled": True}`` takes any folder
+            of images.
         out: folder of the run.
         rule: ``"cbst"``, ``"cbst+avh"``, ``"avc"``, ``"crst-mrkld"``, ``"crst-lrent"``, or a
             baseline: ``"source-only"``, ``"entropy"``, ``"threshold"``. Several start from the
@@ -225,15 +226,25 @@ def _run_in(
     recipe = prepare_adaptation(run, recipe, config, module=module, precision=precision)
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
-    bench = Bench(config, pool, aim, sources.classes, loaded.model, start, device, pl, show)
+    shared = SharedByRules(
+        config=config,
+        pool=pool,
+        target=aim,
+        classes=sources.classes,
+        model=loaded.model,
+        start=start,
+        device=device,
+        pl=pl,
+        show=show,
+    )
     with returning(loaded.model, output_of(loaded, sources, config.output)):
-        seen = bench.look("source model: predicting the target")
+        seen = shared.predicted("source model: predicting the target")
         if seen.probs.shape[1] != len(sources.classes):
             raise ModelError(
                 f"expected a model of {len(sources.classes)} classes, those of the source, got "
                 f"{seen.probs.shape[1]} outputs; train it on this source, or pass classes it knows"
             )
-        runs = {rule: run_rule(bench, rule, folder / rule, seen) for rule in config.rules}
+        runs = {rule: run_rule(shared, rule, folder / rule, seen) for rule in config.rules}
     stored = StoredModel(loaded.built_as, dict(loaded.options), sources.train.how, sources.classes)
     if not run.is_done:
         with writing(folder, step=AGAIN):
@@ -243,9 +254,9 @@ def _run_in(
             _write_result(folder, recipe, sources, aim, runs)
         run.finish()
     first = runs[config.rules[0]]
-    bench.model.load_state_dict(first.state)
+    shared.model.load_state_dict(first.state)
     step = _next_step(first.folder, config, loaded)
-    return AdaptResult(folder, bench.model.cpu().eval(), runs, sources.classes, step)
+    return AdaptResult(folder, shared.model.cpu().eval(), runs, sources.classes, step)
 
 
 def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
@@ -338,7 +349,7 @@ def _write_result(
 
 
 def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
-    """The command that scores the adapted model; on the source where the target has no labels."""
+    """The command that scores the adapted model; on the source if the target has no labels."""
     data = config.source if config.target.unlabelled else config.target
     words = ["--data", data.name]
     words += ["--split", data.split] if data.split else []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hardsight.config import load_config
-from hardsight.errors import ConfigError, OptionError, UnknownNameError
+from hardsight.errors import ConfigError, HardsightWarning, OptionError, UnknownNameError
 from hardsight.registry import unknown_name
 from hardsight.run.train import (
     AugmentConfig,
@@ -24,6 +25,13 @@ SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
 BASELINES = (SOURCE_ONLY, ENTROPY, THRESHOLD)
 ADAPT_RULES = (*RULES, *BASELINES)
 _SOURCE_EPOCHS = 10
+# of one rule alone; the baselines run with the settings of the rules they are compared with
+_OF_RULES = {
+    "alpha": "crst-lrent",
+    "mrkld_weight": "crst-mrkld",
+    "entropy_weight": ENTROPY,
+    "threshold": THRESHOLD,
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,10 @@ class StageConfig:
 
     Attributes:
         epochs: passes over the source, or over source and selected target in every round. Of
-            ``pretrain`` by default 0 where the model is a trained one (the folder of a run, or
+            ``pretrain`` by default 0 if the model is a trained one (the folder of a run, or
             weights are given), else 10.
-        optimizer: starts anew in every round.
-        schedule: of the learning rate; likewise.
+        optimizer: starts again in every round.
+        schedule: of the learning rate; starts again in every round.
     """
 
     SHORTHAND: ClassVar[str] = "epochs"
@@ -89,7 +97,7 @@ class AdaptConfig:
         portion_step: added in each later round.
         portion_max: largest portion, in (0, 1].
         empty: see :func:`hardsight.selftrain.select`.
-        comparison: likewise.
+        comparison: see :func:`hardsight.selftrain.select`.
         alpha: temperature of the soft labels of ``crst-lrent``.
         mrkld_weight: of the regulariser of ``crst-mrkld``; .1 in the paper.
         entropy_weight: of the entropy in ``entropy``.
@@ -104,15 +112,15 @@ class AdaptConfig:
         batch_size: examples per step.
         seed: of weights, order and augmentation.
         augment: of training images.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``; one device.
         precision: as in :class:`hardsight.run.train.TrainConfig`.
-        channels_last: likewise.
-        deterministic: likewise.
-        resident: likewise; images of both domains are decoded once for all rounds and rules.
-        workers: likewise.
+        channels_last: as there.
+        deterministic: as there.
+        resident: as there; images of both domains are decoded once for all rounds and rules.
+        workers: as there.
         resume: continue the unfinished run in ``out``, with the same settings.
         overwrite: replace the adaptation in ``out``, finished or not; other files there stay.
     """
@@ -233,7 +241,7 @@ class AdaptConfig:
         )
 
     def source_epochs(self, *, is_trained: bool) -> int:
-        """Epochs on the source; none by default where the model has been trained."""
+        """Epochs on the source; none by default if the model has been trained."""
         if self.pretrain.epochs is not None:
             return self.pretrain.epochs
         return 0 if is_trained else _SOURCE_EPOCHS
@@ -265,3 +273,34 @@ def _check_rules(rules: Sequence[str], compare: str | None) -> None:
         raise ConfigError(f"expected every rule once, got {', '.join(rules)}")
     if compare is not None and compare not in RULES:
         raise UnknownNameError(unknown_name("rule to compare with", compare, list(RULES)))
+
+
+def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
+    """Warn of every setting that was changed and changes nothing.
+
+    Args:
+        config: the settings.
+        is_trained: whether the model is not trained on the source any more.
+    """
+    for text in _without_effect(config, is_trained=is_trained):
+        warnings.warn(text, HardsightWarning, stacklevel=4)
+
+
+def _without_effect(config: AdaptConfig, *, is_trained: bool) -> Iterator[str]:
+    rules = " and ".join(map(repr, config.rules))
+    asked = {*config.rules, config.compare}
+    for key, rule in _OF_RULES.items():
+        if rule not in asked and getattr(config, key) != getattr(AdaptConfig, key):
+            yield f"{key} plays no part with rule = {rules}, only with {rule!r}"
+    if config.rules == (config.compare,):
+        rule = config.rules[0]
+        yield (
+            f"compare = {rule!r} is the rule itself; it is compared with "
+            f"{config.compared_with(rule)!r} instead"
+        )
+    stage = AdaptConfig.pretrain
+    changed = (config.pretrain.optimizer, config.pretrain.schedule)
+    if is_trained and changed != (stage.optimizer, stage.schedule):
+        yield "pretrain plays no part: the model is a trained one, or its epochs are 0"
+    if is_trained and config.source.test_split is not None:
+        yield "source.test_split plays no part: nothing is trained on the source alone"

@@ -44,7 +44,7 @@ class Target:
 
     Attributes:
         source: the examples, every label hidden.
-        labels: the true ones ``[N]``, to evaluate with; ``None`` where they are not known.
+        labels: the true ones ``[N]``, to evaluate with; ``None`` if they are not known.
         fingerprint: of the data.
     """
 
@@ -84,8 +84,8 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
     labels = None
     if not config.unlabelled:
         _check_classes(source, config, classes)
-        found = torch.tensor(source.labels)
-        labels = found if bool((found >= 0).all()) else None
+        known = torch.tensor(source.labels)
+        labels = known if bool((known >= 0).all()) else None
     return Target(source.without_labels(), labels, source.fingerprint())
 
 
@@ -183,7 +183,7 @@ class Both(Examples):
 
 
 class Pool:
-    """All images of a run, on the device where they fit, for every round and rule.
+    """All images of a run, on the device if they fit, for every round and rule.
 
     Args:
         sources: the source domain.

@@ -30,7 +30,7 @@ def prepare_adaptation(
         recipe: everything that decides the result.
         config: of the run. What may change when it is continued is what may change in training.
         module: a user's own, which the run trains in place. Its weights are kept when a run begins,
-            and given back to it when the run is continued, whatever it holds by then.
+            and given back to it when the run is continued, in place of those it holds by then.
         precision: that is computed in; ``auto`` depends on the device.
 
     Returns:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, AdaptConfig
 from hardsight.run.adapt._data import Pool, Target
-from hardsight.run.adapt._examples import compared
 from hardsight.run.adapt._labels import AdaptBatches, RoundLabels
-from hardsight.run.adapt._predict import Seen, seen_by
 from hardsight.run.adapt._select import (
+    Seen,
     accuracy_of,
+    compared,
     quality_of,
+    seen_by,
     selected_by,
     soft_labels,
     starved,
@@ -50,7 +51,7 @@ _LABELS, _CHOICE = "labels.safetensors", "selection.json"  # of a round that is 
 
 
 @dataclass(frozen=True)
-class Bench:
+class SharedByRules:
     """What the rules of a run share.
 
     Attributes:
@@ -75,7 +76,7 @@ class Bench:
     pl: Any
     show: bool | None
 
-    def look(self, title: str) -> Seen:
+    def predicted(self, title: str) -> Seen:
         """One pass of the model, as it is now, over the target."""
         config = self.config
         size = max(256, config.batch_size)
@@ -101,7 +102,7 @@ class RuleRun:
         rule: its name.
         folder: a folder per round, and the last model, which can be scored.
         rounds: one record per round; the first is of the source model.
-        stopped: why it ended early; ``None`` where it did not.
+        stopped: why it ended early; ``None`` if it did not.
         state: the last model's weights.
     """
 
@@ -130,37 +131,39 @@ def rule_notes(run: RuleRun) -> list[str]:
     return [*notes, *([run.stopped] if run.stopped else [])]
 
 
-def run_rule(bench: Bench, rule: str, folder: Path, seen: Seen) -> RuleRun:
+def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Seen) -> RuleRun:
     """All rounds of a rule, from the source model on; complete ones are not done again.
 
     Args:
-        bench: what the rules share.
+        shared: what the rules share.
         rule: a rule or a baseline.
         folder: of the rule.
         seen: what the source model says about the target.
     """
-    last = 0 if rule == SOURCE_ONLY else bench.config.rounds
+    last = 0 if rule == SOURCE_ONLY else shared.config.rounds
     now: Seen | None = seen
     records: list[dict[str, Any]] = [
-        {"round": 0, "evaluation": accuracy_of(seen, bench.target.labels)}
+        {"round": 0, "evaluation": accuracy_of(seen, shared.target.labels)}
     ]
-    bench.model.load_state_dict(bench.start)
+    shared.model.load_state_dict(shared.start)
     stopped = None
     for number in range(1, last + 1):
-        one = Round(bench, rule, number, folder)
-        if one.is_complete:
-            records.append(one.read())
-            now = None  # looked at again only where a later round needs it
+        round_ = Round(shared, rule, number, folder)
+        if round_.is_complete:
+            records.append(round_.read())
+            now = None  # asked again only if a later round needs it
             continue
-        choice, labels = one.choice(now)
+        choice, labels = round_.choice(now)
         if not len(labels.rows):
-            stopped = _said_why(number, choice, bench.config)
-            one.forget()
+            stopped = _said_why(number, choice, shared.config)
+            round_.discard()
             break
-        one.retrain(labels)
-        now = bench.look(f"{rule}, round {number} of {last}: predicting")
-        records.append(one.completed(choice, now))
-    state = {name: value.detach().cpu().clone() for name, value in bench.model.state_dict().items()}
+        round_.retrain(labels)
+        now = shared.predicted(f"{rule}, round {number} of {last}: predicting")
+        records.append(round_.completed(choice, now))
+    state = {
+        name: value.detach().cpu().clone() for name, value in shared.model.state_dict().items()
+    }
     return RuleRun(rule, folder, records, stopped, state)
 
 
@@ -180,14 +183,14 @@ class Round:
     """One round of a rule: choose, retrain, look again; each step survives a kill.
 
     Args:
-        bench: what the rules share.
+        shared: what the rules share.
         rule: a rule or a baseline.
         number: counted from 1.
         folder: of the rule.
     """
 
-    def __init__(self, bench: Bench, rule: str, number: int, folder: Path) -> None:
-        self._bench, self._rule, self._number = bench, rule, number
+    def __init__(self, shared: SharedByRules, rule: str, number: int, folder: Path) -> None:
+        self._shared, self._rule, self._number = shared, rule, number
         self._place = folder / f"round-{number:02d}"
         self._part = self._place.with_suffix(".part")
         self._started = time.perf_counter()
@@ -200,81 +203,81 @@ class Round:
     def read(self) -> dict[str, Any]:
         """The record of a complete round; its model becomes the current one."""
         weights = self._place / MODEL
-        if weights.exists():  # not so where a later round is complete and has its own
-            self._bench.model.load_state_dict(load_file(weights))
+        if weights.exists():  # not so if a later round is complete and has its own
+            self._shared.model.load_state_dict(load_file(weights))
         self._tidy()
-        found: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
-        return found
+        record: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
+        return record
 
     def choice(self, seen: Seen | None) -> tuple[dict[str, Any], RoundLabels]:
-        """What to train on, and the record of how it was chosen; read where it was chosen before.
+        """What to train on, and the record of how it was chosen; read if it was chosen before.
 
         Args:
-            seen: what the current model says about the target; looked at anew where ``None``.
+            seen: what the current model says about the target; asked again if ``None``.
         """
         part, rule = self._part, self._rule
         if not (part / _CHOICE).exists():
             if seen is None:
-                seen = self._bench.look(f"{rule}, round {self._number}: predicting")
+                seen = self._shared.predicted(f"{rule}, round {self._number}: predicting")
             self._choose(seen)
         choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
         tensors = load_file(part / _LABELS)
         return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
 
     def _choose(self, seen: Seen) -> None:
-        bench, rule = self._bench, self._rule
-        portion = bench.config.portion_of(self._number)
-        found = selected_by(rule, seen, portion=portion, config=bench.config)
+        shared, rule = self._shared, self._rule
+        portion = shared.config.portion_of(self._number)
+        selection = selected_by(rule, seen, portion=portion, config=shared.config)
         choice: dict[str, Any] = {
             "round": self._number,
             "rule": rule,
             "portion": portion if rule in RULES else None,
-            "thresholds": found.thresholds.tolist(),
-            "label_thresholds": found.label_thresholds.tolist(),
-            "ranks": found.ranks.tolist(),
-            "quality": quality_of(found, seen, bench.target.labels),
-            **starved(found, bench.classes),
+            "thresholds": selection.thresholds.tolist(),
+            "label_thresholds": selection.label_thresholds.tolist(),
+            "ranks": selection.ranks.tolist(),
+            "quality": quality_of(selection, seen, shared.target.labels),
+            **starved(selection, shared.classes),
         }
-        tensors = {"labels": found.labels}
-        soft = soft_labels(found, seen, bench.config)
+        tensors = {"labels": selection.labels}
+        soft = soft_labels(selection, seen, shared.config)
         if soft is not None:
             tensors["soft"] = soft
         with writing(self._part, step=AGAIN):
             self._part.mkdir(parents=True, exist_ok=True)
-            _write_rows(self._part / PSEUDO_LABELS, self._rows(found, seen))
+            _write_rows(self._part / PSEUDO_LABELS, self._rows(selection, seen))
             if rule != ENTROPY:
                 other = selected_by(
-                    bench.config.compared_with(rule), seen, portion=portion, config=bench.config
+                    shared.config.compared_with(rule), seen, portion=portion, config=shared.config
                 )
                 choice["compared"], pictures = compared(
-                    found, other, seen, bench.target, most=bench.config.examples
+                    selection, other, seen, shared.target, most=shared.config.examples
                 )
                 _write_rows(self._part / EXAMPLES, pictures)
             with replacing(self._part / _LABELS) as partial:
                 save_file(tensors, partial)
             write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
 
-    def _rows(self, found: Selection, seen: Seen) -> pa.Table:
+    def _rows(self, selection: Selection, seen: Seen) -> pa.Table:
         """One row per target example."""
-        target = self._bench.target
+        target = self._shared.target
         columns = {
             "index": target.source.numbered(range(len(target))),
             "id": [target.source.id_of(index) for index in range(len(target))],
-            "label": found.labels.numpy(),
+            "label": selection.labels.numpy(),
             "prediction": seen.predictions.numpy(),
             "probability": seen.probs.max(dim=1).values.numpy(),
-            "confidence": found.confidence.numpy(),
+            "confidence": selection.confidence.numpy(),
         }
         if target.labels is not None:
             columns["true_label"] = target.labels.numpy()
-        about = {"rule": self._rule, "round": self._number, "classes": list(self._bench.classes)}
+        about = {"rule": self._rule, "round": self._number, "classes": list(self._shared.classes)}
         return with_metadata(pa.table(columns), about)
 
     def retrain(self, labels: RoundLabels) -> None:
         """Train the current model on source and chosen target examples."""
         from hardsight.run.adapt._module import AdaptModule
 
-        bench, rule, config = self._bench, self._rule, self._bench.config
+        shared, rule, config = self._shared, self._rule, self._shared.config
         recipe = config.recipe(
             config.retrain,
             out=str(self._part),
@@ -283,18 +286,18 @@ class Round:
             seed=seed_of(config.seed, "round", self._number) % 2**31,
         )
         loss = TotalLoss(recipe.loss)
-        batches = AdaptBatches(bench.pool, labels, seed=recipe.seed)
-        with quiet(bench.pl), random_states_kept(bench.device):
+        batches = AdaptBatches(shared.pool, labels, seed=recipe.seed)
+        with quiet(shared.pl), random_states_kept(shared.device):
             module = AdaptModule(
-                bench.model.train(), recipe, loss, head=None, batches=batches,
+                shared.model.train(), recipe, loss, head=None, batches=batches,
                 mrkld_weight=config.mrkld_weight if rule == "crst-mrkld" else 0.0,
                 entropy_weight=config.entropy_weight if rule == ENTROPY else 0.0,
             )  # fmt: skip
-            trainer = trainer_of(bench.pl, recipe, bench.device, loss)
+            trainer = trainer_of(shared.pl, recipe, shared.device, loss)
             title = f"{rule}, round {self._number} of {config.rounds}"
             fit(
                 trainer, module, batches, None, config=recipe, start=start_of(recipe),
-                show=bench.show, title=title,
+                show=shared.show, title=title,
             )  # fmt: skip
 
     def completed(self, choice: dict[str, Any], seen: Seen) -> dict[str, Any]:
@@ -303,18 +306,18 @@ class Round:
 
         record = {
             **choice,
-            "evaluation": accuracy_of(seen, self._bench.target.labels),
+            "evaluation": accuracy_of(seen, self._shared.target.labels),
             "seconds": round(time.perf_counter() - self._started, 3),
         }
         with writing(self._place, step=AGAIN):
             with replacing(self._part / MODEL) as partial:
-                save_file(plain_state(self._bench.model.state_dict()), partial)
+                save_file(plain_state(self._shared.model.state_dict()), partial)
             write_json(self._part / ROUND, record)
             put_in_place(self._part, self._place)
         self._tidy()
         return record
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Remove what a round without examples has left."""
         shutil.rmtree(self._part, ignore_errors=True)
 
@@ -323,7 +326,7 @@ class Round:
         shutil.rmtree(self._place / "checkpoints", ignore_errors=True)
         for name in (_LABELS, _CHOICE):
             (self._place / name).unlink(missing_ok=True)
-        if not self._bench.config.keep_models:
+        if not self._shared.config.keep_models:
             before = self._place.with_name(f"round-{self._number - 1:02d}")
             (before / MODEL).unlink(missing_ok=True)
 

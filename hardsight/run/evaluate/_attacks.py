@@ -30,7 +30,7 @@ class Masks:
 
     Attributes:
         positions: in the source, of the attacked examples, ``[n]``, ascending.
-        right: by attack and epsilon, ``[n]`` each; empty where the model was not attacked.
+        right: by attack and epsilon, ``[n]`` each; empty if the model was not attacked.
     """
 
     positions: NDArray[np.int64]
@@ -43,7 +43,7 @@ class AttackRun:
     Args:
         subject: the model; its normalisation must be known.
         source: the data.
-        found: its outputs on the clean data.
+        outputs: its outputs on the clean data.
         positions: examples to attack.
         steps: of PGD.
         at_once: examples per batch.
@@ -54,7 +54,7 @@ class AttackRun:
         self,
         subject: Subject,
         source: ExampleSource,
-        found: Collected,
+        outputs: Collected,
         positions: NDArray[np.int64],
         *,
         steps: int,
@@ -65,14 +65,14 @@ class AttackRun:
         self._at_once = at_once
         self._kept: list[Batched] | None = None
         # those that could be read, with finite outputs
-        places = np.searchsorted(found.index, positions)
-        there = (places < len(found.index)) & (
-            found.index[np.minimum(places, len(found.index) - 1)] == positions
+        places = np.searchsorted(outputs.index, positions)
+        there = (places < len(outputs.index)) & (
+            outputs.index[np.minimum(places, len(outputs.index) - 1)] == positions
         )
-        there[there] = found.usable[places[there]]
+        there[there] = outputs.usable[places[there]]
         self.positions, self._rows = positions[there], places[there]
-        self.clean: Mask = found.right[self._rows]
-        self._labels = found.labels[self._rows]
+        self.clean: Mask = outputs.right[self._rows]
+        self._labels = outputs.labels[self._rows]
         how = subject.preprocessing
         self.normalisation = Normalisation(how.mean, how.std)
 
@@ -104,7 +104,7 @@ class AttackRun:
         return self.clean & np.concatenate(survived)
 
     def _batches(self) -> Iterable[Batched]:
-        """The inputs in batches; kept where they are small, else read again each time."""
+        """The inputs in batches; kept if they are small, else read again each time."""
         if self._kept is not None:
             return self._kept
         read = inputs_at(self.subject, self._source, self.positions, at_once=self._at_once)
@@ -127,7 +127,7 @@ class AttackRun:
         if attack == "fgsm":
             return fgsm(forward, inputs, labels, epsilon=epsilon, normalisation=how, **options)
         options.setdefault("steps", self._steps)
-        # a seed per batch: the same starts whatever else was drawn before
+        # a seed per batch: the same starts no matter what was drawn before
         draws = torch.Generator().manual_seed(self._seed + int(positions[0]))
         return pgd(
             forward, inputs, labels, epsilon=epsilon, normalisation=how, generator=draws,
@@ -198,7 +198,7 @@ def masking_part(run: AttackRun, others: list[AttackRun], masks: Masks) -> dict[
         "base": share(base),
         "worst": share(worst),
         "checks": [*checks, far_check],
-        "suspicious": any(one["helps_attacker"] for one in [*checks, far_check]),
+        "suspicious": any(check["helps_attacker"] for check in [*checks, far_check]),
     }
 
 
@@ -210,10 +210,10 @@ def share(mask: Mask) -> dict[str, Any]:
 
 
 def _check(name: str, base: Mask, mask: Mask) -> dict[str, Any]:
-    found = mcnemar(base, mask)
+    test = mcnemar(base, mask)
     return {
         "name": name,
         "accuracy": share(mask),
-        "p": found.p,
-        "helps_attacker": bool(found.difference > _MATERIAL and found.p < _CLEARLY),
+        "p": test.p,
+        "helps_attacker": bool(test.difference > _MATERIAL and test.p < _CLEARLY),
     }

@@ -245,7 +245,7 @@ def evaluation_card(
         place = chosen_device(str(device))
         roots = _roots(data_root, data, *others, train)
         source = _images(data, split, classes, roots)
-        foreign = [_images(one, ood_split, None, roots) for one in others]
+        foreign = [_images(data_set, ood_split, None, roots) for data_set in others]
         training = None if train is None else _images(train, train_split, classes, roots)
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
@@ -301,12 +301,14 @@ def evaluation_card(
         card: dict[str, Any] = {
             "format": FORMAT,
             "data": {**_data_facts(source, split, names), "class_order": order.facts()},
-            "ood": [_data_facts(one, ood_split, None) for one in foreign],
+            "ood": [_data_facts(source, ood_split, None) for source in foreign],
             "train": None if training is None else _data_facts(training, train_split, None),
             **parts,
             "settings": settings,
             "versions": versions(),
-            "definitions": {key: dataclasses.asdict(one) for key, one in DEFINITIONS.items()},
+            "definitions": {
+                key: dataclasses.asdict(definition) for key, definition in DEFINITIONS.items()
+            },
         }
         card = _finite(card)
         if run is not None:
@@ -330,18 +332,18 @@ def _describe(
 ) -> None:
     """Say what the card is made of."""
     models = {
-        one.name: {
-            "spec": one.facts["spec"],
-            "head": one.facts["head"],
-            "preprocessing": decisive(one.facts["preprocessing"]),
+        subject.name: {
+            "spec": subject.facts["spec"],
+            "head": subject.facts["head"],
+            "preprocessing": decisive(subject.facts["preprocessing"]),
         }
-        for one in subjects
+        for subject in subjects
     }
     own = {key: value for key, value in settings.items() if key not in _OF_THE_MODELS}
-    marks = {f"weights of {one.name}": one.facts["digest"] for one in subjects}
+    marks = {f"weights of {subject.name}": subject.facts["digest"] for subject in subjects}
     for what, sources in sets.items():
-        found = [one.fingerprint() for one in sources if one is not None]
-        marks[what] = " ".join(found) or None
+        prints = [part.fingerprint() for part in sources if part is not None]
+        marks[what] = " ".join(prints) or None
     run.describe(
         {
             **own,
@@ -367,7 +369,7 @@ def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
             "expected a module or the name of one, a mapping of names to modules, or a list, got "
             f"{type(models).__name__}"
         )
-    listed = [one if isinstance(one, tuple) else (None, one, None) for one in models]
+    listed = [model if isinstance(model, tuple) else (None, model, None) for model in models]
     if not listed:
         raise OptionError("expected at least one model, got none")
     return [
@@ -410,11 +412,11 @@ def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> Cl
         OptionError: models of different numbers of classes or orders, or two of the same name.
         LabelError: the classes of the data are not those of the models.
     """
-    numbers = {one.head.num_classes for one in subjects}
+    numbers = {subject.head.num_classes for subject in subjects}
     if len(numbers) > 1:
-        counts = ", ".join(f"{one.name} {one.head.num_classes}" for one in subjects)
+        counts = ", ".join(f"{subject.name} {subject.head.num_classes}" for subject in subjects)
         raise OptionError(f"expected models with the same classes, got {counts} classes")
-    names = [one.name for one in subjects]
+    names = [subject.name for subject in subjects]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise OptionError(
@@ -422,7 +424,7 @@ def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> Cl
             "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
         )
     count = numbers.pop()
-    orders = [matched_classes(source, count, one.class_names, how=how) for one in subjects]
+    orders = [matched_classes(source, count, subject.class_names, how=how) for subject in subjects]
     for subject, order in zip(subjects, orders, strict=True):
         if order.labels != orders[0].labels:
             raise OptionError(
@@ -461,7 +463,7 @@ def _check_options(settings: dict[str, Any]) -> None:
 
 
 def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
-    """Raise where attacks were asked for that would need a guess."""
+    """Raise if attacks were asked for that would need a guess."""
     for subject in subjects:
         why = unknown_normalisation(subject)
         if asked and why:
@@ -476,8 +478,8 @@ def _radii(
     Raises:
         OptionError: one is negative or above ``most``.
     """
-    radii = usual if given is None else tuple(float(one) for one in given)
-    if not all(math.isfinite(one) and one >= 0 for one in radii):
+    radii = usual if given is None else tuple(float(radius) for radius in given)
+    if not all(math.isfinite(radius) and radius >= 0 for radius in radii):
         raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
     if max(radii, default=0.0) > most:
         raise OptionError(
@@ -493,7 +495,7 @@ def _roots(root: str | os.PathLike[str] | None, *data: Any) -> dict[str, Any]:
     Raises:
         OptionError: none of them is one, so that a root would change nothing.
     """
-    named = [one for one in data if isinstance(one, str) and one in DATASETS]
+    named = [name for name in data if isinstance(name, str) and name in DATASETS]
     if root is not None and not named:
         raise OptionError(f"data_root is for named datasets ({', '.join(DATASETS)}); leave it out")
     return {} if root is None else dict.fromkeys(named, root)
@@ -530,16 +532,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return str(value)
 
 
 def _finite(value: Any) -> Any:
     """``value`` without NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

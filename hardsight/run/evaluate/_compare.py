@@ -30,10 +30,10 @@ def compared_outputs(
         judged: rows on which the calibration of each stands. NLL and Brier score are compared on
             these, so that they are the numbers the card shows elsewhere.
     """
-    one, other = second.right, first.right
-    test = mcnemar(one, other)
+    mine, base = second.right, first.right
+    test = mcnemar(mine, base)
     rows = [
-        _row("top1", "mcnemar", float(one.mean()), float(other.mean()), test,
+        _row("top1", "mcnemar", float(mine.mean()), float(base.mean()), test,
              detail=f"right alone: first {test.only_second}, second {test.only_first}")
     ]  # fmt: skip
     both, shared = np.flatnonzero(first.usable & second.usable), np.intersect1d(*judged)
@@ -46,8 +46,8 @@ def compared_outputs(
         if len(places) < 2:
             continue
         ones, others = second.per_row(places, measure), first.per_row(places, measure)
-        found = paired_bootstrap(ones, others, resamples=_RESAMPLES)
-        rows.append(_row(key, "bootstrap", float(ones.mean()), float(others.mean()), found))
+        result = paired_bootstrap(ones, others, resamples=_RESAMPLES)
+        rows.append(_row(key, "bootstrap", float(ones.mean()), float(others.mean()), result))
     return rows
 
 
@@ -85,10 +85,10 @@ def compared_masks(first: Masks, second: Masks) -> list[dict[str, Any]]:
     """Accuracy under each attack by McNemar, on the examples that both models were attacked on."""
     _, ours, theirs = np.intersect1d(second.positions, first.positions, return_indices=True)
     rows = []
-    for (attack, epsilon), found in second.right.items():
+    for (attack, epsilon), mask_of_second in second.right.items():
         if epsilon == 0 or (attack, epsilon) not in first.right or not len(ours):
             continue
-        mask, other = found[ours], first.right[attack, epsilon][theirs]
+        mask, other = mask_of_second[ours], first.right[attack, epsilon][theirs]
         test = mcnemar(mask, other)
         rows.append(_row(attack, "mcnemar", float(mask.mean()), float(other.mean()), test,
                          detail=f"epsilon {epsilon:.4g}"))  # fmt: skip
@@ -96,17 +96,17 @@ def compared_masks(first: Masks, second: Masks) -> list[dict[str, Any]]:
 
 
 def _row(
-    key: str, test: str, second: float, first: float, found: Any, *, detail: str = ""
+    key: str, test: str, second: float, first: float, result: Any, *, detail: str = ""
 ) -> dict[str, Any]:
     return {
         "key": key,
         "detail": detail,
         "first": first,
         "second": second,
-        "difference": found.difference,
-        "low": getattr(found, "low", None),
-        "high": getattr(found, "high", None),
-        "p": found.p,
-        "n": found.n,
+        "difference": result.difference,
+        "low": getattr(result, "low", None),
+        "high": getattr(result, "high", None),
+        "p": result.p,
+        "n": result.n,
         "test": test,
     }

@@ -44,7 +44,7 @@ def explanation_part(
     Raises:
         ModelError: a layer was named that is not laid out like the image.
     """
-    found: CamLayer | None = None
+    cam_layer: CamLayer | None = None
     measures: dict[str, list[Tensor]] = {}
     pictures: dict[int, dict[str, Any]] = {}
     for read, given in inputs_at(subject, source, positions, at_once=at_once):
@@ -54,16 +54,16 @@ def explanation_part(
         here, inputs = read[usable.cpu().numpy()], given[usable]
         if not len(here):
             continue
-        if found is None:
+        if cam_layer is None:
             try:
-                found = find_cam_layer(subject.model, inputs[:2], name=layer)
+                cam_layer = find_cam_layer(subject.model, inputs[:2], name=layer)
             except ModelError as err:
                 if layer is not None:
                     raise
                 return {"note": str(err)}, {}
         classes = logits[usable].argmax(dim=1)
-        # a gradient that is no number says nothing for the class: an empty map
-        maps = grad_cam(subject.model, inputs, classes, layer=found).nan_to_num(0)
+        # a gradient that is not a number says nothing for the class: an empty map
+        maps = grad_cam(subject.model, inputs, classes, layer=cam_layer).nan_to_num(0)
         deletion, insertion = deletion_insertion(subject.logits, inputs, maps, classes)
         values = {"top_share": top_area_share(maps), "entropy": map_entropy(maps),
                   "deletion": deletion, "insertion": insertion}  # fmt: skip
@@ -75,11 +75,11 @@ def explanation_part(
                 "image": _encoded(_pixels(inputs[row], subject)),
                 "map": _encoded(_overlay(_pixels(inputs[row], subject), maps[row])),
             }
-    if found is None:
+    if cam_layer is None:
         return {"note": "none of the chosen images could be read and has a finite output"}, {}
     part: dict[str, Any] = {name: _mean(parts) for name, parts in measures.items()}
-    part["layer"], part["grid"] = found.name, list(found.grid)
-    part["n"] = sum(len(one) for one in measures["deletion"])
+    part["layer"], part["grid"] = cam_layer.name, list(cam_layer.grid)
+    part["n"] = sum(len(batch) for batch in measures["deletion"])
     part["empty"] = int(torch.cat(measures["entropy"]).isnan().sum())
     return part, pictures
 
@@ -91,7 +91,7 @@ def _mean(parts: list[Tensor]) -> float | None:
 
 
 def _pixels(image: Tensor, subject: Subject) -> NDArray[np.float64]:
-    """An input as pixels ``[H, W, 3]`` in [0, 1]; stretched where the normalisation is unknown."""
+    """An input as pixels ``[H, W, 3]`` in [0, 1]; stretched if the normalisation is unknown."""
     planes = image.detach().cpu().double().numpy()
     if subject.states_normalisation:
         mean, std = (

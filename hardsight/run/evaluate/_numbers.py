@@ -37,37 +37,37 @@ from hardsight.stats import Estimate
 
 BINS = 15
 _HISTOGRAM_BINS = 40
-_COLDEST = 0.05  # where every validation example is right, likelihood alone would end at 0
+_COLDEST = 0.05  # if every validation example is right, likelihood alone would end at 0
 Rows = NDArray[np.int64]
 
 
 def accuracy_part(
-    found: Collected, num_classes: int, training_counts: ArrayLike | None
+    outputs: Collected, num_classes: int, training_counts: ArrayLike | None
 ) -> dict[str, Any]:
     """Accuracy of all, of each class, and by number of training examples."""
-    per_class = class_accuracy(found.predictions, found.labels, num_classes)
-    known = [one.value for one in per_class if one is not None]
+    per_class = class_accuracy(outputs.predictions, outputs.labels, num_classes)
+    known = [share.value for share in per_class if share is not None]
     shots = None
     if training_counts is not None:
-        groups = shot_accuracy(found.predictions, found.labels, training_counts)
-        shots = {name: estimate(one) for name, one in groups.items()}
+        groups = shot_accuracy(outputs.predictions, outputs.labels, training_counts)
+        shots = {name: estimate(value) for name, value in groups.items()}
     return {
-        "top1": estimate(accuracy(found.predictions, found.labels)),
+        "top1": estimate(accuracy(outputs.predictions, outputs.labels)),
         "balanced": float(np.mean(known)),
-        "classes": [estimate(one) for one in per_class],
+        "classes": [estimate(value) for value in per_class],
         "shots": shots,
     }
 
 
-def distribution_part(found: Collected, head: Head) -> dict[str, Any]:
+def distribution_part(outputs: Collected, head: Head) -> dict[str, Any]:
     """Margins, energies per class, norms and angles of usable examples."""
-    rows = np.flatnonzero(found.usable)
+    rows = np.flatnonzero(outputs.usable)
     weights = head.weight.float().cpu()
-    margins = found.per_row(rows, lambda z, x, y: logit_margin(z, y))
-    energies = found.per_row(rows, lambda z, x, y: conditional_energy(z, y))
-    norms = found.per_row(rows, lambda z, x, y: row_norms(x))
-    angles = found.per_row(rows, lambda z, x, y: target_angles(x, y, weights))
-    right, labels = found.right[rows], found.labels[rows]
+    margins = outputs.per_row(rows, lambda z, x, y: logit_margin(z, y))
+    energies = outputs.per_row(rows, lambda z, x, y: conditional_energy(z, y))
+    norms = outputs.per_row(rows, lambda z, x, y: row_norms(x))
+    angles = outputs.per_row(rows, lambda z, x, y: target_angles(x, y, weights))
+    right, labels = outputs.right[rows], outputs.labels[rows]
     return {
         "margin": _distribution(margins, right),
         "norm": _distribution(norms, right),
@@ -76,12 +76,12 @@ def distribution_part(found: Collected, head: Head) -> dict[str, Any]:
     }
 
 
-def indicators_of(found: Collected, head: Head) -> dict[str, NDArray[np.float64]]:
+def indicators_of(outputs: Collected, head: Head) -> dict[str, NDArray[np.float64]]:
     """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
     weights = head.weight.float().cpu()
-    rows = np.flatnonzero(found.usable)
-    parts = [ood_indicators(z, x, weights) for z, x, _ in found.chunks(rows)]
-    values = {name: np.full(len(found.index), np.nan) for name in INDICATORS}
+    rows = np.flatnonzero(outputs.usable)
+    parts = [ood_indicators(z, x, weights) for z, x, _ in outputs.chunks(rows)]
+    values = {name: np.full(len(outputs.index), np.nan) for name in INDICATORS}
     for name in values if parts else ():
         values[name][rows] = np.concatenate([part[name].double().numpy() for part in parts])
     return values
@@ -90,7 +90,7 @@ def indicators_of(found: Collected, head: Head) -> dict[str, NDArray[np.float64]
 def ood_part(
     own: dict[str, NDArray[np.float64]], foreign: dict[str, NDArray[np.float64]]
 ) -> dict[str, Any]:
-    """How well each indicator tells foreign examples; a note where it cannot tell anything."""
+    """How well each indicator tells foreign examples; a note if it cannot tell anything."""
     part: dict[str, Any] = {}
     for name, values in own.items():
         known, others = (each[~np.isnan(each)] for each in (values, foreign[name]))
@@ -98,44 +98,46 @@ def ood_part(
             part[name] = {"note": "no foreign example has a finite output"}
             continue
         try:
-            found = detection(known, others)
+            measured = detection(known, others)
         except StatisticError as err:
             part[name] = {"note": str(err)}
             continue
-        part[name] = {**dataclasses.asdict(found), "auroc": estimate(found.auroc)}
+        part[name] = {**dataclasses.asdict(measured), "auroc": estimate(measured.auroc)}
     return part
 
 
-def calibration_rows(found: Collected, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
+def calibration_rows(
+    outputs: Collected, *, validation_share: float, seed: int
+) -> tuple[Rows, Rows]:
     """Usable rows to fit a temperature on, and those to judge it on.
 
     The draw is over all rows, so that every model of a card is judged on the same ones.
     """
-    order = np.random.default_rng([seed, 1]).permutation(len(found.index))
+    order = np.random.default_rng([seed, 1]).permutation(len(outputs.index))
     parts = np.split(order, [round(validation_share * len(order))])
-    fitting, judged = (np.sort(part[found.usable[part]]) for part in parts)
+    fitting, judged = (np.sort(part[outputs.usable[part]]) for part in parts)
     return fitting, judged
 
 
-def calibration_part(found: Collected, fitting: Rows, judged: Rows) -> dict[str, Any]:
+def calibration_part(outputs: Collected, fitting: Rows, judged: Rows) -> dict[str, Any]:
     """Calibration before and after a temperature; the temperature stands on other examples."""
     if not len(fitting) or not len(judged):
         usable = len(fitting) + len(judged)
         return {"note": f"{usable} usable examples are too few to fit a temperature beside"}
-    logits = torch.from_numpy(np.array(found.logits[fitting]))
-    truth = torch.from_numpy(found.labels[fitting])
+    logits = torch.from_numpy(np.array(outputs.logits[fitting]))
+    truth = torch.from_numpy(outputs.labels[fitting])
     temperature = fitted_temperature(logits, truth, low=_COLDEST)
     return {
         "validation": len(fitting),
         "n": len(judged),
         "temperature": temperature,
-        "before": _calibration(found, judged, 1.0),
-        "after": _calibration(found, judged, temperature),
+        "before": _calibration(outputs, judged, 1.0),
+        "after": _calibration(outputs, judged, temperature),
     }
 
 
 def representation_part(
-    found: Collected,
+    outputs: Collected,
     train: Collected | None,
     *,
     most_examples: int,
@@ -143,13 +145,13 @@ def representation_part(
     seed: int,
 ) -> dict[str, Any]:
     """Probe, clusters, silhouette and maps of the features of usable examples."""
-    rows = np.flatnonzero(found.usable)
+    rows = np.flatnonzero(outputs.usable)
     rows = _some(rows, most_examples, seed)
-    features, labels = np.array(found.embeddings[rows]), found.labels[rows]
+    features, labels = np.array(outputs.embeddings[rows]), outputs.labels[rows]
     shown = _some(np.arange(len(rows)), most_points, seed)
     part: dict[str, Any] = {
-        "probe": _probe(found, train, most_examples, seed),
-        "predictions": dataclasses.asdict(agreement(found.predictions[rows], labels)),
+        "probe": _probe(outputs, train, most_examples, seed),
+        "predictions": dataclasses.asdict(agreement(outputs.predictions[rows], labels)),
         "n": len(rows),
         "width": features.shape[1],
     }
@@ -168,26 +170,26 @@ def representation_part(
     return part
 
 
-def estimate(one: Estimate | None) -> dict[str, Any] | None:
+def estimate(value: Estimate | None) -> dict[str, Any] | None:
     """An estimate as plain values."""
-    return None if one is None else dataclasses.asdict(one)
+    return None if value is None else dataclasses.asdict(value)
 
 
-def _calibration(found: Collected, rows: Rows, temperature: float) -> dict[str, Any]:
+def _calibration(outputs: Collected, rows: Rows, temperature: float) -> dict[str, Any]:
     def confidences(z: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return (z / temperature).softmax(dim=1).amax(dim=1)
 
-    confidence = np.minimum(found.per_row(rows, confidences), 1.0)
-    right = found.right[rows]
+    confidence = np.minimum(outputs.per_row(rows, confidences), 1.0)
+    right = outputs.right[rows]
     bins = calibration_bins(confidence, right, bins=BINS)
-    brier = found.per_row(rows, lambda z, x, y: brier_score(z / temperature, y))
-    nll = found.per_row(rows, lambda z, x, y: negative_log_likelihood(z / temperature, y))
+    brier = outputs.per_row(rows, lambda z, x, y: brier_score(z / temperature, y))
+    nll = outputs.per_row(rows, lambda z, x, y: negative_log_likelihood(z / temperature, y))
     return {
         "ece": calibration_error(confidence, right, bins=BINS),
         "adaptive_ece": calibration_error(confidence, right, bins=BINS, adaptive=True),
         "brier": float(brier.mean()),
         "nll": float(nll.mean()),
-        "bins": [dataclasses.asdict(one) for one in bins if one.count],
+        "bins": [dataclasses.asdict(part) for part in bins if part.count],
     }
 
 
@@ -216,30 +218,30 @@ def _quartiles(values: NDArray[np.float64]) -> dict[str, Any] | None:
 
 
 def _probe(
-    found: Collected, train: Collected | None, most_examples: int, seed: int
+    outputs: Collected, train: Collected | None, most_examples: int, seed: int
 ) -> dict[str, Any]:
     """Accuracy of a probe trained on the training data, or else on one half of this data."""
-    rows = _some(np.flatnonzero(found.usable), 2 * most_examples, seed)
+    rows = _some(np.flatnonzero(outputs.usable), 2 * most_examples, seed)
     if train is None:
         if len(rows) < 2:
             return {"note": f"{len(rows)} usable example is too few to train a probe beside"}
         order = np.random.default_rng([seed, 2]).permutation(len(rows))
         half = len(rows) // 2
-        fitting, judged, home = rows[order[:half]], rows[order[half:]], found
+        fitting, judged, home = rows[order[:half]], rows[order[half:]], outputs
         trained_on = "one half of the evaluated data; judged on the other"
     else:
         fitting = _some(np.flatnonzero(train.usable), most_examples, seed)
         judged, home, trained_on = rows, train, "the training data"
     try:
         predicted = linear_probe(
-            home.embeddings[fitting], home.labels[fitting], found.embeddings[judged]
+            home.embeddings[fitting], home.labels[fitting], outputs.embeddings[judged]
         )
     except StatisticError as err:
         return {"note": str(err)}
-    accurate = accuracy(predicted, found.labels[judged])
+    accurate = accuracy(predicted, outputs.labels[judged])
     return {
         "accuracy": estimate(accurate),
-        "own": estimate(accuracy(found.predictions[judged], found.labels[judged])),
+        "own": estimate(accuracy(outputs.predictions[judged], outputs.labels[judged])),
         "fitted": len(fitting),
         "trained_on": trained_on,
     }

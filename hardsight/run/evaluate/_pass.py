@@ -36,7 +36,7 @@ class Subject:
         head: its classifier layer, verified.
         preprocessing: what it wants done to images.
         states_normalisation: whether mean and std are known rather than a default.
-        shape: of one input, ``[C, H, W]`` for images; ``None`` where inputs are no tensor.
+        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
         device: where it runs.
         facts: spec, weights and digests for the card.
         class_names: of its outputs, if it tells them.
@@ -82,8 +82,8 @@ class Collected:
     @property
     def right(self) -> NDArray[np.bool_]:
         """Whether each prediction is the label."""
-        found: NDArray[np.bool_] = self.predictions == self.labels
-        return found
+        is_right: NDArray[np.bool_] = self.predictions == self.labels
+        return is_right
 
     def chunks(self, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Logits, embeddings and labels of chosen rows, a few thousand at a time."""
@@ -125,7 +125,7 @@ def collected(
         has_own_labels: whether the labels are classes of the model; not of a foreign dataset.
 
     Raises:
-        LabelError: a label is no class of the model.
+        LabelError: a label is not a class of the model.
         ShapeError: inputs of another shape than those of the subject's own data.
         DataError: no example could be read.
     """
@@ -164,17 +164,17 @@ def inputs_at(
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Inputs of chosen positions in batches, with their positions; unreadable ones are missing."""
     for first in range(0, len(positions), at_once):
-        found, kept = [], []
+        inputs, kept = [], []
         for position in positions[first : first + at_once].tolist():
-            one = batches(source, subject.preprocessing, start=position, stop=position + 1,
+            loaded = batches(source, subject.preprocessing, start=position, stop=position + 1,
                           batch_size=1, workers=0)  # fmt: skip
-            with closing(one):
-                for batch in one:
+            with closing(loaded):
+                for batch in loaded:
                     if len(batch.index):
-                        found.append(batch.inputs)
+                        inputs.append(batch.inputs)
                         kept.append(position)
-        if found:
-            yield np.array(kept), moved(torch.cat(found), subject.device)
+        if inputs:
+            yield np.array(kept), moved(torch.cat(inputs), subject.device)
 
 
 def spread_positions(source: ExampleSource, most: int) -> NDArray[np.int64]:

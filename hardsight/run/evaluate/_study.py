@@ -69,37 +69,39 @@ class Study:
 
     def parts(self, num_classes: int, **options: Any) -> dict[str, Any]:
         """Cards of the models, their comparison, and pictures side by side."""
-        found = [self._pass(one, self.source) for one in self.subjects]
+        outputs = [self._pass(subject, self.source) for subject in self.subjects]
         counts = self._training_counts(num_classes)
         cards = []
         indicators: list[list[Indicators]] = []
         share = options["validation_share"]
-        rows = [calibration_rows(one, validation_share=share, seed=self.seed) for one in found]
-        for subject, one, (fitting, judged) in zip(self.subjects, found, rows, strict=True):
+        rows = [
+            calibration_rows(output, validation_share=share, seed=self.seed) for output in outputs
+        ]
+        for subject, output, (fitting, judged) in zip(self.subjects, outputs, rows, strict=True):
             train = None if self.training is None else self._pass(subject, self.training)
             others = [self._pass(subject, data, own=False) for data in self.foreign]
-            sets = [indicators_of(each, subject.head) for each in (one, *others)]
+            sets = [indicators_of(each, subject.head) for each in (output, *others)]
             indicators.append(sets)
             cards.append({
                 "name": subject.name,
                 **subject.facts,
-                "counts": {"rows": len(one.index), "unreadable": one.errors,
-                           "non_finite": int((~one.usable).sum())},
-                "accuracy": accuracy_part(one, num_classes, counts),
-                **distribution_part(one, subject.head),
+                "counts": {"rows": len(output.index), "unreadable": output.errors,
+                           "non_finite": int((~output.usable).sum())},
+                "accuracy": accuracy_part(output, num_classes, counts),
+                **distribution_part(output, subject.head),
                 "ood": [ood_part(sets[0], each) for each in sets[1:]],
-                "calibration": calibration_part(one, fitting, judged),
+                "calibration": calibration_part(output, fitting, judged),
                 "representation": representation_part(
-                    one, train, most_examples=options["feature_examples"],
+                    output, train, most_examples=options["feature_examples"],
                     most_points=options["map_examples"], seed=self.seed),
             })  # fmt: skip
         with memory_errors("attacks and explanations ran out of memory"):
-            masks = self._attack(cards, found, **options)
+            masks = self._attack(cards, outputs, **options)
             explanations = self._explain(cards, **options)
         return {
             "models": cards,
             "comparisons": self._comparisons(
-                found, [judged for _, judged in rows], indicators, masks
+                outputs, [judged for _, judged in rows], indicators, masks
             ),
             "explanations": explanations,
         }
@@ -108,7 +110,7 @@ class Study:
         number = len(list(self.folder.iterdir()))
         length = length_of(source)
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
-            found = collected(
+            outputs = collected(
                 subject,
                 source,
                 self.folder / str(number),
@@ -117,27 +119,29 @@ class Study:
                 advance=advance,
                 has_own_labels=own,
             )
-        self._check(found, subject, source, own)
-        return found
+        self._check(outputs, subject, source, own)
+        return outputs
 
-    def _check(self, found: Collected, subject: Subject, source: ExampleSource, own: bool) -> None:
-        """Raise where numbers would stand on nothing, or on other examples than another model's.
+    def _check(
+        self, outputs: Collected, subject: Subject, source: ExampleSource, own: bool
+    ) -> None:
+        """Raise if numbers would stand on nothing, or on other examples than another model's.
 
         Raises:
             NonFiniteError: a model has no finite output on its own kind of data.
             DataError: an example could be read for one model and not for another.
         """
-        if own and not found.usable.any():
+        if own and not outputs.usable.any():
             raise NonFiniteError(
-                f"{subject.name} has no finite output for any of the {len(found.index):,} examples "
-                f"of {source.spec}; check its weights, and mean and std of its inputs"
+                f"{subject.name} has no finite output for any of the {len(outputs.index):,} "
+                f"examples of {source.spec}; check its weights, and mean and std of its inputs"
             )
-        before = self._read.setdefault(id(source), found.index)
-        if not np.array_equal(before, found.index):
+        before = self._read.setdefault(id(source), outputs.index)
+        if not np.array_equal(before, outputs.index):
             raise DataError(
-                f"{subject.name} could read {len(found.index):,} of the examples of {source.spec}, "
-                f"the model before it others ({len(before):,}), so they cannot be compared; "
-                "evaluate again when the data can be read, or one model at a time"
+                f"{subject.name} could read {len(outputs.index):,} of the examples of "
+                f"{source.spec}, the model before it others ({len(before):,}), so they cannot be "
+                "compared; evaluate again when the data can be read, or one model at a time"
             )
 
     def _training_counts(self, num_classes: int) -> NDArray[np.int64] | None:
@@ -146,17 +150,17 @@ class Study:
         return np.bincount(self.training.labels, minlength=num_classes)
 
     def _attack(
-        self, cards: list[dict[str, Any]], found: list[Collected], **options: Any
+        self, cards: list[dict[str, Any]], outputs: list[Collected], **options: Any
     ) -> list[Masks]:
         """Fill in the part on attacks; the masks it stands on, where there are any."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
         masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
         runs: list[AttackRun | None] = []
-        for card, subject, one in zip(cards, self.subjects, found, strict=True):
+        for card, subject, output in zip(cards, self.subjects, outputs, strict=True):
             why = note or unknown_normalisation(subject)
             card["robustness"] = {"note": why} if why else None
             runs.append(None if why else AttackRun(
-                subject, self.source, one,
+                subject, self.source, output,
                 spread_positions(self.source, options["attack_examples"]),
                 steps=options["attack_steps"], at_once=self.batch_size, seed=self.seed,
             ))  # fmt: skip
@@ -208,15 +212,15 @@ class Study:
         ]
 
     def _no_images(self) -> str:
-        if any(one.shape is None or len(one.shape) != 3 for one in self.subjects):
-            return "the inputs are no images [C, H, W]"
+        if any(subject.shape is None or len(subject.shape) != 3 for subject in self.subjects):
+            return "the inputs are not images [C, H, W]"
         if length_of(self.source) is None:
             return "the data is a stream, which is read once"
         return ""
 
     def _comparisons(
         self,
-        found: list[Collected],
+        outputs: list[Collected],
         judged: list[NDArray[np.int64]],
         indicators: list[list[Indicators]],
         masks: list[Masks],
@@ -227,19 +231,19 @@ class Study:
                 "first": self.subjects[0].name,
                 "second": self.subjects[number].name,
                 "rows": [
-                    *compared_outputs(found[0], found[number], (judged[0], judged[number])),
+                    *compared_outputs(outputs[0], outputs[number], (judged[0], judged[number])),
                     *compared_indicators(
-                        indicators[0], indicators[number], [one.spec for one in self.foreign]
+                        indicators[0], indicators[number], [source.spec for source in self.foreign]
                     ),
                     *compared_masks(masks[0], masks[number]),
                 ],
             }
-            for number in range(1, len(found))
+            for number in range(1, len(outputs))
         ]
 
 
 def unknown_normalisation(subject: Subject) -> str:
-    """Why a model cannot be attacked; empty where it can."""
+    """Why a model cannot be attacked; empty if it can."""
     if subject.states_normalisation:
         return ""
     return (

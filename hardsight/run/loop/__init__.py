@@ -1,4 +1,4 @@
-"""What every loop over data shares: device, progress, seeds, provenance, the model and its head."""
+"""What every loop over data shares: the one pass, the model and its classes, what a run tells."""
 
 from hardsight.run.loop._classes import CLASS_ORDERS as CLASS_ORDERS
 from hardsight.run.loop._classes import ClassOrder as ClassOrder
@@ -17,15 +17,6 @@ from hardsight.run.loop._model import model_traits as model_traits
 from hardsight.run.loop._model import returning as returning
 from hardsight.run.loop._model import stated_preprocessing as stated_preprocessing
 from hardsight.run.loop._model import wanted_preprocessing as wanted_preprocessing
-from hardsight.run.loop._origin import generator as generator
-from hardsight.run.loop._origin import random_states_kept as random_states_kept
-from hardsight.run.loop._origin import seed_generators as seed_generators
-from hardsight.run.loop._origin import seed_of as seed_of
-from hardsight.run.loop._origin import seeded as seeded
-from hardsight.run.loop._origin import state_digest as state_digest
-from hardsight.run.loop._origin import tensors_digest as tensors_digest
-from hardsight.run.loop._origin import values_digest as values_digest
-from hardsight.run.loop._origin import versions as versions
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed
 from hardsight.run.loop._pass import borrowed as borrowed
@@ -36,11 +27,20 @@ from hardsight.run.loop._pass import chosen_precision as chosen_precision
 from hardsight.run.loop._pass import chosen_workers as chosen_workers
 from hardsight.run.loop._pass import fed_in_its_dtype as fed_in_its_dtype
 from hardsight.run.loop._pass import forward_context as forward_context
+from hardsight.run.loop._pass import generator as generator
 from hardsight.run.loop._pass import memory_errors as memory_errors
 from hardsight.run.loop._pass import model_errors as model_errors
 from hardsight.run.loop._pass import moved as moved
-from hardsight.run.loop._shown import Advance as Advance
-from hardsight.run.loop._shown import pictures as pictures
-from hardsight.run.loop._shown import progress as progress
-from hardsight.run.loop._shown import warn as warn
-from hardsight.run.loop._shown import warns_of as warns_of
+from hardsight.run.loop._pass import random_states_kept as random_states_kept
+from hardsight.run.loop._pass import seed_generators as seed_generators
+from hardsight.run.loop._pass import seed_of as seed_of
+from hardsight.run.loop._pass import seeded as seeded
+from hardsight.run.loop._record import Advance as Advance
+from hardsight.run.loop._record import pictures as pictures
+from hardsight.run.loop._record import progress as progress
+from hardsight.run.loop._record import state_digest as state_digest
+from hardsight.run.loop._record import tensors_digest as tensors_digest
+from hardsight.run.loop._record import values_digest as values_digest
+from hardsight.run.loop._record import versions as versions
+from hardsight.run.loop._record import warn as warn
+from hardsight.run.loop._record import warns_of as warns_of

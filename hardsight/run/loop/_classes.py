@@ -16,7 +16,7 @@ from hardsight.data import EmbeddingSource, ExampleSource
 from hardsight.errors import LabelError, MissingDataError, OptionError
 from hardsight.models import ClassNames
 from hardsight.registry import unknown_name
-from hardsight.run.loop._shown import warn
+from hardsight.run.loop._record import warn
 
 CLASS_ORDERS = ("auto", "name", "position")
 _SHOWN = 6  # names in a message

@@ -25,6 +25,7 @@ from hardsight.errors import (
     NonFiniteError,
     NotLogitsError,
     OptionError,
+    ShapeError,
 )
 from hardsight.heads import (
     Head,
@@ -38,9 +39,8 @@ from hardsight.heads import (
 )
 from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop._origin import seeded, state_digest
-from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved
-from hardsight.run.loop._shown import warn
+from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved, seeded
+from hardsight.run.loop._record import state_digest, warn
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
@@ -388,13 +388,22 @@ class _Question:
     @torch.inference_mode()
     def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
+        if isinstance(inputs, Tensor) and len(logits) == logits.shape[1] > 1:
+            # as many examples as classes: one example less tells rows from columns
+            self._logits(inputs[1:])
         _check_logits(logits, type(self.model).__name__)
         return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
 
     def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
         returned = call_model(self.model, inputs)
         output = which_output(returned, num_classes=self.num_classes, which=self.output)
-        return output, logit_rows(returned, output)
+        logits = logit_rows(returned, output)
+        if isinstance(inputs, Tensor) and len(logits) != len(inputs):
+            raise ShapeError(
+                f"expected one row of logits per example, got {list(logits.shape)} for "
+                f"{len(inputs)} examples of {type(self.model).__name__}"
+            )
+        return output, logits
 
 
 def _shape(inputs: Any) -> tuple[int, ...] | None:

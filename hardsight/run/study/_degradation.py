@@ -27,9 +27,9 @@ class ScoreByLevel:
         stds: over the pictures, one per level.
         pooled: Spearman's coefficient of level and score over all pictures and levels, as one
             would read it off the paper's figures; its rows are not independent, so it carries no
-            interval. NaN where the score is constant.
+            interval. NaN if the score is constant.
         within: Spearman's coefficient of level and score among the versions of one picture,
-            averaged over pictures, with the normal interval of that mean; ``None`` where no
+            averaged over pictures, with the normal interval of that mean; ``None`` if no
             picture's score varies.
     """
 
@@ -65,22 +65,22 @@ class DegradationStudy:
         Raises:
             KeyError: there is none.
         """
-        return {one.name: one for one in self.scores}[name]
+        return {score.name: score for score in self.scores}[name]
 
     def tables(self) -> list[StudyTable]:
         """Means per level and the two coefficients, ready to be read."""
-        columns = ("", "accuracy", *(one.name for one in self.scores))
+        columns = ("", "accuracy", *(score.name for score in self.scores))
         rows = [
             (
                 f"{self.kind} {level:g}",
                 f"{self.accuracy[at].value:.3f}",
-                *(f"{one.means[at]:.4g} ± {one.stds[at]:.2g}" for one in self.scores),
+                *(f"{score.means[at]:.4g} ± {score.stds[at]:.2g}" for score in self.scores),
             )
             for at, level in enumerate(self.levels)
         ]
         pooled = (NONE if math.isnan(s.pooled) else f"{s.pooled:.3f}" for s in self.scores)
         rows.append(("Spearman, pooled", NONE, *pooled))
-        within = (said_interval(one.within) for one in self.scores)
+        within = (said_interval(score.within) for score in self.scores)
         rows.append(("Spearman within a picture", NONE, *within))
         harder = "more is harder to see" if self.kind == "noise" else "less is harder to see"
         return [
@@ -148,7 +148,7 @@ def degradation_study(
 
 
 def within_picture(levels: Floats, values: Floats) -> Floats:
-    """Spearman's coefficient of level and score for every picture, ``[N]``; NaN where constant.
+    """Spearman's coefficient of level and score for every picture, ``[N]``; NaN if constant.
 
     Args:
         levels: ``[L]``.
@@ -164,8 +164,8 @@ def within_picture(levels: Floats, values: Floats) -> Floats:
     x = rankdata(levels) - (len(levels) + 1) / 2
     y = rankdata(values, axis=0) - (len(levels) + 1) / 2
     spread = np.sqrt((x**2).sum() * (y**2).sum(axis=0))
-    found: Floats = np.where(spread > 0, x @ y / np.where(spread > 0, spread, 1), np.nan)
-    return found
+    coefficients: Floats = np.where(spread > 0, x @ y / np.where(spread > 0, spread, 1), np.nan)
+    return coefficients
 
 
 def _share(right: Floats) -> Estimate:

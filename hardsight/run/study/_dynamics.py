@@ -115,7 +115,7 @@ class Curves:
         group: which examples, in words.
         n: how many.
         means: by measure, one value per epoch.
-        stds: over the examples, likewise.
+        stds: over the examples, in the same order.
     """
 
     group: str
@@ -153,7 +153,7 @@ class Observation:
         name: ``O1`` to ``O4``.
         says: the observation.
         seen: what was seen, with numbers.
-        holds: whether it holds; ``None`` where these runs do not decide it.
+        holds: whether it holds; ``None`` if these runs do not decide it.
     """
 
     name: str
@@ -382,7 +382,7 @@ def concordance(points: Sequence[tuple[float, float]]) -> tuple[int, int]:
 
 
 def _joint(verdicts: Sequence[bool | None]) -> bool | None:
-    """True where all are; False where one is; undecided otherwise."""
+    """True if all are; False if one is; undecided otherwise."""
     if all(verdicts):
         return True
     return False if any(verdict is False for verdict in verdicts) else None

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.run.study._tables import STUDY, StudyTable, study_content
-from hardsight.run.study._versions import light_versions
+from hardsight.run.study._tables import STUDY, StudyTable, study_content, study_versions
 from hardsight.run_folder import STUDY as KIND
 from hardsight.run_folder import RunFolder, write_text, writing
 
@@ -56,7 +55,7 @@ def describe_study(
     run.describe(
         {"study": kind, **settings},
         fingerprints=fingerprints,
-        versions=light_versions(),
+        versions=study_versions(),
         may_change=MAY_CHANGE,
     )
 

@@ -48,12 +48,12 @@ class ScoreAgainstPeople:
         name: the column.
         higher_is_harder: its direction; a hardness is expected to correlate negatively.
         n: examples with a finite score and a known frequency.
-        correlations: by method; empty where the score is constant.
+        correlations: by method; empty if the score is constant.
         p_adjusted: of Spearman's coefficient, raised by Holm's method over all scores.
         bins: Spearman within the paper's bins of human frequency.
         quantile_bins: Spearman within bins that hold about the same number of examples.
-        within_class: Spearman among examples of the same class; ``None`` where undefined.
-        reason: why there is no correlation; empty where there is one.
+        within_class: Spearman among examples of the same class; ``None`` if undefined.
+        reason: why there is no correlation; empty if there is one.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Hypothesis:
     Attributes:
         name: ``H1`` to ``H4``.
         says: the hypothesis.
-        rejected: whether its null hypothesis is rejected; ``None`` where it was not tested.
+        rejected: whether its null hypothesis is rejected; ``None`` if it was not tested.
         outcome: the same in words, with the numbers.
         paper: the paper's outcome.
         p: of the test; for H3 of the dependent one.
@@ -121,7 +121,7 @@ class HumanStudy:
         Raises:
             KeyError: there is none.
         """
-        return {one.name: one for one in self.scores}[name]
+        return {score.name: score for score in self.scores}[name]
 
     def tables(self) -> list[StudyTable]:
         """Correlations, bins, comparison and hypotheses, ready to be read."""
@@ -156,7 +156,7 @@ def human_study(
         test: between two correlations: ``"steiger"``, ``"meng"`` or ``"bootstrap"``. The paper's
             ``"fisher"`` is always given beside it.
         bins: edges of the bins of frequency; half-open, the last one closed.
-        quantiles: how many quantile bins; fewer appear where many frequencies are equal.
+        quantiles: how many quantile bins; fewer appear if many frequencies are equal.
         alpha: level of every decision.
 
     Raises:
@@ -198,11 +198,11 @@ def human_study(
     if NORM in directions:
         directions.setdefault(NORM_IN_CLASS, directions[NORM])
     edges = quantile_edges(people[known], quantiles)
-    found = [
+    scored = [
         _against_people(name, values, people, classes, directions.get(name), bins, edges)
         for name, values in columns.items()
     ]
-    found = _adjusted(found)
+    scored = _adjusted(scored)
     comparisons = _comparisons(columns, people, test)
     shown = [name for name in (AVH, CONFIDENCE, NORM_IN_CLASS) if name in columns]
     return HumanStudy(
@@ -210,15 +210,15 @@ def human_study(
         left_out=int((~known).sum()),
         alpha=alpha,
         test=test,
-        scores=tuple(sorted(found, key=_strength, reverse=True)),
+        scores=tuple(sorted(scored, key=_strength, reverse=True)),
         comparisons=tuple(comparisons),
-        hypotheses=_hypotheses({one.name: one for one in found}, comparisons, alpha),
+        hypotheses=_hypotheses({score.name: score for score in scored}, comparisons, alpha),
         histograms={name: _histogram(people, columns[name]) for name in shown},
     )
 
 
 def min_max_in_class(values: ArrayLike, labels: ArrayLike) -> Floats:
-    """Values brought to [0, 1] within each class; NaN where a class has one value only.
+    """Values brought to [0, 1] within each class; NaN if a class has one value only.
 
     Example:
         >>> min_max_in_class([1, 3, 2, 10, 30], [0, 0, 0, 1, 1])
@@ -291,30 +291,30 @@ def _against_people(
     )
 
 
-def _adjusted(found: Sequence[ScoreAgainstPeople]) -> list[ScoreAgainstPeople]:
-    tested = [one for one in found if one.correlations]
-    raised = adjusted_p_values([one.correlations["spearman"].p for one in tested])
-    by_name = {one.name: float(p) for one, p in zip(tested, raised, strict=True)}
-    return [dataclasses.replace(one, p_adjusted=by_name.get(one.name)) for one in found]
+def _adjusted(scored: Sequence[ScoreAgainstPeople]) -> list[ScoreAgainstPeople]:
+    tested = [score for score in scored if score.correlations]
+    raised = adjusted_p_values([score.correlations["spearman"].p for score in tested])
+    by_name = {score.name: float(p) for score, p in zip(tested, raised, strict=True)}
+    return [dataclasses.replace(score, p_adjusted=by_name.get(score.name)) for score in scored]
 
 
-def _strength(one: ScoreAgainstPeople) -> float:
-    return abs(one.correlations["spearman"].value) if one.correlations else -1.0
+def _strength(score: ScoreAgainstPeople) -> float:
+    return abs(score.correlations["spearman"].value) if score.correlations else -1.0
 
 
 def _comparisons(
     columns: Mapping[str, Floats], people: Floats, test: str
 ) -> list[CorrelationComparison]:
-    """AVH against confidence by every method; empty where it is undefined."""
+    """AVH against confidence by every method; empty if it is undefined."""
     if AVH not in columns or CONFIDENCE not in columns:
         return []
     rows = np.isfinite(columns[AVH]) & np.isfinite(columns[CONFIDENCE]) & np.isfinite(people)
     x1, x2, y = columns[AVH][rows], columns[CONFIDENCE][rows], people[rows]
     try:
         return [
-            compare_correlations(x1, x2, y, method=method, test=one, magnitudes=True)
+            compare_correlations(x1, x2, y, method=method, test=kind, magnitudes=True)
             for method in METHODS
-            for one in (test, "fisher")
+            for kind in (test, "fisher")
         ]
     except StatisticError:
         return []
@@ -339,8 +339,8 @@ def _hypotheses(
     for key, (says, paper) in _SAYS.items():
         if key not in p:
             name = subjects.get(key, f"{AVH} or {CONFIDENCE}")
-            found = scores.get(name)
-            reason = found.reason if found else f"there is no usable column {name}"
+            score = scores.get(name)
+            reason = score.reason if score else f"there is no usable column {name}"
             made.append(Hypothesis(key, says, None, f"Not tested: {reason}.", paper, None, None))
             continue
         rejected = raised[key] < alpha
@@ -366,13 +366,13 @@ _SAYS = {
 }
 
 
-def _tested_in_words(one: ScoreAgainstPeople, rejected: bool, p: float) -> str:
-    found = one.correlations["spearman"]
-    numbers = f"Spearman {said_interval(found)}, adjusted p {said_p(p)}, n {found.n:,}"
+def _tested_in_words(score: ScoreAgainstPeople, rejected: bool, p: float) -> str:
+    estimate = score.correlations["spearman"]
+    numbers = f"Spearman {said_interval(estimate)}, adjusted p {said_p(p)}, n {estimate.n:,}"
     if not rejected:
         return f"{_KEPT}: {numbers}."
-    harder = one.higher_is_harder
-    if harder is None or (found.value < 0) == harder:
+    harder = score.higher_is_harder
+    if harder is None or (estimate.value < 0) == harder:
         return f"{_REJECTED}: {numbers}."
     return f"{_REJECTED}, but in the direction opposite to the expected one: {numbers}."
 
@@ -401,12 +401,12 @@ def _histogram(people: Floats, values: Floats) -> dict[str, Any]:
 
 def _correlation_table(study: HumanStudy) -> StudyTable:
     rows = []
-    for one in study.scores:
-        by = one.correlations
+    for score in study.scores:
+        by = score.correlations
         kendall = said_interval(by.get("kendall"))
         cells = [said_interval(by.get(method)) for method in ("spearman", "pearson")]
-        last = one.reason or said_interval(one.within_class)
-        rows.append((one.name, f"{one.n:,}", *cells, kendall, said_p(one.p_adjusted), last))
+        last = score.reason or said_interval(score.within_class)
+        rows.append((score.name, f"{score.n:,}", *cells, kendall, said_p(score.p_adjusted), last))
     return StudyTable(
         "Scores against human selection frequency",
         ("score", "n", "Spearman", "Pearson", "Kendall", "p (Holm)", "Spearman within classes"),
@@ -417,12 +417,12 @@ def _correlation_table(study: HumanStudy) -> StudyTable:
 
 
 def _bin_table(study: HumanStudy, which: str, title: str) -> StudyTable:
-    tested = [one for one in study.scores if one.correlations]
+    tested = [score for score in study.scores if score.correlations]
     bins: Sequence[BinCorrelation] = getattr(tested[0], which) if tested else ()
-    rows = [("examples", *(f"{one.n:,}" for one in bins))]
-    for one in tested:
-        found: Sequence[BinCorrelation] = getattr(one, which)
-        rows.append((one.name, *(_value(entry) for entry in found)))
+    rows = [("examples", *(f"{part.n:,}" for part in bins))]
+    for score in tested:
+        entries: Sequence[BinCorrelation] = getattr(score, which)
+        rows.append((score.name, *(_value(entry) for entry in entries)))
     return StudyTable(
         f"Spearman within {title}",
         ("score", *(said_bin(bins, place) for place in range(len(bins)))),
@@ -438,15 +438,15 @@ def _value(entry: BinCorrelation) -> str:
 def _comparison_table(study: HumanStudy) -> StudyTable:
     rows = tuple(
         (
-            one.method,
-            one.test + (" (the paper's)" if one.test == "fisher" else ""),
-            f"{one.first:.3f}",
-            f"{one.second:.3f}",
-            f"{one.difference:+.3f} [{one.low:+.3f}, {one.high:+.3f}]",
-            f"{one.z:.2f}" if math.isfinite(one.z) else NONE,
-            said_p(one.p),
+            comparison.method,
+            comparison.test + (" (the paper's)" if comparison.test == "fisher" else ""),
+            f"{comparison.first:.3f}",
+            f"{comparison.second:.3f}",
+            f"{comparison.difference:+.3f} [{comparison.low:+.3f}, {comparison.high:+.3f}]",
+            f"{comparison.z:.2f}" if math.isfinite(comparison.z) else NONE,
+            said_p(comparison.p),
         )
-        for one in study.comparisons
+        for comparison in study.comparisons
     )
     return StudyTable(
         "AVH against model confidence",
@@ -457,7 +457,10 @@ def _comparison_table(study: HumanStudy) -> StudyTable:
 
 
 def _hypothesis_table(study: HumanStudy) -> StudyTable:
-    rows = tuple((one.name, one.says, one.outcome, one.paper) for one in study.hypotheses)
+    rows = tuple(
+        (hypothesis.name, hypothesis.says, hypothesis.outcome, hypothesis.paper)
+        for hypothesis in study.hypotheses
+    )
     return StudyTable(
         "Hypotheses",
         ("", "hypothesis", "outcome here", "outcome in the paper"),

@@ -71,9 +71,9 @@ def level_scores(
     for kind, levels in kinds.items():
         tables = [table(level, 1.0) if kind == "noise" else table(0.0, level) for level in levels]
         values = {
-            name: np.stack([one.column(name).astype(np.float64) for one in tables])
+            name: np.stack([table.column(name).astype(np.float64) for table in tables])
             for name in scores
         }
-        right = np.stack([one.column("label") == one.column("prediction") for one in tables])
+        right = np.stack([table.column("label") == table.column("prediction") for table in tables])
         directions = {name: tables[0].higher_is_harder(name) for name in scores}
         yield kind, values, right, directions, tables[0].metadata["class_order"]

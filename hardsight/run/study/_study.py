@@ -95,16 +95,16 @@ def study_human(
         >>> [one.name for one in study.hypotheses], study.n
         (['H1', 'H2', 'H3', 'H4'], 449)
     """
-    found = table if isinstance(table, ScoreTable) else read_table(table)
-    names = _chosen(found, scores)
-    frequency = human_frequency(found, file=human)
-    columns, labels = {name: found.column(name) for name in names}, found.column("label")
+    opened = table if isinstance(table, ScoreTable) else read_table(table)
+    names = _chosen(opened, scores)
+    frequency = human_frequency(opened, file=human)
+    columns, labels = {name: opened.column(name) for name in names}, opened.column("label")
     how: dict[str, Any] = {
         "test": test, "bins": list(bins), "quantiles": quantiles, "alpha": alpha,
     }  # fmt: skip
     with claimed_study(out, resume=resume, overwrite=overwrite) as run:
         if run is not None:
-            made_of = {"table": found.path, "human": human, "scores": names, **how}
+            made_of = {"table": opened.path, "human": human, "scores": names, **how}
             marks = {
                 "table": arrays_digest([labels, *columns.values()]),
                 "answers of people": arrays_digest([frequency]),
@@ -112,17 +112,17 @@ def study_human(
             describe_study(run, "human", made_of, marks)
             if run.is_done:
                 return cast(HumanStudy, read_study(run, HumanStudy))
-        harder = {name: found.higher_is_harder(name) for name in names}
+        harder = {name: opened.higher_is_harder(name) for name in names}
         study = human_study(columns, frequency, labels=labels, higher_is_harder=harder, **how)
         if run is None:
             return study
         settings = {
-            "table": str(found.path),
+            "table": str(opened.path),
             "human": os.fspath(human),
             **how,
-            "sample": found.metadata.get("sample", "unknown"),
-            "data": found.metadata.get("data"),
-            "model": found.metadata.get("model"),
+            "sample": opened.metadata.get("sample", "unknown"),
+            "data": opened.metadata.get("data"),
+            "model": opened.metadata.get("model"),
         }
         figures = {"histograms": study.histograms}
         write_study(run, "human", study, study.tables(), settings=settings, figures=figures)
@@ -190,7 +190,7 @@ def study_degradation(
         levels = list(
             level_scores(model, source, kinds, scores=scores, limit=limit, seed=seed, **options)
         )
-        found = [
+        studies = [
             degradation_study(kinds[kind], values, correct, kind=kind, higher_is_harder=harder)
             for kind, values, correct, harder, _ in levels
         ]
@@ -199,9 +199,9 @@ def study_degradation(
                 "model": str(model), "data": str(data), "split": split, "limit": limit,
                 "seed": seed, "class_order": levels[0][-1],
             }  # fmt: skip
-            tables = [table for study in found for table in study.tables()]
-            write_study(run, "degradation", found, tables, settings=settings, figures={})
-    return found
+            tables = [table for study in studies for table in study.tables()]
+            write_study(run, "degradation", studies, tables, settings=settings, figures={})
+    return studies
 
 
 @checked_options
@@ -248,17 +248,17 @@ def study_dynamics(
         "human": None if human is None else os.fspath(human), "bins": list(bins),
     }  # fmt: skip
     with claimed_study(out, resume=resume, overwrite=overwrite) as run:
-        found, marks = [], dict[str, str | None]()
+        of_runs, marks = [], dict[str, str | None]()
         for folder, name in zip(folders, names, strict=True):
             histories = read_histories(folder, examples=examples, name=name)
             frequency = None if human is None else _tracked_frequency(histories, human)
-            found.append(run_dynamics(histories, frequency=frequency, bins=bins))
+            of_runs.append(run_dynamics(histories, frequency=frequency, bins=bins))
             read = [histories.rows, *histories.measures.values()]
             marks[f"epochs of {name}"] = arrays_digest(read)
             marks[f"answers of people to {name}"] = (
                 None if frequency is None else arrays_digest([frequency])
             )
-        study = DynamicsStudy(tuple(found), observations(found))
+        study = DynamicsStudy(tuple(of_runs), observations(of_runs))
         if run is not None:
             describe_study(run, "dynamics", {**settings, "names": names}, marks)
             if not run.is_done:

@@ -1,8 +1,10 @@
-"""What a run shows: a progress bar, warnings, and small pictures for its report."""
+"""What a run tells: progress, warnings, pictures for its report, and where numbers come from."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,7 +27,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+from torch import Tensor, nn
 
+from hardsight._checks import versions_of
 from hardsight.data import ExampleSource, thumbnail
 from hardsight.errors import BadExampleError, HardsightWarning
 from hardsight.gallery import gallery_rows
@@ -133,3 +138,32 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
                 kept[index] = picture
             advance(1)
     return pa.table([list(kept), list(kept.values())], schema=THUMBNAIL_SCHEMA)
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
+    return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
+
+
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    entries = [*enumerate(tensors), *named.items()]
+    for name, tensor in entries:
+        if not isinstance(tensor, Tensor):  # extra state of a module
+            continue
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(plain.shape)} {plain.dtype}".encode())
+        if plain.numel():
+            digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
