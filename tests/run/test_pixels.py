@@ -113,6 +113,43 @@ def test_floats_of_0_to_255_are_refused_or_scaled_as_asked(tmp_path, form):
     torch.testing.assert_close(model.fed[-1].flatten(), pixels.flatten())
 
 
+@pytest.mark.parametrize("verb", [hs.score, hs.evaluation_card])
+def test_floats_that_may_be_pixels_of_0_to_255_are_told_of(verb):
+    # resized, so that they are no longer whole numbers
+    data = TensorDataset(bytes_of().float() * 0.99 + 0.3, LABELS)
+    quick = {} if verb is hs.score else {"attack_examples": 0, "explain_examples": 0}
+    said = r"floats of TensorDataset run from 0\.3 to 25\d.* go to the model as they are.*white=255"
+    with pytest.warns(HardsightWarning, match=said):
+        verb(Flat(), data, device="cpu", **quick)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        for white in (1, 255):
+            verb(Flat(), data, white=white, device="cpu", **quick)
+        verb(Flat(), TensorDataset(torch.randn(24, 1, 8, 8) * 99, LABELS), device="cpu", **quick)
+
+
+PLAIN = r"nothing says what Flat wants done to pictures.*--mean 0 --std 1"
+
+
+@pytest.mark.parametrize("verb", [hs.score, hs.evaluation_card])
+@pytest.mark.parametrize("form", ["npz", "pictures"])
+def test_pictures_for_a_model_that_states_nothing_about_them_are_told_of(tmp_path, verb, form):
+    data = forms(bytes_of(), tmp_path)[form]
+    quick = {} if verb is hs.score else {"attack_examples": 0, "explain_examples": 0}
+    for size in ({}, {"size": (8, 8)}):
+        with pytest.warns(HardsightWarning, match=PLAIN):
+            verb(Flat(), data, device="cpu", **quick, **size)
+    stated = Flat()
+    stated.preprocessing = Preprocessing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        verb(stated, data, device="cpu", **quick)
+        verb(Flat(), data, mean=(0,), std=(1,), device="cpu", **quick)
+        verb(Flat(), data, preprocessing=Preprocessing(), device="cpu", **quick)
+        # of tensors we know no more than that they come as the model takes them
+        verb(Flat(), TensorDataset(torch.rand(24, 1, 8, 8), LABELS), device="cpu", **quick)
+
+
 def test_mean_and_std_are_applied_to_tensors_and_recorded():
     inputs, model = torch.rand(24, 1, 8, 8), Flat()
     table = hs.score(

@@ -388,22 +388,32 @@ def _first_content(source: ExampleSource) -> Any:
 
 
 def _warn_of_plain_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> None:
-    """Tensors in [0, 1] for a model that subtracts a mean were probably not normalised."""
-    is_array = isinstance(content, np.ndarray) or hasattr(content, "detach")
-    if not how.normalises or not is_array:
+    """Tensors in [0, 1] for a model that subtracts a mean were probably not normalised.
+
+    Nor were those of 0 to 255; if they are not whole numbers, they may be on any other scale, too.
+    """
+    if not isinstance(content, np.ndarray) and not hasattr(content, "detach"):
         return
     array = in_memory(content)
     is_picture = _channels_first(array.shape, is_tensor=True) is not None
-    if is_picture and array.dtype.kind == "f" and array.size:
-        low, high = float(array.min()), float(array.max())
-        if low >= 0 and 0 < high <= 1:
-            warnings.warn(
-                f"the tensors of {source.spec} lie in [0, 1] and go to the model as they are, but "
-                f"it states mean {_values(how.mean)} and std {_values(how.std)}; if they are "
-                "pixels, pass these as mean and std",
-                HardsightWarning,
-                stacklevel=3,
-            )
+    if not is_picture or array.dtype.kind != "f" or not array.size:
+        return
+    low, high = float(array.min()), float(array.max())
+    said = ""
+    if how.normalises and low >= 0 and 0 < high <= 1:
+        said = (
+            f"the tensors of {source.spec} lie in [0, 1] and go to the model as they are, but "
+            f"it states mean {_values(how.mean)} and std {_values(how.std)}; if they are "
+            "pixels, pass these as mean and std"
+        )
+    elif low >= 0 and _BRIGHT < high <= 255:
+        said = (
+            f"floats of {source.spec} run from {low:g} to {high:g} and go to the model as they "
+            "are; if they are pixels of 0 to 255, pass white=255 (--white 255), and white=1 to "
+            "agree"
+        )
+    if said:
+        warnings.warn(said, HardsightWarning, stacklevel=3)
 
 
 def _values(values: tuple[float, ...]) -> str:

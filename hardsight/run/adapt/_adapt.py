@@ -16,6 +16,7 @@ from hardsight._checks import require
 from hardsight.config import config_from
 from hardsight.errors import ModelError
 from hardsight.models import LoadedModel, StoredModel, description_of
+from hardsight.preprocessing import Preprocessing
 from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
 from hardsight.run.adapt._config import BASELINES as BASELINES
 from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
@@ -212,7 +213,7 @@ def _run_in(
     loaded = loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
     )
-    sources = normalised_for(loaded.preprocessing, sources, config.source)
+    sources = normalised_for(loaded, sources, config.source)
     is_taught = config.source_epochs(is_trained=_is_trained(config)) > 0
     sources = numbered_for(loaded, sources, config.model, teaches=is_taught)
     if sources.order is not None:
@@ -259,14 +260,17 @@ def _run_in(
 
 
 def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
-    """Settings with the size and channels that a trained model was trained with."""
+    """Settings with what was done to pictures when a trained model was trained."""
     stored = description_of(model, config.model.weights)
     if stored is None:
         return config
-    known = stored.preprocessing
+    known, plain = stored.preprocessing, Preprocessing()
+    others = [
+        key for key in ("crop", "squash", "white") if getattr(known, key) != getattr(plain, key)
+    ]
     stated = {
         key: getattr(known, key)
-        for key in ("size", "channels", "mean", "std")
+        for key in ("size", "channels", "mean", "std", *others)
         if getattr(config.source, key) is None
     }
     return dataclasses.replace(config, source=dataclasses.replace(config.source, **stated))

@@ -21,7 +21,6 @@ from hardsight.data import (
     DATASETS,
     EmbeddingSource,
     ExampleSource,
-    applied_preprocessing,
     open_source,
 )
 from hardsight.errors import OptionError
@@ -391,7 +390,7 @@ def _subject(
     ready = stack.enter_context(work)
     head, loaded = ready.traits.head, ready.loaded
     assert head is not None
-    done = applied_preprocessing(source, ready.preprocessing)
+    done = ready.applied_to(source)
     return Subject(
         name=name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}"),
         model=ready.network,

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from hardsight.data import ExampleSource, batches, model_input
+from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
 from hardsight.errors import (
     AmbiguousHeadError,
     HardsightError,
@@ -40,7 +40,7 @@ from hardsight.heads import (
 from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved, seeded
-from hardsight.run.loop._record import state_digest
+from hardsight.run.loop._record import state_digest, warn
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
@@ -428,6 +428,22 @@ class ModelAtWork:
     preprocessing: Preprocessing
     class_names: ClassNames
     traits: ModelTraits
+
+    def applied_to(self, source: ExampleSource) -> Preprocessing:
+        """What is done to the examples of a source, for the record.
+
+        Warns of pictures for a model of which nothing says what it wants done to them.
+        """
+        done = applied_preprocessing(source, self.preprocessing)
+        are_pictures = done is self.preprocessing
+        is_stated = not {"mean", "std"}.isdisjoint(done.stated)
+        if self.loaded.preprocessing is None and are_pictures and not is_stated:
+            warn(
+                f"nothing says what {type(self.loaded.model).__name__} wants done to pictures: "
+                "their pixels are divided by white and not normalised; pass mean= and std= "
+                "(--mean, --std), or --mean 0 --std 1 to agree"
+            )
+        return done
 
     def facts(self) -> dict[str, Any]:
         """For the metadata of a result."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, applied_preprocessing, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames
@@ -297,9 +297,7 @@ def score(
             }
             if plan.missing:
                 about["missing"] = {"scores": plan.missing, "reason": traits.no_head}
-            about["preprocessing"] = dataclasses.asdict(
-                applied_preprocessing(source, ready.preprocessing)
-            )
+            about["preprocessing"] = dataclasses.asdict(ready.applied_to(source))
             about["precision"] = scorer.precision
         order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
         about["data"] = {

@@ -17,6 +17,7 @@ from hardsight.data import (
     open_source,
 )
 from hardsight.errors import ConfigError, DataError, OptionError
+from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     ClassOrder,
@@ -136,14 +137,16 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
     )
 
 
-def normalised_for(known: Preprocessing | None, sources: Sources, config: DataConfig) -> Sources:
+def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) -> Sources:
     """The data as a model wants it that states its own mean and deviation, such as a trained one.
 
-    What the recipe states goes first; size and channels stay those of the images or the recipe.
+    What the recipe states goes first; size and channels stay those of the images or the recipe,
+    and a warning says so if the model has learned from others.
 
     Raises:
         OptionError: the model states values for other channels than the images have.
     """
+    known = loaded.preprocessing
     is_for_tensors = known is not None and not {"mean", "std"}.isdisjoint(known.stated)
     if known is None or not (sources.train.are_ours or is_for_tensors):
         return sources
@@ -156,7 +159,27 @@ def normalised_for(known: Preprocessing | None, sources: Sources, config: DataCo
         sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
     )
     _check_normalisation(how, how.channels, whose="model")
+    if sources.train.are_ours and loaded.weights_origin != "random initialisation":
+        _warn_of_other_pictures(type(loaded.model).__name__, known, how)
     return sources.prepared(how)
+
+
+def _warn_of_other_pictures(model: str, known: Preprocessing, how: Preprocessing) -> None:
+    """A model that has learned from pictures of one form may be worse on another."""
+    others = [key for key in ("crop", "squash") if getattr(known, key) != getattr(how, key)]
+    if known.size is None or (known.size == how.size and not others):
+        return
+    stated = "".join(f", {key} = {getattr(known, key)}" for key in others)
+    taken = "pictures of their own sizes" if how.size is None else _pixels(how.size)
+    warn(
+        f"{model} states that it takes pictures of {_pixels(known.size)} pixels{stated}, and is "
+        f"trained on {taken}; if it should see what it saw before, set size, crop and squash in "
+        "the table of the data"
+    )
+
+
+def _pixels(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
 
 
 def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:

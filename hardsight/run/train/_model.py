@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import HeadError, HeadNotFoundError, ModelError
+from hardsight.errors import HardsightError, HeadError, HeadNotFoundError, ModelError
 from hardsight.heads import Head, find_head, find_output, logits_of
 from hardsight.models import LoadedModel
 from hardsight.run.loop import (
@@ -120,9 +120,9 @@ def check_parameters(model: nn.Module) -> None:
 def _output(model: nn.Module, inputs: Tensor) -> Any:
     try:
         return model(inputs)
-    except torch.OutOfMemoryError:
+    except (HardsightError, torch.OutOfMemoryError):
         raise
-    except RuntimeError as err:  # what layers raise for inputs of another shape
+    except Exception as err:  # layers raise RuntimeError for another shape, models anything
         raise ModelError(
             f"{type(model).__name__} cannot take images {list(inputs.shape[1:])} (channels, "
             f"height, width): {err}; set channels or size in the table of the data, or build the "

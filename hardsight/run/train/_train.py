@@ -65,7 +65,8 @@ from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "mean", "std", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
+    "mean", "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -134,8 +135,9 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``mean``, ``std`` and
-            ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
+            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
+            ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
+            to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on.
 
     Returns:
@@ -231,7 +233,7 @@ def run_recipe(
         loaded = loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
         )
-        sources = normalised_for(loaded.preprocessing, sources, config.data)
+        sources = normalised_for(loaded, sources, config.data)
         check_parts(config, sources.train, is_validated=sources.validation is not None)
         check_parameters(loaded.model)
         stack.enter_context(returning(loaded.model, output_of(loaded, sources, config.output)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ import hardsight as hs
 from hardsight.data import MemorySource
 from hardsight.models import load_model
 from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig, Seen, Target, compared
+from hardsight.run.loop import decisive
 from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
@@ -231,6 +233,23 @@ def test_the_folder_of_a_training_run_brings_its_own_normalisation(source, targe
     stored = load_model(str(tmp_path / "run" / "source-only")).preprocessing
     assert (stored.mean, stored.std, stored.size) == (wanted.mean, wanted.std, wanted.size)
     assert done.next_step.startswith(f"hardsight score --model {tmp_path / 'run' / 'source-only'}")
+
+
+@pytest.mark.parametrize("how", [{"squash": True}, {"crop": 0.5}, {"white": 100.0}])
+def test_the_folder_of_a_training_run_brings_all_that_it_did_to_pictures(
+    source, target, tmp_path, how
+):
+    wide, far = (data.with_images(data.images.repeat(2, axis=2)) for data in (source, target))
+    table = {"name": wide, "size": (8, 8), **how}
+    trained = hs.train("small_cnn", table, out=tmp_path / "trained", epochs=2, device="cpu")
+    done = hs.adapt(
+        trained.folder, wide, far, out=tmp_path / "run", rule="source-only", device="cpu"
+    )
+    wanted = load_model(str(trained.folder)).preprocessing
+    stored = load_model(str(tmp_path / "run" / "source-only")).preprocessing
+    assert decisive(dataclasses.asdict(stored)) == decisive(dataclasses.asdict(wanted))
+    table = hs.score(trained.folder, far, device="cpu")
+    assert done.accuracy()[0] == pytest.approx(table.accuracy())
 
 
 def test_examples_that_one_rule_selects_and_another_does_not_are_kept_with_pictures(

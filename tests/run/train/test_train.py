@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from hardsight.data import MemorySource, decoded, open_source
 from hardsight.errors import (
     ConfigError,
     DataError,
+    HardsightWarning,
     MissingExtraError,
     ModelError,
     NonFiniteError,
@@ -881,6 +883,12 @@ def coloured(channels):
     return MemorySource(pixels, np.arange(40) % 2)
 
 
+def coloured_file(folder):
+    source = coloured(1)
+    np.savez(folder / "images.npz", images=source.images, labels=source.labels)
+    return folder / "images.npz"
+
+
 @pytest.mark.parametrize("stated", [("mean",), ("std",), ("mean", "std")])
 def test_three_means_do_not_make_grey_images_rgb_behind_the_users_back(tmp_path, stated):
     table = {"name": coloured(1), **dict.fromkeys(stated, (0.5, 0.5, 0.5))}
@@ -921,6 +929,56 @@ def test_a_model_for_other_channels_is_refused_before_the_first_step(tmp_path):
     expected = r"SmallCNN cannot take images \[1, 8, 8\].*but got 1 channels.*set channels or size"
     with pytest.raises(ModelError, match=expected):
         hs.train(SmallCNN(channels=3), coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+
+
+def test_a_model_that_fails_on_the_images_is_refused_in_words(tmp_path):
+    class Strict(SmallCNN):
+        def forward(self, images):
+            if images.shape[-1] != 16:  # as the models of transformers do
+                raise ValueError(f"Input image size {images.shape[-1]} doesn't match model (16)")
+            return super().forward(images)
+
+    with pytest.raises(ModelError, match=r"Strict cannot take images .*doesn't match model \(16\)"):
+        hs.train(Strict(), coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"size": (16, 16)}, r"16 x 16 pixels, and is trained on 8 x 8"),
+        ({"size": (8, 8), "squash": True}, r"squash = True"),
+        ({"size": (8, 8), "crop": 0.875}, r"crop = 0\.875"),
+    ],
+)
+def test_a_model_that_is_trained_on_other_pictures_than_it_states_is_told_of(
+    tmp_path, stated, said
+):
+    model = SmallCNN(num_classes=2)
+    model.preprocessing = {"mean": (0.5,), "std": (0.25,), **stated}
+    with pytest.warns(HardsightWarning, match=said):
+        hs.train(model, coloured(1), out=tmp_path / "run", epochs=1, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        hs.train(
+            model, {"name": coloured(1), **stated}, out=tmp_path / "two", epochs=1, device="cpu"
+        )
+
+
+def test_what_is_done_to_pictures_may_be_said_beside_the_data(tmp_path):
+    options = {"size": (6, 6), "squash": True, "channels": 3, "white": 200.0, "classes": ["a", "b"]}
+    for number, more in enumerate(({}, {"crop": 0.75})):
+        given = {**options, **more}
+        done = hs.train(
+            "small_cnn", coloured_file(tmp_path), out=tmp_path / str(number), epochs=1,
+            device="cpu", **given,
+        )  # fmt: skip
+        names = given.pop("classes")
+        assert {key: getattr(done.preprocessing, key) for key in given} == given
+        assert list(load_model(str(done.folder)).classes) == names
+    floats = TensorDataset(torch.randint(0, 256, (40, 1, 8, 8)).float(), torch.arange(40) % 2)
+    with pytest.raises(DataError, match="pass white=255"):
+        hs.train("small_cnn", floats, out=tmp_path / "floats", epochs=1, device="cpu")
+    hs.train("small_cnn", floats, white=255, out=tmp_path / "floats", epochs=1, device="cpu")
 
 
 def test_training_on_from_the_folder_of_a_run_gives_a_folder_that_loads(tmp_path):
