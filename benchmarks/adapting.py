@@ -13,7 +13,7 @@ from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.adapt import AdaptConfig
 from hardsight.run.adapt._data import Pool, opened_target
-from hardsight.run.adapt._predict import seen_by
+from hardsight.run.adapt._select import seen_by
 from hardsight.run.loop import chosen_precision, forward_context
 from hardsight.run.train import DataConfig, Pixels, opened_sources
 

@@ -11,12 +11,15 @@ import importlib
 import inspect
 import numbers
 import os
+import platform
 import types
 import typing
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import hardsight
 from hardsight.errors import LabelError, MissingExtraError, OptionError, ShapeError, TensorError
 
 if TYPE_CHECKING:
@@ -273,3 +276,24 @@ def require(module: str, *, extra: str, feature: str) -> ModuleType:
         raise MissingExtraError(
             f"{feature} needs {module!r}: pip install 'hardsight[{extra}]' (import said: {err})"
         ) from err
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Versions of hardsight, Python and those of ``packages`` that are installed.
+
+    Nothing is imported.
+
+    Args:
+        packages: names as pip knows them.
+    """
+    found = {name: _installed(name) for name in packages}
+    own = {"hardsight": hardsight.__version__, "python": platform.python_version()}
+    return own | {name: text for name, text in found.items() if text is not None}
+
+
+@functools.cache  # pip's records are parsed as mails, which takes milliseconds each
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a vendored build without metadata
+        return None

@@ -7,7 +7,8 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
 Config = TypeVar("Config")
+# annotations are text, and evaluating them takes longer than all else here
+_types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
 def load_config(
@@ -85,7 +88,7 @@ def config_from(
         hardsight.errors.ConfigError: in here: unknown key 'yy'. Did you mean 'y'? Known: x, y
     """
     assert dataclasses.is_dataclass(kind)
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     checked = {}
     for key, value in values.items():
@@ -115,7 +118,7 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
         >>> defaults_of(Point)
         {'y': 0}
     """
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         table = types_of[field.name]
@@ -150,7 +153,7 @@ def toml_value(text: str) -> Any:
 
 def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Plain values that stand for a table as that table, so that overrides reach into it."""
-    types_of = typing.get_type_hints(kind)
+    types_of = _types_of(kind)
     found = dict(values)
     for key, value in values.items():
         shorthand = getattr(types_of.get(key), "SHORTHAND", None)

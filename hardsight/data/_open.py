@@ -163,6 +163,8 @@ def open_source(
 
 
 def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
+    if not text:  # as a path it would be the working folder
+        raise OptionError(f"expected the name of data (--data), got an empty name; name {_FORMS}")
     if text.startswith("builtin:"):
         return _builtin(text, options)
     if text in DATASETS:

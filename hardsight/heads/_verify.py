@@ -36,7 +36,7 @@ class LinearForm:
         """Weight and bias with the normalisation and the scale folded in."""
         if self.plain:
             return weight, bias
-        rows = normalize(weight.float()).to(weight.dtype) if self.unit_weights else weight
+        rows = normalize(_wide(weight)).to(weight.dtype) if self.unit_weights else weight
         kept = bias if self.use_bias else None
         return self.scale * rows, None if kept is None else self.scale * kept
 

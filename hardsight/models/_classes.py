@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 _WRAPPERS = ("module", "_orig_mod")  # names by which DataParallel and torch.compile hold a model
@@ -20,18 +22,26 @@ class ClassNames:
         names: position = output; empty if nothing names them.
         origin: who says so, in words.
         others: further lists of names in the same order, such as WordNet ids.
+        possible: names that nothing states of the model itself: those of a part of it, which count
+            if there are as many as outputs; see :attr:`is_guess` for the others.
+        is_guess: from nothing but the number of outputs, so that they count only if they match.
     """
 
     names: tuple[str, ...] = ()
     origin: str = ""
     others: tuple[tuple[str, ...], ...] = ()
+    possible: tuple[ClassNames, ...] = ()
+    is_guess: bool = False
 
 
 def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
     """What a module says about its classes.
 
-    Looked for in this order: ``classes``, a list of names; ``config.id2label``, as in
-    transformers; ``pretrained_cfg["label_names"]``, as in timm.
+    Looked for in this order: ``classes`` or ``class_names``, a list of names or a mapping by their
+    numbers; ``class_to_idx``; ``id2label``, also of ``config``, as in transformers;
+    ``pretrained_cfg["label_names"]``, as in timm. If the module itself says nothing, a part of it
+    may, such as a model of transformers in a wrapper that returns its logits alone; and a model of
+    timm or torchvision may be one of ImageNet.
 
     Args:
         model: any module, also inside DataParallel or torch.compile.
@@ -44,7 +54,7 @@ def own_classes(model: nn.Module, kind: str = "") -> ClassNames:
         if stated.names:
             return stated
         inner = _inside(inner)
-    return ClassNames()
+    return ClassNames(possible=(*_of_parts(model, kind), *_of_imagenet(model)))
 
 
 def _inside(wrapper: nn.Module) -> nn.Module | None:
@@ -53,19 +63,56 @@ def _inside(wrapper: nn.Module) -> nn.Module | None:
     return next((children[name] for name in _WRAPPERS if set(children) == {name}), None)
 
 
+def _of_parts(model: nn.Module, kind: str) -> list[ClassNames]:
+    """The names that parts of a model state, if all of them state the same."""
+    stated = [_stated(part, f"{type(part).__name__} in {kind}") for part in model.modules()]
+    found = [names for names in stated if names.names]
+    return found[:1] if len({names.names for names in found}) == 1 else []
+
+
+def _of_imagenet(model: nn.Module) -> Iterator[ClassNames]:
+    """Names of the ImageNet classes, if a part of a model is of a package that trains on them."""
+    timm, meta = sys.modules.get("timm"), sys.modules.get("torchvision.models._meta")
+    for part in model.modules():
+        if timm is not None and isinstance(getattr(part, "pretrained_cfg", None), Mapping):
+            guess = imagenet_of_timm(timm, part)
+            if guess.names:
+                yield replace(guess, is_guess=True)
+                return
+        if meta is not None and type(part).__module__.startswith("torchvision.models."):
+            words = tuple(getattr(meta, "_IMAGENET_CATEGORIES", ()))
+            yield ClassNames(words, "torchvision's ImageNet", is_guess=True)
+            return
+
+
+def imagenet_of_timm(timm: Any, model: nn.Module) -> ClassNames:
+    """Names of the ImageNet that a timm model has as many outputs as, if there is one."""
+    subset = timm.data.infer_imagenet_subset(model)
+    if subset is None:
+        return ClassNames()
+    info = timm.data.ImageNetInfo(subset)
+    words = tuple(info.label_descriptions())
+    return ClassNames(words, f"timm's {subset}", (tuple(info.label_names()),))
+
+
 def _stated(model: Any, kind: str) -> ClassNames:
-    listed: Any = getattr(model, "classes", None)
-    if _are_names(listed):
-        return named(listed, f"classes of {kind}")
-    labels = getattr(getattr(model, "config", None), "id2label", None)
-    if isinstance(labels, Mapping) and labels:
-        in_order = _in_order(labels)
-        if in_order is not None:
-            return named(in_order, f"id2label of {kind}")
+    for attribute in ("classes", "class_names"):
+        names = _listed(getattr(model, attribute, None))
+        if names is not None:
+            return named(names, f"{attribute} of {kind}")
+    numbers = getattr(model, "class_to_idx", None)
+    if isinstance(numbers, Mapping):
+        names = _in_order({number: name for name, number in numbers.items()}, len(numbers))
+        if names is not None:
+            return named(names, f"class_to_idx of {kind}")
+    for holder in (getattr(model, "config", None), model):
+        labels = getattr(holder, "id2label", None)
+        names = _in_order(labels, len(labels)) if isinstance(labels, Mapping) else None
+        if names is not None:
+            return named(names, f"id2label of {kind}")
     config = getattr(model, "pretrained_cfg", None)
-    if isinstance(config, Mapping) and _are_names(config.get("label_names")):
-        return named(config["label_names"], f"label_names of {kind}")
-    return ClassNames()
+    names = _listed(config.get("label_names")) if isinstance(config, Mapping) else None
+    return ClassNames() if names is None else named(names, f"label_names of {kind}")
 
 
 def named(names: Sequence[Any], origin: str) -> ClassNames:
@@ -91,17 +138,22 @@ def are_placeholders(names: Sequence[str]) -> bool:
     )
 
 
-def _are_names(value: Any) -> bool:
-    is_list = isinstance(value, list | tuple)
-    return is_list and bool(value) and all(isinstance(name, str) for name in value)
+def _listed(value: Any) -> list[str] | None:
+    """Names in their order from a list, an array of text or a mapping by their numbers."""
+    if isinstance(value, Mapping):
+        return _in_order(value, len(value))
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    is_list = isinstance(value, list | tuple) and bool(value)
+    return list(value) if is_list and all(isinstance(name, str) for name in value) else None
 
 
-def _in_order(labels: Mapping[Any, Any]) -> list[str] | None:
-    """Names by their number; ``None`` if the numbers are not 0, 1, 2, ..."""
+def _in_order(labels: Mapping[Any, Any], count: int) -> list[str] | None:
+    """Names by their number; ``None`` if the numbers are not 0, 1, 2, ... or there are none."""
     try:
         by_number = {int(key): str(value) for key, value in labels.items()}
     except (TypeError, ValueError):
         return None
-    if sorted(by_number) != list(range(len(labels))):
+    if not count or sorted(by_number) != list(range(count)):
         return None
-    return [by_number[number] for number in range(len(labels))]
+    return [by_number[number] for number in range(count)]

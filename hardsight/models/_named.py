@@ -10,7 +10,7 @@ from torch import nn
 
 from hardsight._checks import require
 from hardsight.errors import HardsightError, ModelError
-from hardsight.models._classes import ClassNames, named, own_classes
+from hardsight.models._classes import ClassNames, imagenet_of_timm, named, own_classes
 from hardsight.models._hugging_face import HuggingFaceModel
 from hardsight.models._preprocessing import from_timm, from_torchvision
 from hardsight.preprocessing import Preprocessing
@@ -62,12 +62,7 @@ def timm_model(
 def _timm_classes(timm: Any, model: nn.Module, name: str) -> ClassNames:
     """Names that the weights carry, else those of the ImageNet they were trained on."""
     own = own_classes(model, f"timm:{name}")
-    subset = timm.data.infer_imagenet_subset(model)
-    if own.names or subset is None:
-        return own
-    info = timm.data.ImageNetInfo(subset)
-    words = tuple(info.label_descriptions())
-    return ClassNames(words, f"timm's {subset}", (tuple(info.label_names()),))
+    return own if own.names else imagenet_of_timm(timm, model)
 
 
 def torchvision_model(

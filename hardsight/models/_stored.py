@@ -100,7 +100,8 @@ def described_weights(weights: str | os.PathLike[str]) -> Described | None:
     own = path.parent if path.name == WEIGHTS else None
     # a link or a name without its folder says nothing of what is above
     above = path.resolve().parent
-    if re.fullmatch(r"checkpoints|round-\d+", above.name) and path.suffix == ".safetensors":
+    is_epoch = path.suffix in (".safetensors", ".ckpt")
+    if re.fullmatch(r"checkpoints|round-\d+", above.name) and is_epoch:
         own = own if own is not None and (own / _FILE).is_file() else above.parent
     if own is None or not (own / _FILE).is_file() or not _is_ours(own / _FILE):
         return None

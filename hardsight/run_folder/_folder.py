@@ -2,7 +2,7 @@
 
 Every verb that writes a folder does it the same way::
 
-    with RunFolder(out).claimed(TRAIN, resume=resume, overwrite=overwrite) as run:
+    with RunFolder(out).claimed(TRAIN, reads=(data,), resume=resume, overwrite=overwrite) as run:
         run.describe(settings, fingerprints={"training data": mark}, may_change=("workers",))
         if not run.is_done:
             run.begin()
@@ -178,9 +178,14 @@ class RunFolder:
 
     Args:
         folder: of the run.
+
+    Raises:
+        OptionError: the name is empty, which would be the working folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if not os.fspath(folder):
+            raise OptionError("expected the folder of a run (--out), got an empty name")
         self.folder = Path(folder)
         self._shards = self.folder / SHARDS
         # of a run that is being written
@@ -242,17 +247,23 @@ class RunFolder:
 
     @contextmanager
     def claimed(
-        self, kind: RunKind, *, resume: bool = False, overwrite: bool = False
+        self,
+        kind: RunKind,
+        *,
+        reads: Iterable[Any] = (),
+        resume: bool = False,
+        overwrite: bool = False,
     ) -> Iterator[RunFolder]:
         """The folder for one run, and for nobody else while it lasts.
 
         Args:
             kind: of run to be written.
+            reads: data of the run, by name or as an object; the run must not lie in its folder.
             resume: go on with the run that is here, if there is one.
             overwrite: replace the run that is here, if there is one.
 
         Raises:
-            OptionError: both were asked for.
+            OptionError: both were asked for, or the folder is one of data.
             RunLockedError: another process is writing here.
             RunExistsError: something is here that would be lost.
             OutputError: the folder cannot be made.
@@ -261,6 +272,8 @@ class RunFolder:
             raise OptionError(
                 "resume goes on with a run and overwrite replaces it; leave one of them out"
             )
+        for data in reads:
+            self._check_apart_from(data)
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError(f"{self.folder} is not a folder; choose another --out")
         with ExitStack() as stack:
@@ -273,6 +286,21 @@ class RunFolder:
                 yield self
             finally:
                 self._claimed_as = self._new = None
+
+    def _check_apart_from(self, data: Any) -> None:
+        """Raise if a run here would be taken for data, such as for a class, from now on."""
+        if not isinstance(data, str | os.PathLike) or not os.path.isdir(data):
+            return
+        read, here = Path(data).resolve(), self.folder.resolve()
+        if here != read:
+            if read not in here.parents or any(read.glob("*.parquet")):  # a list of files
+                return
+            if any(part.startswith(".") for part in here.relative_to(read).parts):
+                return
+        raise OptionError(
+            f"{self.folder} is the folder {os.fspath(data)}, or lies in it, which is read as data; "
+            "a run there would become a part of it: choose another --out"
+        )
 
     @contextmanager
     def _made(self) -> Iterator[None]:

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning.pytorch as pl
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from hardsight.errors import HeadMismatchError
 from hardsight.heads import live_class_weights, watch
-from hardsight.tracking._batch import index_and_labels
-
-if TYPE_CHECKING:
-    from hardsight.tracking._tracker import HardnessTracker
+from hardsight.tracking._callback import StepRecorder
 
 
-class TrackingCallback(pl.Callback):
+class TrackingCallback(StepRecorder, pl.Callback):
     """Records every training step, or every validation step, by a hook on the head.
 
-    A module with a method ``kept_pass() -> (embeddings, logits)`` is asked for its training steps
-    instead: it has a hook already, and a step replayed from a CUDA graph calls none at all.
-
-    Of several forward passes in one step (two views, checkpointed activations) the first counts.
-
-    Args:
-        tracker: where rows go; its ``stage`` says which steps are recorded.
-        head: name of the classifier layer, where it is not found by itself.
+    A module with a method ``kept_pass() -> (embeddings, logits)`` is asked for the pass of its last
+    step instead: it has a hook already, and a step replayed from a CUDA graph calls none at all.
     """
 
-    def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
-        self.tracker, self._head = tracker, head
-        self._hook: RemovableHandle | None = None
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
-        self._epoch: int | None = None  # the trainer's, of the rows recorded last
+    MADE_BY = "lightning_callback"
+    _hook: RemovableHandle | None = None
 
     @property
     def state_key(self) -> str:
@@ -42,16 +29,15 @@ class TrackingCallback(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """State of the tracker; all ranks come here when a checkpoint is saved."""
-        return {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
+        return self._state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.tracker.load_state_dict(state_dict["tracker"])
-        self._epoch = state_dict["epoch"]
+        self._go_on(state_dict)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hang the hook on the head."""
-        if not self._is_told_by(pl_module):
+        if not hasattr(pl_module, "kept_pass"):
             self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -72,17 +58,13 @@ class TrackingCallback(pl.Callback):
             # a checkpoint of the last step of an epoch goes on in the next one, and no hook tells
             if self._epoch not in (None, trainer.current_epoch):
                 self._end_epoch()
-            self._await(batch, trainer)
+            self._await(batch, trainer.current_epoch)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
     ) -> None:
         """Record a pass that the module kept, before the class weights move on."""
-        if self._is_told_by(pl_module):
-            module: Any = pl_module
-            embeddings, logits = module.kept_pass()
-            layer = self.tracker.layer_in(pl_module, self._head)
-            self._see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
+        self._ask(pl_module)
 
     def on_train_batch_end(self, *args: Any) -> None:
         """Check that the forward pass came."""
@@ -103,10 +85,13 @@ class TrackingCallback(pl.Callback):
     ) -> None:
         """Await the forward pass of a validation step over the first validation set."""
         if self._records_validation(trainer) and dataloader_idx == 0:
-            self._await(batch, trainer)
+            self._await(batch, trainer.current_epoch)
 
-    def on_validation_batch_end(self, *args: Any) -> None:
-        """Check that the forward pass came."""
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
+    ) -> None:
+        """Record a pass that the module kept, or check that one came."""
+        self._ask(pl_module)
         self._check_seen()
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -119,32 +104,15 @@ class TrackingCallback(pl.Callback):
         return (
             self.tracker.stage == "evaluation"
             and trainer.state.fn == "fit"
-            and (not trainer.sanity_checking)
+            and not trainer.sanity_checking
         )
 
-    def _await(self, batch: Any, trainer: pl.Trainer) -> None:
-        self._batch, self._epoch = index_and_labels(batch), trainer.current_epoch
-
-    def _is_told_by(self, module: pl.LightningModule) -> bool:
-        return self.tracker.stage == "train" and hasattr(module, "kept_pass")
-
-    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
-        if self._batch is not None:
-            index, labels = self._batch
-            self._batch = None
-            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
-
-    def _check_seen(self) -> None:
-        if self._batch is not None:
-            self._batch = None
-            raise HeadMismatchError(
-                "the head was not called in this step; pass lightning_callback(head=NAME) with "
-                "the layer that makes the logits"
-            )
-
-    def _end_epoch(self) -> None:
-        self._epoch = None
-        self.tracker.end_epoch()
+    def _ask(self, module: Any) -> None:
+        """Record the last pass of a module that keeps it, if one is awaited."""
+        if self._batch is not None and hasattr(module, "kept_pass"):
+            embeddings, logits = module.kept_pass()
+            layer = self.tracker.layer_in(module, self._head)
+            self._see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
 
     def _release(self) -> None:
         if self._hook is not None:

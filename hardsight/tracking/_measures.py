@@ -1,4 +1,4 @@
-"""What is recorded of each example when a training step has run it.
+"""What is recorded of each example when a training step has run it, and whether its tensors fit.
 
 Steps are kept as they are for a while and measured many at once, because a step of a small network
 on a GPU takes as long as a few dozen kernel launches. Nothing here reads a value back from the
@@ -7,7 +7,6 @@ device: a step never waits for the tracker.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from hardsight.errors import HeadMismatchError
+from hardsight.heads._verify import LinearForm, differing_rows, linear_form
 from hardsight.registry import SCORES
 from hardsight.scores import TiledHead, logit_summaries
+from hardsight.tracking._rows import MEASURES, Rows
 
 if TYPE_CHECKING:
     from hardsight.scores._tiles import AngleSummary
@@ -31,51 +34,14 @@ _FORMULAS = {
     "logit_margin": "logit_margin",
     "el2n": "el2n",
 }
-MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
 _BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
 _STEPS_AT_ONCE = 256  # and their number, however small they are
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
-
-    Attributes:
-        index: positions of the examples, ``[n]``.
-        labels: class indices, ``[n]``.
-        prediction: class indices, ``[n]``.
-        values: the measures, ``[n, len(MEASURES)]``, float32.
-        order: when a row was seen among those of all ranks, ``[n]``.
-    """
-
-    index: Tensor
-    labels: Tensor
-    prediction: Tensor
-    values: Tensor
-    order: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-def no_rows() -> Rows:
-    """Rows of nothing, on the CPU."""
-    nobody = torch.empty(0, dtype=torch.int64)
-    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
-
-
-def joined(parts: list[Rows]) -> Rows:
-    """Rows one after another, on the CPU; the one place that waits for the device."""
-    fields = [field.name for field in dataclasses.fields(Rows)]
-    return Rows(
-        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
-    )
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    if len({part.device for part in parts}) == 1:
-        return torch.cat(parts).cpu()
-    return torch.cat([part.cpu() for part in parts])
+_FIRST_ROWS, _CHECKED_CLASSES = 64, 64  # rows of the first step; classes of every step
+_NOT_ITS_HEAD = (
+    "embeddings times class weights, plus a bias, are not the logits, so that angles would be "
+    "measured against the wrong weights; pass what enters the head, what leaves it, and its "
+    "weights as they are in this step: head=model.fc to the tracker rather than a copy of them"
+)
 
 
 @dataclass(frozen=True)
@@ -221,3 +187,92 @@ def _own_confidence(angles: AngleSummary) -> Tensor:
     silent = total <= 0  # opposite to every class at once
     share = (math.pi - angles.target) / total.masked_fill_(silent, 1.0)
     return share.masked_fill_(silent, 1 / angles.num_classes)
+
+
+class HeadFit:
+    r"""Holds every step to :math:`x W^\top + b = z`, without waiting for the device.
+
+    Which form the equation has (plain, cosine, scaled) is read off the first step. The bias need
+    not be known: angles do not depend on it, and what is the same for all rows stands for it.
+    """
+
+    def __init__(self) -> None:
+        self._form: LinearForm | None = None
+        self._computed_in: torch.dtype | None = None
+        self._turn = 0
+
+    def begin(self, step: Step, bias: Tensor | None) -> None:
+        """Look at a step, if none was looked at yet; waits for the device this once.
+
+        Raises:
+            HeadMismatchError: its tensors do not belong together.
+        """
+        if self._form is not None:
+            return
+        embeddings, logits = step.embeddings[:_FIRST_ROWS], step.logits[:_FIRST_ROWS]
+        is_one = len(logits) == 1 and bias is not None
+        least = 1 if is_one else 2
+        finite = embeddings.isfinite().all(dim=1) & logits.isfinite().all(dim=1)
+        if len(logits) < least or int(finite.sum()) < least:
+            return  # nothing to learn from; rows without numbers are found when the epoch ends
+        self._computed_in = _precision_of(logits)
+        form = linear_form(
+            embeddings[finite], logits[finite], step.class_weights, bias if is_one else None,
+            self._computed_in, any_bias=not is_one,
+        )  # fmt: skip
+        if form is None:
+            raise HeadMismatchError(_NOT_ITS_HEAD)
+        self._form = form
+
+    def differing(self, steps: Step) -> Tensor:
+        """Which rows of steps side by side break the equation, ``[steps, B]``."""
+        embeddings, logits, weights = steps.embeddings, steps.logits, steps.class_weights
+        if self._form is None:
+            return torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        self._turn += 1
+        return torch.vmap(self._rows)(embeddings, logits, weights)
+
+    def differs_alone(self, step: Step, bias: Tensor) -> Tensor:
+        """The same for a step of one row, which tells nothing without its bias, ``[1]``."""
+        if self._form is None:
+            return torch.zeros(1, dtype=torch.bool, device=step.logits.device)
+        used = bias if self._form.use_bias else torch.zeros_like(bias)
+        return self._rows(step.embeddings, step.logits, step.class_weights, used)
+
+    def _rows(
+        self, embeddings: Tensor, logits: Tensor, weights: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        form = self._form
+        assert form is not None
+        return differing_rows(
+            normalize(embeddings.float()) if form.unit_features else embeddings,
+            logits,
+            normalize(weights.float()) if form.unit_weights else weights,
+            bias,
+            computed_in=self._computed_in,
+            turn=self._turn,
+            most_classes=_CHECKED_CLASSES,
+            any_bias=bias is None,
+            any_scale=form.scale != 1.0,
+        )
+
+    @staticmethod
+    def refused(index: Tensor, rows: int) -> HeadMismatchError:
+        """The error for rows that break the equation.
+
+        Args:
+            index: of the examples in these rows.
+            rows: recorded altogether.
+        """
+        names = ", ".join(str(int(i)) for i in index[:5]) + (", ..." if len(index) > 5 else "")
+        return HeadMismatchError(
+            f"for {len(index)} of {rows} rows (examples {names}) {_NOT_ITS_HEAD}"
+        )
+
+
+def _precision_of(logits: Tensor) -> torch.dtype:
+    """The precision logits were computed in: float32 ones may come from half-precision layers."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal(logits.to(dtype).to(logits.dtype), logits):
+            return dtype
+    return logits.dtype

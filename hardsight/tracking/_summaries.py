@@ -10,17 +10,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
-from hardsight.errors import OptionError
+from hardsight.errors import OptionError, ShapeError
 from hardsight.registry import summary
-from hardsight.tracking._histories import (
-    Values,
-    as_history,
-    epochs_seen,
-    last_seen,
-    mean_seen,
-)
+
+Values = NDArray[np.float64]
 
 
 @summary(
@@ -53,7 +49,7 @@ def mean_avh(avh: ArrayLike) -> Values:
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1), the mean over epochs.
     """
-    return mean_seen(as_history(avh, "avh"))
+    return _mean_seen(_as_history(avh, "avh"))
 
 
 @summary(
@@ -86,8 +82,8 @@ def final_avh(avh: ArrayLike) -> Values:
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (1).
     """
-    history = as_history(avh, "avh")
-    return last_seen(history)
+    history = _as_history(avh, "avh")
+    return _last_seen(history)
 
 
 @summary(
@@ -124,7 +120,7 @@ def area_under_margin(logit_margin: ArrayLike) -> Values:
         Pleiss et al., Identifying Mislabeled Data using the Area Under the Margin Ranking,
         NeurIPS 2020, Eqs. (1) and (2).
     """
-    return mean_seen(as_history(logit_margin, "logit_margin"))
+    return _mean_seen(_as_history(logit_margin, "logit_margin"))
 
 
 @summary(
@@ -162,8 +158,8 @@ def forgetting_events(correct: ArrayLike) -> Values:
         Deviation: an example never learned is "infinitely" forgotten there; here its count is
         finite and still the largest.
     """
-    history = as_history(correct, "correct")
-    seen = epochs_seen(history)
+    history = _as_history(correct, "correct")
+    seen = _epochs_seen(history)
     before = np.full(history.shape[1], math.nan)
     events = np.zeros(history.shape[1])
     for now in history:
@@ -208,7 +204,7 @@ def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
     """
     if window_epochs < 1:
         raise OptionError(f"expected window_epochs to be at least 1, got {window_epochs}")
-    return mean_seen(as_history(el2n, "el2n")[:window_epochs])
+    return _mean_seen(_as_history(el2n, "el2n")[:window_epochs])
 
 
 @summary(
@@ -243,7 +239,7 @@ def map_confidence(confidence: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, confidence.
     """
-    return mean_seen(as_history(confidence, "confidence"))
+    return _mean_seen(_as_history(confidence, "confidence"))
 
 
 @summary(
@@ -277,8 +273,8 @@ def map_variability(confidence: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, variability.
     """
-    history = as_history(confidence, "confidence")
-    return np.sqrt(mean_seen((history - mean_seen(history)) ** 2))
+    history = _as_history(confidence, "confidence")
+    return np.sqrt(_mean_seen((history - _mean_seen(history)) ** 2))
 
 
 @summary(
@@ -311,7 +307,7 @@ def map_correctness(correct: ArrayLike) -> Values:
     Reference:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, correctness.
     """
-    return mean_seen(as_history(correct, "correct"))
+    return _mean_seen(_as_history(correct, "correct"))
 
 
 @summary(
@@ -345,10 +341,10 @@ def first_learned_epoch(correct: ArrayLike) -> Values:
         Toneva et al., An Empirical Study of Example Forgetting during Deep Neural Network
         Learning, ICLR 2019, Section 3, first learning events, counted in epochs.
     """
-    history = as_history(correct, "correct")
+    history = _as_history(correct, "correct")
     right = history == 1
     first = np.where(right.any(axis=0), right.argmax(axis=0) + 1, len(history) + 1)
-    return np.where(epochs_seen(history) == 0, math.nan, first)
+    return np.where(_epochs_seen(history) == 0, math.nan, first)
 
 
 @summary(
@@ -383,10 +379,97 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
     Reference:
         Ours; the trend that Chen et al., Angular Visual Hardness, ICML 2020, Section 4, draw.
     """
-    history = as_history(target_angle, "target_angle")
+    history = _as_history(target_angle, "target_angle")
     epochs = np.arange(len(history), dtype=np.float64)[:, None]
     epochs = np.where(np.isnan(history), math.nan, epochs)
-    time = epochs - mean_seen(epochs)
+    time = epochs - _mean_seen(epochs)
     spread = np.nansum(time**2, axis=0)
-    moved = np.nansum(time * (history - mean_seen(history)), axis=0)
+    moved = np.nansum(time * (history - _mean_seen(history)), axis=0)
     return np.where(spread > 0, moved / np.where(spread > 0, spread, 1.0), math.nan)
+
+
+@summary(
+    "suspicion",
+    inputs=("logit_margin",),
+    range=(0.0, 1.0),
+    higher_is_harder=True,
+    meaning="Chance that the label loses against its strongest rival class, averaged over the "
+    "epochs of training, the first few counting less. Near 1 the label is probably wrong; near 0 "
+    "the model believed it all along.",
+    judge=0,
+    on_card=1,
+)
+def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
+    r"""Chance that the label loses against its strongest rival, averaged over epochs.
+
+    .. math:: S_i = \frac{\sum_{t \in T_i} w_t\, \sigma(-m_i^{(t)})}{\sum_{t \in T_i} w_t},
+        \quad \sigma(-m_i) = \frac{\max_{j \neq y_i} p_j}{p_{y_i} + \max_{j \neq y_i} p_j},
+        \quad w_t = \min(t, R)^2
+
+    where m is the logit margin, T are the epochs in which the example was seen, counted from 1,
+    and R is ``ramp_epochs``. Our default for finding label errors. A duel between two classes
+    tells a wrong label from a picture that the model merely finds hard. Its chance, unlike the
+    margin itself, cannot grow with the logits: epochs in which a wrong label is memorised add
+    nothing, where in a mean of margins they outweigh those before. The first epochs, in which the
+    network knows little yet, count less. Once it has learned, and before it memorises, the logit
+    margin of the final model is as good a judge; afterwards it is none.
+
+    Args:
+        logit_margin: logit of the label minus the largest other one in every epoch, ``[E, N]``.
+        ramp_epochs: the epoch from which all count alike, R.
+
+    Returns:
+        ``[N]`` in ``[0, 1]``; larger is more suspect. 0.5 where the label and its rival were
+        equally likely throughout. NaN for an example never seen.
+
+    Raises:
+        ShapeError: the history is no matrix.
+        OptionError: the ramp is shorter than one epoch.
+
+    Example:
+        >>> # odds of the label against its rival: 3 to 1 and 1 to 3 in the first epoch, then even
+        >>> suspicion(np.log([[3.0, 1 / 3], [1.0, 1.0]]))  # (1 * 1/4 + 4 * 1/2) / 5
+        array([0.45, 0.55])
+
+    Reference:
+        Ours; the form and R were chosen on noisy labels of digits and of small parts of MNIST and
+        CIFAR-10. Its parent is Pleiss et al., Identifying Mislabeled Data using the Area Under the
+        Margin Ranking, NeurIPS 2020, Eqs. (1) and (2), the mean of the margin itself.
+    """
+    if ramp_epochs < 1:
+        raise OptionError(f"expected ramp_epochs to be at least 1, got {ramp_epochs}")
+    margin = _as_history(logit_margin, "logit_margin")
+    weights = np.minimum(np.arange(1, len(margin) + 1), ramp_epochs)[:, None] ** 2
+    weights = np.where(np.isnan(margin), np.nan, weights)
+    return _mean_seen(weights * expit(-margin)) / _mean_seen(weights)
+
+
+def _as_history(values: ArrayLike, name: str) -> Values:
+    """A history as a float64 matrix."""
+    history: Values = np.asarray(values, dtype=np.float64)
+    if history.ndim != 2:
+        raise ShapeError(
+            f"expected {name} to have a row per epoch and a column per example, [E, N], got "
+            f"{list(history.shape)}"
+        )
+    return history
+
+
+def _epochs_seen(history: Values) -> Values:
+    """In how many epochs each example was seen, ``[N]``."""
+    seen: Values = (~np.isnan(history)).sum(axis=0).astype(np.float64)
+    return seen
+
+
+def _mean_seen(history: Values) -> Values:
+    """Mean over the epochs seen, ``[N]``; NaN where there is none."""
+    seen = _epochs_seen(history)
+    return np.where(seen > 0, np.nansum(history, axis=0) / np.maximum(seen, 1), math.nan)
+
+
+def _last_seen(history: Values) -> Values:
+    """Value of the last epoch seen, ``[N]``; NaN where there is none."""
+    last = np.full(history.shape[1], math.nan)
+    for values in history:
+        last = np.where(np.isnan(values), last, values)
+    return last

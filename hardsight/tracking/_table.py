@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import hardsight
+from hardsight._checks import versions_of
 from hardsight.errors import DataError, RunMismatchError
 from hardsight.registry import SUMMARIES, described
 from hardsight.table import ScoreTable, with_metadata
-from hardsight.tracking._store import EpochStore
+from hardsight.tracking._epochs import EpochStore
 
 _KEYS = ("label", "prediction")
 
@@ -52,7 +49,7 @@ def summary_table(
         **described(SUMMARIES.values()),
         "sample": sample,
         "tracking": {**about, "el2n_epochs": el2n_epochs},
-        "versions": _versions(),
+        "versions": versions_of("torch", "numpy", "pyarrow"),
     }
     return ScoreTable(with_metadata(pa.table({**keys, **columns}), metadata))
 
@@ -144,11 +141,3 @@ def _check_same_data(index: NDArray[Any], labels: NDArray[Any], summaries: Score
             f"{int(index[first])} is {int(labels[first])} there and was {int(tracked[first])} in "
             "training; track and score the same dataset, in the same order"
         )
-
-
-def _versions() -> dict[str, str]:
-    found = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "pyarrow"):
-        with suppress(PackageNotFoundError):  # such as a vendored build without metadata
-            found[package] = version(package)
-    return found

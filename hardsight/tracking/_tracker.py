@@ -24,18 +24,28 @@ from hardsight.errors import (
 )
 from hardsight.heads import Head, head_layer, live_weight
 from hardsight.registry import unknown_name
-from hardsight.tracking import _ranks
-from hardsight.tracking._epoch import (
+from hardsight.tracking._epochs import (
     REPEATS_MEANT,
     EpochRules,
+    EpochStore,
     as_index,
     check_index,
     check_label_range,
     epoch_columns,
 )
-from hardsight.tracking._fit import HeadFit
-from hardsight.tracking._measures import MEASURES, Rows, Stash, Step, joined, no_rows
-from hardsight.tracking._store import EpochStore
+from hardsight.tracking._measures import HeadFit, Stash, Step
+from hardsight.tracking._rows import (
+    MEASURES,
+    Rows,
+    gathered,
+    joined,
+    no_rows,
+    of_all,
+    on_every_rank,
+    on_first_rank,
+    rank,
+    world_size,
+)
 from hardsight.tracking._table import joined_table, summary_table
 
 if TYPE_CHECKING:
@@ -220,9 +230,9 @@ class HardnessTracker:
         """
         self._check_folder()
         try:
-            _ranks.on_every_rank(self._check_fit)
-            rows = _ranks.gathered(self._recorded())
-            _ranks.on_first_rank(lambda: self._write(rows))
+            on_every_rank(self._check_fit)
+            rows = gathered(self._recorded())
+            on_first_rank(lambda: self._write(rows))
         except OutputError:
             raise
         except HardsightError:
@@ -330,13 +340,13 @@ class HardnessTracker:
         """
         if gather:
             self._check_folder()
-            _ranks.on_every_rank(self._check_fit)
+            on_every_rank(self._check_fit)
         else:
             self._check_fit()
         pending = self._recorded()
         if gather:
-            pending = _ranks.gathered(pending)
-        packed = self._store.packed() if self._store.is_temporary and _ranks.rank() == 0 else []
+            pending = gathered(pending)
+        packed = self._store.packed() if self._store.is_temporary and rank() == 0 else []
         return {
             "num_examples": self.num_examples,
             "stage": self.stage,
@@ -357,14 +367,14 @@ class HardnessTracker:
         Raises:
             RunMismatchError: the state is of another dataset or stage, or its folder is missing.
         """
-        _ranks.on_every_rank(lambda: self._check_state(state))
-        _ranks.on_first_rank(lambda: self._load_epochs(state))
+        on_every_rank(lambda: self._check_state(state))
+        on_first_rank(lambda: self._load_epochs(state))
         self.discard_epoch()
         self._goes_on, self._is_agreed, self._labels = True, True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
         self._largest_batch = state["largest_batch"]
-        self._first_turn = math.ceil(state["next_order"] / _ranks.world_size())
-        if _ranks.rank() == 0 or not state["gathered"]:
+        self._first_turn = math.ceil(state["next_order"] / world_size())
+        if rank() == 0 or not state["gathered"]:
             self._pending = Rows(**state["pending"])
             self._rows = len(self._pending)
 
@@ -458,8 +468,8 @@ class HardnessTracker:
         epochs of rank 0, which writes them; another rank may not see its folder.
         """
         if not self._is_agreed:
-            _ranks.on_first_rank(self._refuse_epochs)
-            self._epochs = _ranks.of_all(self._epochs)[0]
+            on_first_rank(self._refuse_epochs)
+            self._epochs = of_all(self._epochs)[0]
             self._goes_on = self._is_agreed = True
 
     def _refuse_epochs(self) -> None:
@@ -470,7 +480,7 @@ class HardnessTracker:
             )
 
     def _check_finished(self) -> None:
-        if _ranks.rank() != 0 and self._store.is_temporary:
+        if rank() != 0 and self._store.is_temporary:
             raise DataError("the epochs are on rank 0; ask there, or give the tracker a folder")
         if self._epochs == 0:
             raise DataError(
@@ -511,7 +521,7 @@ class HardnessTracker:
         rows, self._stash = joined(self._stash.rows), Stash(self._fit.differing)
         turn = self._first_turn + torch.arange(len(rows))
         self._first_turn += len(rows)
-        rows = dataclasses.replace(rows, order=turn * _ranks.world_size() + _ranks.rank())
+        rows = dataclasses.replace(rows, order=turn * world_size() + rank())
         self._pending = joined([self._pending, rows])
         return self._pending
 
@@ -520,7 +530,7 @@ class HardnessTracker:
             raise DataError(
                 f"nothing was recorded in epoch {self._epochs + 1}; call update() in every step"
             )
-        ranks = _ranks.world_size()
+        ranks = world_size()
         # rank 0 may have had no rows, and then cannot tell the number of classes
         classes = self.num_classes or 1 + int(rows.labels.max())
         padding = ranks * max(self._largest_batch, 1) if ranks > 1 else 0

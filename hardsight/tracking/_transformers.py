@@ -11,17 +11,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback
 
-from hardsight.errors import (
-    DataError,
-    HeadMismatchError,
-    OptionError,
-    OutputError,
-    RunMismatchError,
-)
+from hardsight.errors import DataError, OptionError, OutputError, RunMismatchError
 from hardsight.heads import watch
-from hardsight.tracking import _ranks
-from hardsight.tracking._batch import index_and_labels
+from hardsight.tracking._callback import StepRecorder
 from hardsight.tracking._dataset import KEY
+from hardsight.tracking._rows import of_all
 
 if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker
@@ -31,22 +25,17 @@ if TYPE_CHECKING:
 _taken: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
 
 
-class TrackingCallback(TrainerCallback):
+class TrackingCallback(StepRecorder, TrainerCallback):
     """Records every training step, or every evaluation step, by hooks on the model and its head.
 
-    The hook on the model takes the index out of the batch, so that ``forward`` never sees it. Of
-    several passes through the head in one step the first counts.
-
-    Args:
-        tracker: where rows go; its ``stage`` says which steps are recorded.
-        head: name of the classifier layer, where it is not found by itself.
+    The hook on the model takes the index out of the batch, so that ``forward`` never sees it.
     """
 
+    MADE_BY = "transformers_callback"
+
     def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
-        self.tracker, self._head = tracker, head
+        super().__init__(tracker, head=head)
         self._hooks: list[RemovableHandle] = []
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
-        self._epoch: int | None = None  # the trainer's, of the rows recorded last
         self._now = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -67,7 +56,7 @@ class TrackingCallback(TrainerCallback):
         model: nn.Module = kwargs["model"]
         self._hooks = [
             model.register_forward_pre_hook(self._take_index, with_kwargs=True),
-            model.register_forward_hook(self._check_seen),
+            model.register_forward_hook(self._check_pass),
             watch(self.tracker.layer_in(model, self._head), self._see),
         ]
 
@@ -98,7 +87,7 @@ class TrackingCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the tracker's state beside the model's checkpoint; all ranks come here."""
-        content = {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
+        content = self._state()
         if state.is_world_process_zero:
             file = self._state_file(_checkpoint(args, state))
             try:
@@ -112,11 +101,9 @@ class TrackingCallback(TrainerCallback):
         places = [args.resume_from_checkpoint, _checkpoint(args, state)]
         files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
         file = next((file for file in files if file.exists()), None)
-        found = _ranks.of_all(file is not None)
+        found = of_all(file is not None)
         if file is not None and all(found):
-            content = torch.load(file, weights_only=True)
-            self.tracker.load_state_dict(content["tracker"])
-            self._epoch = content["epoch"]
+            self._go_on(torch.load(file, weights_only=True))
         elif any(found):  # to load on some ranks alone would let them wait for the others
             missing = ", ".join(str(rank) for rank, is_there in enumerate(found) if not is_there)
             raise RunMismatchError(
@@ -146,27 +133,12 @@ class TrackingCallback(TrainerCallback):
                     "the labels did not reach the model: the Trainer keeps them back for label "
                     "smoothing or compute_loss_func; use a loss of the model's own"
                 )
-            self._batch, self._epoch = index_and_labels(batch), self._now
+            self._await(batch, self._now)
         return args, rest
 
-    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
-        if self._batch is not None:
-            index, labels = self._batch
-            self._batch = None
-            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
-
-    def _check_seen(self, model: nn.Module, *args: Any) -> None:
+    def _check_pass(self, model: nn.Module, *args: Any) -> None:
         _taken.pop(model, None)
-        if self._batch is not None:
-            self._batch = None
-            raise HeadMismatchError(
-                "the head was not called in this step; pass transformers_callback(head=NAME) with "
-                "the layer that makes the logits"
-            )
-
-    def _end_epoch(self) -> None:
-        self._epoch = None
-        self.tracker.end_epoch()
+        self._check_seen()
 
     def _release(self) -> None:
         for hook in self._hooks:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 import hardsight as hs
 from hardsight.cli import main
@@ -214,6 +215,66 @@ def in_state(folder, state):
     manifest = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**manifest, "state": state}))
     return folder
+
+
+# ------------------------------------------------------------------------- out of the data's way
+
+
+def photos(folder):
+    """Class folders of pictures in three grey values."""
+    for name, grey in (("cat", 40), ("dog", 120), ("horse", 200)):
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (8, 8), grey + number).save(folder / name / f"{number}.png")
+    return folder
+
+
+def verbs_on(net, data, other):
+    """Every verb that reads pictures, from where it writes to what it returns."""
+    quick = {"noise": (0.0, 0.4), "contrast": (), "device": "cpu"}
+    adapting = {"rule": "source-only", "rounds": 1, "pretrain": 1, "device": "cpu"}
+    return {
+        "score": lambda out: hs.score(net, data, out=out, device="cpu"),
+        "train": lambda out: hs.train(net, data, out=out, epochs=1, device="cpu"),
+        "source": lambda out: hs.adapt(net, data, other, out=out, **adapting),
+        "target": lambda out: hs.adapt(net, other, data, out=out, **adapting),
+        "evaluate": lambda out: hs.evaluation_card(net, data, out=out, **QUICK),
+        "foreign": lambda out: hs.evaluation_card(net, other, ood=data, out=out, **QUICK),
+        "training": lambda out: hs.evaluation_card(net, other, train=data, out=out, **QUICK),
+        "degradation": lambda out: hs.study_degradation(net, data, out=out, **quick),
+    }
+
+
+@pytest.mark.parametrize("inside", [".", "a-run", "dog/run"])
+@pytest.mark.parametrize("name", sorted(verbs_on("", "", "")))
+def test_a_run_does_not_become_a_class_of_the_data_it_reads(tmp_path, name, inside):
+    (tmp_path / "net.py").write_text(NET)
+    data, other = photos(tmp_path / "photos"), photos(tmp_path / "other")
+    before = content(data)
+    run = verbs_on(f"{tmp_path / 'net.py'}:make", data, other)[name]
+    with pytest.raises(hs.errors.OptionError, match=r"photos.* is read as data.*another --out"):
+        run(data / inside)
+    assert content(data) == before
+    assert sorted(path.name for path in data.iterdir()) == ["cat", "dog", "horse"]
+
+
+def test_a_run_may_lie_beside_the_data_and_in_a_hidden_folder_of_it(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    data = photos(tmp_path / "photos")
+    for out in (tmp_path / "photos-run", data / ".runs" / "first"):
+        table = hs.score(f"{tmp_path / 'net.py'}:make", data, out=out, device="cpu")
+        assert table.metadata["classes"] == ["cat", "dog", "horse"]
+
+
+@pytest.mark.parametrize("name", ["data", "out"])
+def test_an_empty_name_is_not_the_working_folder(tmp_path, monkeypatch, name):
+    # such as --data "$PHOTOS" with a variable that is not set
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(photos(tmp_path / "photos"))
+    named = {"data": str(tmp_path / "photos"), "out": str(tmp_path / "run"), name: ""}
+    with pytest.raises(hs.errors.HardsightError, match="got an empty name"):
+        hs.score(f"{tmp_path / 'net.py'}:make", named["data"], out=named["out"], device="cpu")
+    assert sorted(os.listdir()) == ["cat", "dog", "horse"]
 
 
 # ------------------------------------------------------------------------------ nothing is lost

@@ -19,6 +19,7 @@ from hardsight.run.evaluate import EvaluateConfig, evaluation_card
 from hardsight.run.score import ScoreConfig, score
 from hardsight.run.study import study_degradation, study_dynamics, study_human
 from hardsight.run.train import (
+    AdversarialConfig,
     AugmentConfig,
     DataConfig,
     LossConfig,
@@ -27,7 +28,6 @@ from hardsight.run.train import (
     ScheduleConfig,
     TrainConfig,
 )
-from hardsight.run.train._config import AdversarialConfig
 
 FUNCTIONS = {
     "run/score/_score.py:score": score,

@@ -17,6 +17,7 @@ from hardsight.evaluate import (
     top_area_share,
 )
 from hardsight.models import SmallCNN
+from tests._nets import tiny_vit
 
 IMAGES = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -44,23 +45,6 @@ class Block(nn.Module):
         return self.act(self.conv(maps) + maps)
 
 
-def vit():
-    from transformers import ViTConfig, ViTForImageClassification
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=8,
-        intermediate_size=32,
-        patch_size=2,
-        num_channels=1,
-        num_labels=3,
-    )
-    return ViTForImageClassification(config).eval()
-
-
 @pytest.mark.parametrize(("net", "name", "grid"), [
     (SmallCNN(), "body.9", (4, 4)),  # the activation behind the last convolution, not the pooling
     (Residual(), "block", (8, 8)),  # the sum, not the branch
@@ -70,7 +54,7 @@ def test_the_layer_behind_the_last_convolution_is_found(net, name, grid):
 
 
 def test_in_a_vision_transformer_the_last_norm_whose_patches_matter_is_found():
-    net = vit()
+    net = tiny_vit(3)
     found = find_cam_layer(net, IMAGES)
     assert found.tokens
     assert found.grid == (4, 4)
@@ -150,7 +134,7 @@ def test_a_map_points_at_the_part_that_decides():
 
 
 def test_token_maps_match_the_equation_written_out():
-    net, classes = vit(), torch.tensor([0, 1, 2, 0])
+    net, classes = tiny_vit(3), torch.tensor([0, 1, 2, 0])
     layer = find_cam_layer(net, IMAGES)
     kept = {}
     handle = net.get_submodule(layer.name).register_forward_hook(
@@ -218,4 +202,4 @@ def test_bad_input_says_what_was_expected():
     with pytest.raises(ShapeError, match=r"images \[N, C, H, W\], got \[4, 64\]"):
         grad_cam(mlp, IMAGES.flatten(1), classes)
     assert find_cam_layer(SmallCNN(), IMAGES, name="body.0").grid == (8, 8)
-    assert find_cam_layer(vit(), IMAGES, name="vit.layernorm").grid == (4, 4)
+    assert find_cam_layer(tiny_vit(3), IMAGES, name="vit.layernorm").grid == (4, 4)

@@ -11,13 +11,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from unittest import mock
 
 from click.testing import CliRunner
 
@@ -30,6 +30,7 @@ LIMIT_SECONDS = 30.0  # a case takes some hundredths of one
 
 def warm_up() -> None:
     """Import what the commands import, so that no case pays for it."""
+    sys.dont_write_bytecode = True  # a case imports its model once or twice
     for name in ("datasets", "lightning.pytorch", "sklearn.cluster", "tensorboard", "rich.console",
                  "hardsight.run.score", "hardsight.run.train", "hardsight.run.adapt",
                  "hardsight.run.evaluate", "hardsight.run.study", "hardsight.report",
@@ -44,10 +45,12 @@ class Step:
     Attributes:
         words: behind ``hardsight``.
         judge: from the answer to what is wrong with it; empty if nothing is.
+        without: packages that are not installed, unless the program is started by itself.
     """
 
     words: list[str]
     judge: Callable[[Answer], str]
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ def run_case(
     run = _started if as_program else _called
     for step in make(draw, folder):
         words = step.words
-        answer = run(words, folder, limit)
+        with mock.patch.dict(sys.modules, dict.fromkeys(step.without)):
+            answer = run(words, folder, limit)
         if answers is not None:
             answers.append(answer)
         complaint = complaint_about(answer) or step.judge(answer)
@@ -131,16 +135,13 @@ def _time_limit(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise _HungError
 
-    before = signal.signal(signal.SIGUSR1, stop)
-    ident = threading.get_ident()
-    timer = threading.Timer(seconds, signal.pthread_kill, (ident, signal.SIGUSR1))
-    timer.daemon = True
-    timer.start()
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        timer.cancel()
-        signal.signal(signal.SIGUSR1, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _called(words: list[str], folder: Path, limit: float) -> Answer:

@@ -7,6 +7,7 @@ what makes a failing case shrink.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ class Draw:
         self.seed, self.number, self.plain = seed, number, plain
         self.taken: dict[str, str] = {}
         # most cases must come to a table, or only refusals would be tested
-        self._is_faulty = self._rng("faults").random() < _FAULTY_SHARE
+        self._is_faulty = random.Random(self._key("faults")).random() < _FAULTY_SHARE
 
     def pick(
         self,
@@ -55,10 +56,10 @@ class Draw:
         options = [*options, *(faults if self._is_faulty else ())]
         if name in self.plain or len(options) == 1:
             return options[0]
-        rng = self._rng(name)
+        rng = random.Random(self._key(name))
         if rng.random() < plain:
             return options[0]
-        chosen = options[1 + int(rng.integers(len(options) - 1))]
+        chosen = options[rng.randrange(1, len(options))]
         self.taken[name] = str(getattr(chosen, "__name__", chosen))[:60]
         return chosen
 
@@ -68,7 +69,7 @@ class Draw:
 
     def whole(self, name: str, low: int, high: int) -> int:
         """A whole number from ``low`` to ``high``."""
-        return int(self._rng(name).integers(low, high + 1))
+        return random.Random(self._key(name)).randint(low, high)
 
     def shuffled(self, name: str, values: Sequence[Option]) -> list[Option]:
         """The values in a random order."""
@@ -83,7 +84,8 @@ class Draw:
         return self._rng(name).integers(-32, 33, shape) / 16
 
     def _rng(self, name: str) -> np.random.Generator:
+        return np.random.default_rng(self._key(name))
+
+    def _key(self, name: str) -> int:
         text = f"{self.seed}/{self.number}/{name}"
-        return np.random.default_rng(
-            int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-        )
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

@@ -69,7 +69,7 @@ class Shape:
 
 def make_shape(draw: Draw) -> Shape:
     return Shape(
-        draw.whole("data.count", 4, 24),
+        draw.whole("data.count", 4, 16),
         draw.whole("data.height", 3, 6),
         draw.whole("data.width", 3, 6),
         rgb=draw.pick("data.rgb", (True, False)),

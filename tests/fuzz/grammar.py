@@ -18,16 +18,16 @@ from tests.fuzz.verbs import (
 
 # kind -> how many of 1,000 cases; by what they cost and by what they can find
 _SHARES: dict[Maker, int] = {
-    score_examples: 480,
-    score_stored: 220,
-    train_by_recipe: 170,
+    score_examples: 490,
+    score_stored: 250,
+    train_by_recipe: 150,
     any_flags: 60,
-    study_human: 20,
-    report: 15,
-    evaluate: 15,
+    report: 12,
+    study_human: 10,
+    evaluate: 10,
     adapt: 10,
-    study_degradation: 5,
-    named_model: 5,
+    study_degradation: 4,
+    named_model: 4,
 }
 
 

@@ -62,7 +62,7 @@ def complaint_about_table(
         asked: scores that were asked for; ``None`` for all.
         may_lack: scores that need a head may be missing, if the table says so.
     """
-    table = pq.read_table(file)
+    table = pq.ParquetFile(file).read(use_threads=False)
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     about = json.loads(table.schema.metadata[b"hardsight"])
     keys = {"index": expected.index, "id": expected.ids, "label": expected.labels.tolist()}

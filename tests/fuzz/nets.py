@@ -31,23 +31,21 @@ class Net:
         outputs: for the rows it was made for.
         must_refuse: why no number could be right; empty if some can.
         may_refuse: whether a refusal is an answer as good as the numbers.
+        dtype: of its weights.
     """
 
     flags: list[str]
     outputs: Outputs
     must_refuse: str = ""
     may_refuse: bool = False
+    dtype: str = "float32"
 
 
 _FILE = """\
-import collections
-import dataclasses
-import warnings
-
 import torch
 from torch import nn
 from torch.nn import functional as F
-
+{needed}
 
 def linear(weight, bias=None):
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
@@ -55,26 +53,6 @@ def linear(weight, bias=None):
     if bias is not None:
         layer.bias.data.copy_(bias)
     return layer
-
-
-class Cosine(nn.Linear):
-    def forward(self, x):
-        return 4 * F.linear(F.normalize(x), F.normalize(self.weight))
-
-
-Both = collections.namedtuple("Both", "features scores")
-
-
-@dataclasses.dataclass
-class Answer:
-    logits: torch.Tensor
-    features: torch.Tensor
-
-
-def _model_output():
-    from transformers.modeling_outputs import SequenceClassifierOutput
-
-    return SequenceClassifierOutput
 
 
 class Net(nn.Module):
@@ -101,6 +79,35 @@ def made():
 
 {factory}
 """
+# what only some networks need, by a word that tells them
+_NEEDED = {
+    "Cosine(": """
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return 4 * F.linear(F.normalize(x), F.normalize(self.weight))
+""",
+    "Both(": """
+import collections
+
+Both = collections.namedtuple("Both", "features scores")
+""",
+    "Answer(": """
+import dataclasses
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    features: torch.Tensor
+""",
+    "ModelOutput(": """
+from transformers.modeling_outputs import SequenceClassifierOutput as ModelOutput
+""",
+    "warnings.": """
+import warnings
+""",
+}
 
 
 def make_net(
@@ -131,12 +138,15 @@ def make_net(
     if quirk in _MADE:
         weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)
     forward = [*_PRELUDES.get(quirk, ()), *body.forward, *head.forward, f"return {output.text}"]
+    setup, factory = _indented([*body.setup, *head.setup]), _factory(quirk, dtype)
+    used = "\n".join([setup, *forward, factory])
     text = _FILE.format(
-        setup=_indented([*body.setup, *head.setup]),
+        needed="".join(lines for word, lines in _NEEDED.items() if word in used),
+        setup=setup,
         level=level,
         forward=_indented(forward),
         zero=weights != "none",
-        factory=_factory(quirk, dtype),
+        factory=factory,
     )
     file = folder / f"{name}.py"
     file.write_text(text, encoding="utf-8")
@@ -152,6 +162,7 @@ def make_net(
         Outputs(logits, features, head.weight, body.magnitude, TOLERANCE[dtype]),
         must_refuse=head.must_refuse or output.must_refuse or quirk_must or _WEIGHTS[weights],
         may_refuse=head.may_refuse or output.may_refuse,
+        dtype=dtype,
     )
 
 
@@ -248,7 +259,7 @@ _OUTPUTS = {
     "named features and logits": _Output("{'features': h, 'logits': z}"),
     "two by name": _Output("{'features': h, 'out': z}", "out"),
     "dataclass": _Output("Answer(z, h)"),
-    "model output": _Output("_model_output()(logits=z, hidden_states=(h,))"),
+    "model output": _Output("ModelOutput(logits=z, hidden_states=(h,))"),
     "named tuple": _Output("Both(h, z)", "scores"),
     "map of one pixel": _Output("z[:, :, None, None]", may_refuse=True),
     "nested": _Output("{'head': {'logits': z}}", may_refuse=True),

@@ -262,7 +262,7 @@ def _wrong_type(draw: Draw, recipe: Recipe) -> Verdict:
     return Verdict(f"{'.'.join(path)} is of another type", may_refuse=True)
 
 
-_EXTREMES: tuple[Any, ...] = (-1, 0, float("nan"), float("inf"), -0.5, 10**20, 1e30)
+_EXTREMES: tuple[Any, ...] = (-1, 0, float("nan"), float("inf"), -0.5, 10**20, 1e30, 1e300)
 # a number of these is a legal wish for hours of work, many processes or all of the memory
 _COSTLY = {"epochs", "steps", "devices", "num_nodes", "workers", "size", "crop_padding"}
 

@@ -32,6 +32,8 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
             outputs.logits, outputs.features, outputs.weights, outputs.magnitude,
             TOLERANCE[precision],
         )  # fmt: skip
+    # torch has no batch norm of one short float with weights of another
+    may = may or (precision == "bfloat16" and net.dtype == "float16")
     expected = Expected(
         examples.index, examples.ids, examples.labels, examples.classes, outputs, examples.errors
     )
@@ -202,7 +204,7 @@ def _by_file(draw: Draw, folder: Path, words: list[str]) -> list[str]:
 def _afterwards(draw: Draw, run: Path, words: list[str], out: str) -> Iterator[Step]:
     """The same again, on top of a finished run."""
     kinds = ("nothing", "again", "resume", "other", "overwrite", "report")
-    kind = draw.pick("then", kinds, plain=0.6)
+    kind = draw.pick("then", kinds, plain=0.75)
     content = (run / "table.parquet").read_bytes()
 
     def refused(answer: Answer) -> str:

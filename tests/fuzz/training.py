@@ -88,7 +88,7 @@ def train_by_recipe(draw: Draw, folder: Path) -> Iterator[Step]:
 
 def _afterwards(draw: Draw, folder: Path, recipe: Recipe, accuracy: float) -> Iterator[Step]:
     """What may follow a training: the same again, or scores of the model it left."""
-    then = draw.pick("then", ("nothing", "again", "resume", "score", "score weights"), plain=0.6)
+    then = draw.pick("then", ("nothing", "again", "resume", "score", "score weights"), plain=0.7)
     if then == "again":
         yield Step(["train", "recipe.toml"], lambda answer: "" if answer.exit_code else
                    "accepted: training on top of a finished run")  # fmt: skip

@@ -139,7 +139,14 @@ def study_human(draw: Draw, folder: Path) -> Iterator[Step]:
             return "" if answer.exit_code else f"accepted although people.csv is {fault}"
         return _fine(answer) or _complaint_about_study(folder, rows, people)
 
-    yield Step(["study", "human", "run", "--human", "people.csv"], judge)
+    words = ["study", "human", "run", "--human", "people.csv"]
+    words += draw.pick("people.scores", ([], ["--scores", "avh,model_confidence"]))
+    yield Step(words, judge, without=_figures(draw))
+
+
+def _figures(draw: Draw) -> tuple[str, ...]:
+    """Drawing takes ten times as long as all else of a study, so few draw: others cannot."""
+    return () if draw.chance("study.figures", 0.15) else ("matplotlib",)
 
 
 _PEOPLE_FAULTS = (
@@ -192,8 +199,8 @@ def study_degradation(draw: Draw, folder: Path) -> Iterator[Step]:
         faults=(["--noise", "0"], ["--contrast", "1,-1"], ["--noise", "nan,0"], ["--limit", "1"],
                 ["--noise", "0,x"], ["--scores", "nothing"]),
     )  # fmt: skip
-    yield Step(words, _anything if words[-1] in ("0", "1", "1,-1", "nan,0", "0,x", "nothing")
-               else _fine)  # fmt: skip
+    is_faulty = words[-1] in ("0", "1", "1,-1", "nan,0", "0,x", "nothing")
+    yield Step(words, _anything if is_faulty else _fine, without=_figures(draw))
 
 
 # --- adapt
@@ -284,7 +291,7 @@ def any_flags(draw: Draw, folder: Path) -> Iterator[Step]:
         words.append(option.opts[0])
         if not option.is_flag:
             words.append(draw.pick(f"flag {at}.value", _values(option), plain=0.1))
-    yield Step(words, _anything)
+    yield Step(words, _anything, without=_figures(draw))
 
 
 _BASES: dict[str, list[str]] = {

@@ -12,7 +12,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.heads import find_head
 from hardsight.run.loop import random_states_kept
-from hardsight.run.train._head import reset_head
+from hardsight.run.train import reset_head
 
 # a fresh interpreter, seeded by its user, where nothing has used CUDA yet
 FRESH = """

@@ -294,26 +294,25 @@ class Cosine(nn.Linear):
 )
 def test_weights_that_are_trained_meanwhile_stay_the_head(head):
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), head())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with capture(model, find_head(model, torch.randn(4, 6)), in_training=True) as forward:
-        for _ in range(5):
-            _, logits = forward(torch.randn(8, 6))
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(logits, torch.arange(8) % 3).backward()
-            optimizer.step()
+        train_five_steps(model, forward)
+
+
+def train_five_steps(model, forward):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(5):
+        _, logits = forward(torch.randn(8, 6))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(logits, torch.arange(8) % 3).backward()
+        optimizer.step()
 
 
 def test_a_temperature_that_is_trained_stays_part_of_the_head(two_layers):
     model = two_layers()
     model.temperature = nn.Parameter(torch.tensor(2.0))
     model.wrap = lambda logits: logits / model.temperature
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with capture(model, find_head(model, torch.randn(4, 6)), in_training=True) as forward:
-        for _ in range(5):
-            _, logits = forward(torch.randn(8, 6))
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(logits, torch.arange(8) % 3).backward()
-            optimizer.step()
+        train_five_steps(model, forward)
         model.wrap = lambda logits: logits + torch.tensor([0.0, 1.0, 0.0])
         with pytest.raises(HeadMismatchError, match="8 of 8 rows of batch 6"):
             forward(torch.randn(8, 6))

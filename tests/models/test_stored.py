@@ -83,6 +83,18 @@ def test_weights_are_used_as_the_description_beside_them_says(tmp_path, place, c
     assert "model.json" in loaded.weights_origin
 
 
+@pytest.mark.parametrize("name", ["last.ckpt", "previous.ckpt"])
+def test_the_checkpoint_of_an_epoch_is_used_as_its_run_says(tmp_path, name):
+    net = written(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    state = {f"model.{key}": value for key, value in net.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "checkpoints" / name)
+    loaded = load_model("amc13", weights=tmp_path / "checkpoints" / name)
+    images = torch.randn(2, 1, 16, 16)
+    torch.testing.assert_close(loaded.model(images), net(images), rtol=0, atol=0)
+    assert (loaded.preprocessing, loaded.classes) == (HOW, ("a", "b", "c"))
+
+
 def test_the_description_also_serves_a_module_and_code_of_the_user(tmp_path):
     net = written(tmp_path, "nets.py:make")
     code = "from hardsight.models import AMCNet as make"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import warnings
 from enum import Enum
@@ -151,6 +152,108 @@ def test_a_module_that_names_its_classes_is_matched_by_name(photos, make):
 def test_a_wrapped_module_is_asked_inside(photos):
     table = hs.score(nn.DataParallel(named_by_config()), photos, device="cpu")
     assert accuracy(table) == 1.0
+
+
+class Around(nn.Module):
+    """A user's wrapper, such as one that returns the logits of another model alone."""
+
+    def __init__(self, net, outputs=None):
+        super().__init__()
+        self.net = net
+        self.fc = nn.Identity() if outputs is None else nn.Linear(3, outputs)
+
+    def forward(self, images):
+        return self.fc(self.net(images))
+
+
+@pytest.mark.parametrize("make", [named_by_config, named_by_itself])
+def test_a_model_inside_a_users_own_module_names_its_classes(photos, make):
+    table = hs.score(Around(make()), photos, device="cpu")
+    assert accuracy(table) == 1.0
+    assert table.metadata["class_order"]["taken"] == "name"
+    assert "(id2label of ColourNet in Around)" in table.metadata["class_order"]["note"] or (
+        "(classes of ColourNet in Around)" in table.metadata["class_order"]["note"]
+    )
+    card = evaluation_card(Around(make()), photos, **QUICK)
+    assert card["models"][0]["accuracy"]["top1"]["value"] == 1.0
+
+
+def test_a_part_with_other_classes_than_the_whole_names_nothing(photos):
+    # a backbone that knew three classes, under a new head of four
+    with pytest.warns(HardsightWarning, match="the model has 4 classes, the data names 3"):
+        table = hs.score(Around(named_by_config(("x", "y", "z")), outputs=4), photos, device="cpu")
+    assert table.metadata["class_order"]["taken"] == "position"
+    # two parts that disagree
+    net = Around(named_by_config())
+    net.other = named_by_config(("cat", "dog", "horse"))
+    table = hs.score(net, photos, device="cpu")
+    assert table.metadata["class_order"]["taken"] == "position"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("classes", np.array(OTHER_ORDER)),
+        ("classes", {0: "dog", 1: "horse", 2: "cat"}),
+        ("classes", {"0": "dog", "1": "horse", "2": "cat"}),
+        ("class_names", OTHER_ORDER),
+        ("class_to_idx", {"cat": 2, "dog": 0, "horse": 1}),
+        ("id2label", {0: "dog", 1: "horse", 2: "cat"}),
+    ],
+)
+def test_usual_ways_to_name_classes_are_read(photos, attribute, value):
+    net = ColourNet()
+    setattr(net, attribute, value)
+    assert accuracy(hs.score(net, photos, device="cpu")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("classes", {1: "dog", 2: "horse", 3: "cat"}),  # not numbered from 0
+        ("class_to_idx", {"cat": 0, "dog": 0, "horse": 1}),
+        ("class_to_idx", {"cat": "a"}),
+        ("classes", 3),
+        ("classes", nn.Linear(2, 2)),
+    ],
+)
+def test_what_does_not_number_the_outputs_names_nothing(photos, attribute, value):
+    net = ColourNet(("cat", "dog", "horse"))
+    setattr(net, attribute, value)
+    table = hs.score(net, photos, device="cpu")
+    assert (accuracy(table), table.metadata["class_order"]["taken"]) == (1.0, "position")
+
+
+def test_a_timm_model_in_memory_is_matched_by_the_names_of_its_imagenet(photos, monkeypatch):
+    timm = FakeTimm.with_names()
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    for net in (timm.create_model("net"), Around(timm.create_model("net"))):
+        table = hs.score(net, photos, device="cpu")
+        assert accuracy(table) == 1.0
+        assert table.metadata["class_order"]["taken"] == "name"
+    # it may have been trained on as many classes of the user's own
+    for name in COLOURS:
+        (photos / name).rename(photos / f"my {name}")
+    table = hs.score(net, photos, device="cpu")
+    assert table.metadata["class_order"]["taken"] == "position"
+
+
+def test_a_torchvision_model_in_memory_is_matched_by_the_names_of_imagenet(photos, monkeypatch):
+    meta = SimpleNamespace(_IMAGENET_CATEGORIES=list(OTHER_ORDER))
+    monkeypatch.setitem(sys.modules, "torchvision.models._meta", meta)
+    monkeypatch.setattr(ColourNet, "__module__", "torchvision.models.resnet")
+    table = hs.score(ColourNet(), photos, device="cpu")
+    assert accuracy(table) == 1.0
+    assert table.metadata["class_order"]["taken"] == "name"
+    assert "ImageNet" in table.metadata["class_order"]["note"]
+
+
+def test_the_names_of_all_classes_are_said_if_two_sets_of_data_number_them_otherwise(photos):
+    some = photos.parent / "some"
+    for name in ("cat", "horse"):
+        shutil.copytree(photos / name, some / name)
+    with pytest.raises(LabelError, match=r"with all names in one order: cat, horse, dog"):
+        evaluation_card(ColourNet(), some, train=photos, **QUICK)
 
 
 def test_names_may_be_given_with_the_model(photos, tmp_path):

@@ -32,6 +32,7 @@ from hardsight.models import SmallCNN, StoredModel
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate import EvaluateConfig, evaluation_card, named_model, run_evaluate
 from hardsight.stats import mcnemar
+from tests._nets import tiny_vit
 
 PLAIN = {"mean": (0.0,), "std": (1.0,)}
 QUICK = {"map_examples": 30, "feature_examples": 100, "explain_examples": 0, "attack_examples": 0,
@@ -296,23 +297,8 @@ def test_a_model_without_convolutions_has_no_maps_but_a_reason(files):
 
 
 def test_a_vision_transformer_of_hugging_face_has_every_part(files):
-    from transformers import ViTConfig, ViTForImageClassification
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=8,
-        intermediate_size=32,
-        patch_size=2,
-        num_channels=1,
-        num_labels=10,
-    )
     options = {**QUICK, "attack_examples": 6, "epsilons": (0.1,), "explain_examples": 4, **PLAIN}
-    (model,) = evaluation_card(ViTForImageClassification(config), files / "digits.npz", **options)[
-        "models"
-    ]
+    (model,) = evaluation_card(tiny_vit(10), files / "digits.npz", **options)["models"]
     assert model["explanation"]["grid"] == [4, 4]
     assert model["explanation"]["n"] == 4
     assert model["robustness"]["n"] == 6

@@ -23,6 +23,7 @@ from hardsight.errors import (
     NonFiniteError,
     NotLogitsError,
     OutOfMemoryError,
+    ShapeError,
     TableError,
 )
 from hardsight.heads import Head, _agreement
@@ -176,6 +177,18 @@ def test_the_size_of_a_batch_does_not_decide_whether_a_head_is_found(classes):
     np.testing.assert_allclose(one["avh"], many["avh"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_cosine_head_is_scored_in_every_dtype(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, WIDTH), Cosine(WIDTH, CLASSES, bias=False)).to(dtype)
+    inputs, labels = rows().tensors
+    features = net[0](inputs.to(dtype))
+    expected = avh_in_float64(features, labels, net[1].weight)
+    table = hs.score(net, TensorDataset(inputs.to(dtype), labels))
+    rtol = 0.1 if dtype == torch.bfloat16 else 1e-4
+    np.testing.assert_allclose(table.column("avh"), expected, rtol=rtol)
+
+
 def test_a_head_made_by_hand_is_held_to_the_model():
     net, data = Net(), rows()
     weight, bias = net.fc.weight.detach(), net.fc.bias.detach()
@@ -238,6 +251,29 @@ def test_the_output_that_fits_the_classes_of_the_data_is_scored(end, scores):
     np.testing.assert_array_equal(table.column("prediction"), expected.column("prediction"))
     assert table.metadata["model"]["output"] is not None
     assert expected.metadata["model"]["output"] is None
+
+
+@pytest.mark.parametrize(
+    ("end", "shape"),
+    [
+        (lambda x, features, logits: logits[:1], r"\[1, 3\] for 8 examples"),
+        (lambda x, features, logits: logits.T, r"\[3, 8\] for 8 examples"),
+        (lambda x, features, logits: logits[:1] * -torch.inf, r"\[1, 3\] for 8 examples"),
+        (lambda x, features, logits: logits.T * torch.nan, r"\[3, 8\] for 8 examples"),
+    ],
+    ids=["first row", "transposed", "first row, infinite", "transposed, not finite"],
+)
+@pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
+def test_logits_need_a_row_for_each_example(end, shape, scores):
+    with pytest.raises(ShapeError, match=rf"one row of logits per example.*{shape}"):
+        hs.score(Net(end), rows(), scores=scores)
+
+
+@pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
+def test_as_many_examples_as_classes_do_not_hide_that_logits_are_transposed(scores):
+    net = Net(lambda x, features, logits: logits.T)
+    with pytest.raises(ShapeError, match=r"one row of logits per example.*\[3, 2\] for 2 examples"):
+        hs.score(net, rows(CLASSES), scores=scores)
 
 
 class RuledOut(nn.Module):
@@ -311,15 +347,20 @@ def test_a_compiled_model_of_several_outputs_is_scored():
         np.testing.assert_array_equal(table.column("entropy"), expected.column("entropy"))
 
 
-def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
-    class Images(Net):
-        def forward(self, images: Tensor):
-            return super().forward(images.flatten(1)[:, 10:16])
+class Images(Net):
+    """The same of pictures."""
 
-    data = MemorySource(
-        np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
-        np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise",
-    )  # fmt: skip
+    def forward(self, images: Tensor):
+        return super().forward(images.flatten(1)[:, 10:16])
+
+
+def noise():
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
+    return MemorySource(pixels, np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise")
+
+
+def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
+    data = noise()
     options = {"mean": (0.0,), "std": (1.0,), "attack_examples": 8, "attack_steps": 1,
                "explain_examples": 0, "map_examples": 10, "feature_examples": 20}  # fmt: skip
     plain = hs.evaluation_card(Images(), data, **options)["models"][0]
@@ -330,14 +371,7 @@ def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
 
 
 def test_training_learns_the_output_that_fits_the_classes(tmp_path):
-    class Images(Net):
-        def forward(self, images: Tensor):
-            return super().forward(images.flatten(1)[:, 10:16])
-
-    data = MemorySource(
-        np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
-        np.arange(60) % CLASSES, classes=("a", "b", "c"), spec="noise",
-    )  # fmt: skip
+    data = noise()
     options = {"epochs": 1, "device": "cpu", "track": True, "show_progress": False}
     plain = hs.train(Images(), data, out=tmp_path / "plain", **options)
     tuples = hs.train(Images(ENDS["tuple"]), data, out=tmp_path / "tuples", **options)

@@ -12,7 +12,7 @@ from hardsight.errors import OptionError
 from hardsight.experiments.avh import GeometrySetting, sphere
 from hardsight.heads import find_head
 from hardsight.run.loop import loaded_model, random_states_kept, seeded
-from hardsight.run.train._head import reset_head
+from hardsight.run.train import reset_head
 
 
 class TwoGpus:

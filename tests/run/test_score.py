@@ -563,7 +563,7 @@ def test_a_stream_is_not_read_again_for_pictures(tmp_path):
 
     table = hs.score(SmallCNN(num_classes=3), Stream(), out=tmp_path / "run")
     assert len(table) == 30
-    assert Stream.passes == 3  # head and fingerprint look at the first examples, then the run
+    assert Stream.passes == 1  # the run goes on where the looks at the first examples stopped
     assert RunFolder(tmp_path / "run").thumbnails() == {}
 
 
@@ -575,6 +575,52 @@ def test_a_generator_is_scored_from_its_first_example_on(count):
     table = hs.score(model, (sample for sample in samples), batch_size=16)
     expected = hs.score(model, samples, batch_size=16)
     assert table.to_arrow().equals(expected.to_arrow())
+
+
+class AroundAnIterator(IterableDataset):
+    """Hands out the same iterator every time, as a wrapper of a stream often does."""
+
+    def __init__(self, samples):
+        self.samples = iter(samples)
+
+    def __iter__(self):
+        return self.samples
+
+
+class AroundAGenerator(AroundAnIterator):
+    """The same behind a generator of its own, so that no two iterators are the same object."""
+
+    def __iter__(self):
+        yield from self.samples
+
+
+@pytest.mark.parametrize("count", [5, 30, 500])
+@pytest.mark.parametrize("around", [AroundAnIterator, AroundAGenerator])
+def test_a_dataset_around_a_generator_loses_no_examples_to_the_search_for_the_head(around, count):
+    images = torch.rand(count, 1, 8, 8)
+    samples = [(image, number % 3) for number, image in enumerate(images)]
+    model = SmallCNN(num_classes=3)
+    expected = hs.score(model, samples, batch_size=16).to_arrow()
+    assert hs.score(model, around(samples), batch_size=16).to_arrow().equals(expected)
+    loader = DataLoader(around(samples), batch_size=16)
+    assert hs.score(model, loader).to_arrow().equals(expected)
+
+
+@pytest.mark.parametrize("around", [AroundAnIterator, AroundAGenerator])
+def test_a_dataset_around_a_generator_is_not_taken_for_a_shorter_one_when_read_again(around):
+    samples = [(torch.rand(1, 8, 8), number % 3) for number in range(500)]
+    models = {"a": SmallCNN(num_classes=3), "b": SmallCNN(num_classes=3)}
+    with pytest.raises(DataError, match=r"can be read only once|ended after 0 samples"):
+        hs.evaluation_card(models, around(samples), attack_examples=0, explain_examples=0)
+
+
+def test_a_stream_that_breaks_while_it_is_looked_at_is_not_taken_for_one_that_ends_there():
+    def samples():
+        yield from [(torch.rand(1, 8, 8), number % 3) for number in range(12)]
+        raise OSError("line dropped")
+
+    with pytest.raises(DataError, match=r"broke after position 11: OSError: line dropped"):
+        hs.score(SmallCNN(num_classes=3), AroundAnIterator(samples()))
 
 
 def test_a_generator_that_was_read_is_not_taken_for_an_empty_one():

@@ -138,22 +138,17 @@ def test_an_error_of_the_caller_is_not_taken_for_a_full_disk(tmp_path):
 # ------------------------------------------------------------------------------ what it refuses
 
 
-def test_a_run_is_never_overwritten_unasked(tmp_path):
-    write(tmp_path)
+@pytest.mark.parametrize(
+    ("finish", "message"),
+    [
+        (True, r"holds a finished scored dataset; .*--out, .*--resume.*--overwrite"),
+        (False, r"unfinished scored dataset \(2 shards\); continue it with --resume"),
+    ],
+)
+def test_a_run_is_never_overwritten_unasked(tmp_path, finish, message):
+    write(tmp_path, finish=finish)
     before = content(tmp_path)
-    with pytest.raises(
-        RunExistsError, match=r"holds a finished scored dataset; .*--out, .*--resume.*--overwrite"
-    ):
-        write(tmp_path)
-    assert content(tmp_path) == before
-
-
-def test_an_unfinished_run_is_never_overwritten_unasked(tmp_path):
-    write(tmp_path, finish=False)
-    before = content(tmp_path)
-    with pytest.raises(
-        RunExistsError, match=r"unfinished scored dataset \(2 shards\); continue it with --resume"
-    ):
+    with pytest.raises(RunExistsError, match=message):
         write(tmp_path)
     assert content(tmp_path) == before
 

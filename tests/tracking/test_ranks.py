@@ -1,11 +1,10 @@
+import re
+
 import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from hardsight.errors import DataError
 from hardsight.tracking import HardnessTracker
-from hardsight.tracking._epoch import EpochRules, epoch_columns
-from hardsight.tracking._measures import MEASURES, Rows, joined
 
 N = 11
 
@@ -108,33 +107,18 @@ def test_a_rank_without_rows_does_not_keep_the_other_waiting(two_ranks, tmp_path
     assert 0 < int(seen.sum()) < 2 * N  # what rank 1 would have seen is missing
 
 
-def rows(*ranks):
-    """Rows of ranks that saw the given examples, in their order."""
-    parts = []
-    for rank, index in enumerate(ranks):
-        zeros = torch.zeros(len(index), dtype=torch.int64)
-        order = torch.arange(len(index)) * len(ranks) + rank
-        values = torch.rand(len(index), len(MEASURES))
-        parts.append(Rows(torch.tensor(index), zeros, zeros, values, order))
-    return joined(parts)
-
-
-def columns(rows):
-    known = torch.full((4,), -1, dtype=torch.int32).numpy()
-    return epoch_columns(rows, EpochRules(4, 1, padding_rows=2, num_ranks=2), known, epoch=1)
-
-
-def test_of_an_example_seen_on_two_ranks_the_earlier_turn_counts():
-    seen = rows([0, 1, 2], [2, 3, 0])
-    expected = seen.values[[0, 1, 3, 4], MEASURES.index("avh")]
-    torch.testing.assert_close(torch.tensor(columns(seen)["avh"]), expected)
-
-
-def test_a_repeat_within_one_rank_is_an_error_though_padding_is_not():
-    with pytest.raises(DataError, match="examples 1 came more than once"):
-        columns(rows([0, 1, 1], [2]))
-
-
-def test_ranks_that_all_see_the_same_data_are_told_to_split_it():
-    with pytest.raises(DataError, match=r"3 examples of epoch 1 came on more than one rank.*Distr"):
-        columns(rows([0, 1, 2], [2, 1, 0]))
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("one rank repeats", "DataError: examples 1 came more than once in epoch 1"),
+        (
+            "the same on both",
+            "DataError: 6 examples of epoch 1 came on more than one rank.*DistributedSampler",
+        ),
+    ],
+)
+def test_an_example_that_comes_twice_is_an_error_on_both_ranks(two_ranks, tmp_path, case, said):
+    # unlike those with which a sampler fills its last round
+    two_ranks(case)
+    for rank in range(2):
+        assert re.match(said, (tmp_path / f"error-{rank}").read_text())

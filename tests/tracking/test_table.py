@@ -2,21 +2,21 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from hardsight.errors import DataError, OptionError, RunMismatchError
 from hardsight.report import write_report
 from hardsight.table import ScoreTable, with_metadata
-from hardsight.tracking import SUMMARIES, HardnessTracker, _store
+from hardsight.tracking import SUMMARIES, HardnessTracker
 
 N = 6
 
 
-@pytest.fixture
-def tracker():
+def recorded(folder=None):
     """Example 5 never comes; example 4 comes once; example 3 carries a wrong label."""
-    found = HardnessTracker(N, head=torch.eye(3, 4))
+    found = HardnessTracker(N, head=torch.eye(3, 4), folder=folder)
     make = torch.Generator().manual_seed(0)
     for epoch in range(3):
         index = torch.arange(5 if epoch == 0 else 4)
@@ -28,6 +28,11 @@ def tracker():
         found.update(index, embeddings, embeddings @ torch.eye(3, 4).T, labels)
         found.end_epoch()
     return found
+
+
+@pytest.fixture
+def tracker():
+    return recorded()
 
 
 def scored(index, labels):
@@ -63,16 +68,11 @@ def test_the_prediction_is_that_of_the_last_epoch_seen(tracker):
     assert tracker.summaries().column("prediction").tolist() == [0, 1, 2, 2, 1, -1]
 
 
-def test_blocks_of_examples_give_the_same_summaries_as_all_at_once(tracker, monkeypatch):
+def test_blocks_of_examples_give_the_same_summaries_as_all_at_once(tracker, tmp_path, monkeypatch):
     whole = tracker.summaries()
-    monkeypatch.setattr(_store, "_ROWS_AT_ONCE", 2)
-    blocks = HardnessTracker(N)
-    for epoch in range(3):
-        columns = {name: tracker._store.column(epoch + 1, name) for name in _store.SCHEMA.names}
-        blocks._store.write(epoch + 1, columns)
-    blocks._epochs = 3
-    assert len(list(blocks._store.blocks(["avh"]))) == 3
-    got = blocks.summaries()
+    monkeypatch.setattr("hardsight.tracking._epochs._ROWS_AT_ONCE", 2)
+    got = recorded(tmp_path).summaries()
+    assert pq.ParquetFile(tmp_path / "epoch-00001.parquet").num_row_groups == 3
     for name in whole.columns:
         np.testing.assert_array_equal(got.column(name), whole.column(name), err_msg=name)
 

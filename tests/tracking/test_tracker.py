@@ -26,7 +26,7 @@ from hardsight.errors import (
     ShapeError,
 )
 from hardsight.heads import Head
-from hardsight.tracking import HardnessTracker, _store
+from hardsight.tracking import HardnessTracker
 
 N = 22
 MEASURES = [
@@ -437,7 +437,7 @@ def test_a_full_disk_keeps_the_epoch_so_that_it_can_be_written_later(run, tmp_pa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_store.pq, "write_table", full)
+        patch.setattr("pyarrow.parquet.write_table", full)
         with pytest.raises(OutputError, match=r"No space left on device; its rows are kept: free"):
             tracker.end_epoch()
     assert [file.name for file in tmp_path.iterdir()] == ["tracker.json"]

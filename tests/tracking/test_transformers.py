@@ -170,8 +170,14 @@ def test_a_state_that_only_some_ranks_find_is_loaded_on_none(tmp_path, monkeypat
     options = {"save_strategy": "epoch"}
     trainer(tmp_path, HardnessTracker(N), epochs=1, **options).train()
     tracker = HardnessTracker(N)
-    # as if the second of two ranks did not see the folder of the first
-    monkeypatch.setattr("hardsight.tracking._ranks.of_all", lambda value: [value, False])
+    training = trainer(tmp_path, tracker, **options)
+
+    def told(values, value):
+        values[:] = [value, False]  # the second of two ranks does not see the folder of the first
+
+    for name, found in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 0)):
+        monkeypatch.setattr(torch.distributed, name, lambda *args, found=found: found)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", told)
     with pytest.raises(RunMismatchError, match=r"no tracker state is found on rank 1, .* share"):
-        trainer(tmp_path, tracker, **options).train(resume_from_checkpoint=True)
+        training.train(resume_from_checkpoint=True)
     assert tracker.epochs == 0

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hardsight.errors import HardsightError
-from hardsight.tracking import HardnessTracker, _ranks, with_index
+from hardsight.tracking import HardnessTracker, with_index
 
 N, CLASSES, WIDTH = 11, 3, 4  # odd, so that the sampler repeats one example
 
@@ -26,8 +26,15 @@ def record(tracker, loader, weights, epoch, start=0) -> None:
         tracker.update(index, scaled, scaled @ weights.T, labels)
 
 
-def never(_: object) -> None:
+def never(*_: object) -> None:
     raise AssertionError("a step waits for other ranks, which agreed when they loaded the state")
+
+
+# batches by rank: an example that one rank sees twice, and ranks that all see the same examples
+SEEN = {
+    "one rank repeats": [[[0, 1], [1, 3]], [[2, 4], [5, 6]]],
+    "the same on both": [[[0, 1], [2, 3], [4, 5]], [[5, 4], [3, 2], [1, 0]]],
+}
 
 
 # states that cannot be loaded: rank 0 misses the epochs of one, and one is of another run on rank 1
@@ -72,9 +79,18 @@ def main(rank: int, folder: Path, case: str) -> None:
                 tracker = HardnessTracker(N, head=weights, folder=folder / "dynamics")
                 tracker.load_state_dict(shared[0])
                 rest = [batch for place, batch in enumerate(loader) if place >= 1]
-                of_all, _ranks.of_all = _ranks.of_all, never
+                gathers = {
+                    name: getattr(dist, name) for name in ("all_gather", "all_gather_object")
+                }
+                for name in gathers:
+                    setattr(dist, name, never)
                 record(tracker, rest, weights, epoch, start=1)
-                _ranks.of_all = of_all
+                for name, gather in gathers.items():
+                    setattr(dist, name, gather)
+            elif case in SEEN:
+                batches = [torch.tensor(batch) for batch in SEEN[case][rank]]
+                seen = [(index, inputs[index], labels[index]) for index in batches]
+                record(tracker, seen, weights, epoch)
             elif case != "rank 1 idle" or rank == 0:
                 record(tracker, loader, weights, epoch)
             tracker.end_epoch()

@@ -27,37 +27,76 @@ from hardsight.errors import BadExampleError, DataError, HardsightError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_KEPT = 1024  # samples; enough to look at, few enough to hold
+_MOST_KEPT = 320  # samples; no look goes further, and few enough to hold
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
-class ReadOnce:
-    """An iterator that starts again as long as no more than its first samples were read.
+class StreamSamples:
+    """The samples of a stream, of which a look at the first ones takes none away.
+
+    The first whole pass goes on with the iterator that the looks before it began. A dataset may be
+    unable to start again without saying so, such as one that wraps a generator: started for every
+    look, it would lose its first examples.
 
     Args:
-        samples: a generator or another iterator.
+        dataset: a generator, or any iterable.
     """
 
-    def __init__(self, samples: Iterator[Any]) -> None:
-        self._samples, self._name = samples, type(samples).__name__
+    def __init__(self, dataset: Iterable[Any]) -> None:
+        self._dataset, self._name = dataset, type(dataset).__name__
+        self._iterator: Iterator[Any] | None = None
         self._kept: list[Any] = []
-        self._is_past = False
+        self._count = 0  # samples that the first pass has read
+        self._end: Exception | None = None  # what it ended with
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_past:
+        return self._started_again() if self._count > _MOST_KEPT else self._first_pass()
+
+    def _first_pass(self) -> Iterator[Any]:
+        position = 0
+        while position < self._count or self._reads_one():
+            # beyond what is kept there is one reader, who takes each sample as it is read
+            assert self._count <= _MOST_KEPT or position == self._count - 1
+            yield self._kept[min(position, len(self._kept) - 1)]
+            position += 1
+
+    def _reads_one(self) -> bool:
+        """Read one more sample; false at the end, however often it is asked for."""
+        try:
+            if self._end is not None:
+                raise self._end
+            if self._iterator is None:
+                self._iterator = iter(self._dataset)
+            sample = next(self._iterator)
+        except Exception as err:  # a generator that broke would look like one that is at its end
+            self._end = err
+            if isinstance(err, StopIteration):
+                return False
+            raise
+        self._count += 1
+        if self._count > _MOST_KEPT:
+            self._kept = []
+        self._kept.append(sample)
+        return True
+
+    def _started_again(self) -> Iterator[Any]:
+        again = iter(self._dataset)
+        if again is self._iterator:
             raise DataError(
                 f"a {self._name} can be read only once, and more than its first {_MOST_KEPT:,} "
                 "samples have been read; pass a list, a Dataset, or an IterableDataset that starts "
                 "again"
             )
-        yield from self._kept
-        for sample in self._samples:
-            if not self._is_past:
-                self._kept.append(sample)
-                if len(self._kept) > _MOST_KEPT:
-                    self._kept, self._is_past = [], True
+        count = 0
+        for sample in again:
+            count += 1
             yield sample
+        if count < self._count:
+            raise DataError(
+                f"the stream {self._name} ended after {count:,} samples, and had {self._count:,} "
+                "before; let its __iter__ start again from the first one"
+            )
 
 
 class DatasetSource(ExampleSource):
@@ -141,8 +180,9 @@ class StreamSource(ExampleSource):
     position passes over everything before it.
 
     Args:
-        dataset: any iterable of samples. One that cannot start again, such as a generator, serves
-            for a single pass, and for a look at its first samples before it.
+        dataset: any iterable of samples. One that cannot start again, such as a generator or a
+            dataset around one, serves for a single pass, and for a look at its first samples
+            before it.
         classes: names, position = label; ``dataset.classes`` if not given.
         loading: of the DataLoader the dataset came in.
     """
@@ -153,7 +193,7 @@ class StreamSource(ExampleSource):
     def __init__(
         self, dataset: Any, *, classes: Sequence[str] | None = None, loading: Loading | None = None
     ) -> None:
-        self.dataset: Any = ReadOnce(dataset) if isinstance(dataset, Iterator) else dataset
+        self.dataset, self._samples = dataset, StreamSamples(dataset)
         self.loading = loading or Loading()
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
@@ -183,7 +223,7 @@ class StreamSource(ExampleSource):
         """
         position = start
         try:
-            for position, sample in enumerate(self.dataset):
+            for position, sample in enumerate(self._samples):
                 if not self._first:
                     self._first.append(sample)
                 if position >= start:
@@ -211,10 +251,10 @@ class StreamSource(ExampleSource):
     def fingerprint(self) -> str:
         """SHA-256 over type, classes and the first 16 examples; what follows is not read.
 
-        Those of a generator, which can be read only once, are kept for the pass that follows.
+        They are kept for the pass that follows.
         """
         mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
-        return mark.add(stream_digest(self.dataset)).hexdigest()
+        return mark.add(stream_digest(self._samples)).hexdigest()
 
 
 def split_sample(sample: Any) -> tuple[Any, Any]:

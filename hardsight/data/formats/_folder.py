@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 _NO_ENDING, _LINK_UP = "without an ending", "link to a folder above"
+_LINK_ACROSS = "link to another folder of the data"
 _OUTSIDE = "picture outside of the class folders"
 
 
@@ -105,8 +106,8 @@ class FolderSource(ImageFiles):
 
     Every visible folder is a class, with or without images, so that labels agree with a model
     trained on the same layout. Files below a class folder may be nested; hidden files are not
-    looked at; links are followed, but not to a folder above. What does not end as a picture does
-    is counted in ``passed_over``, and a warning says so.
+    looked at; links are followed, but not to a folder above, nor to one that is read anyway. What
+    does not end as a picture does is counted in ``passed_over``, and a warning says so.
 
     Args:
         folder: holds the class folders.
@@ -195,6 +196,7 @@ class _Scan:
         whole = Path(os.fsdecode(root)).resolve()
         # a link to one of these would bring in every class, or the whole disk, under one label
         self._above = frozenset(_identity(folder) for folder in (whole, *whole.parents))
+        self._whole = whole
 
     def below(self, relative: bytes) -> None:
         """Take in everything below a folder."""
@@ -209,6 +211,9 @@ class _Scan:
         if place in above:
             self.passed_over[_LINK_UP] += 1
             return
+        if os.path.islink(folder) and self._is_read_anyway(folder):
+            self.passed_over[_LINK_ACROSS] += 1
+            return
         for name, is_folder in _entries(folder):
             path = os.path.join(relative, name)
             if is_folder:
@@ -217,6 +222,14 @@ class _Scan:
                 self.names.append(path)
             else:
                 self.passed_over[_ending(name) or _NO_ENDING] += 1
+
+    def _is_read_anyway(self, link: bytes) -> bool:
+        """Whether a link leads to what lies in the data: a class under the label of another."""
+        leads_to = Path(os.fsdecode(os.path.realpath(link)))
+        if self._whole not in leads_to.parents:
+            return False
+        inside = leads_to.relative_to(self._whole)
+        return not any(part.startswith(".") for part in inside.parts)
 
 
 def split_folders(folder: Path) -> list[str]:
@@ -293,7 +306,7 @@ def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
 
 
 def _plural(kind: str, count: int) -> str:
-    if count == 1 or kind not in (_LINK_UP, _OUTSIDE):
+    if count == 1 or kind not in (_LINK_UP, _LINK_ACROSS, _OUTSIDE):
         return kind
     noun, _, rest = kind.partition(" ")
     return f"{noun}s {rest}"

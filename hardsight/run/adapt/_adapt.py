@@ -21,9 +21,9 @@ from hardsight.run.adapt._config import BASELINES as BASELINES
 from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
 from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
+from hardsight.run.adapt._config import say_what_plays_no_part
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._folder import prepare_adaptation
-from hardsight.run.adapt._parts import say_what_plays_no_part
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
@@ -181,7 +181,9 @@ def _run(
     config: AdaptConfig, model: str | nn.Module, source: Any, target: Any, show: bool | None
 ) -> AdaptResult:
     pl = require("lightning.pytorch", extra="train", feature="adapting")
-    claim = RunFolder(config.out).claimed(ADAPT, resume=config.resume, overwrite=config.overwrite)
+    claim = RunFolder(config.out).claimed(
+        ADAPT, reads=(source, target), resume=config.resume, overwrite=config.overwrite
+    )
     with claim as run:
         return _run_in(pl, run, config, model, source, target, show)
 

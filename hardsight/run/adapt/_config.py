@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hardsight.config import load_config
-from hardsight.errors import ConfigError, OptionError, UnknownNameError
+from hardsight.errors import ConfigError, HardsightWarning, OptionError, UnknownNameError
 from hardsight.registry import unknown_name
 from hardsight.run.train import (
     AugmentConfig,
@@ -24,6 +25,13 @@ SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
 BASELINES = (SOURCE_ONLY, ENTROPY, THRESHOLD)
 ADAPT_RULES = (*RULES, *BASELINES)
 _SOURCE_EPOCHS = 10
+# of one rule alone; the baselines run with the settings of the rules they are compared with
+_OF_RULES = {
+    "alpha": "crst-lrent",
+    "mrkld_weight": "crst-mrkld",
+    "entropy_weight": ENTROPY,
+    "threshold": THRESHOLD,
+}
 
 
 @dataclass(frozen=True)
@@ -265,3 +273,34 @@ def _check_rules(rules: Sequence[str], compare: str | None) -> None:
         raise ConfigError(f"expected every rule once, got {', '.join(rules)}")
     if compare is not None and compare not in RULES:
         raise UnknownNameError(unknown_name("rule to compare with", compare, list(RULES)))
+
+
+def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
+    """Warn of every setting that was changed and changes nothing.
+
+    Args:
+        config: the settings.
+        is_trained: whether the model is not trained on the source any more.
+    """
+    for text in _without_effect(config, is_trained=is_trained):
+        warnings.warn(text, HardsightWarning, stacklevel=4)
+
+
+def _without_effect(config: AdaptConfig, *, is_trained: bool) -> Iterator[str]:
+    rules = " and ".join(map(repr, config.rules))
+    asked = {*config.rules, config.compare}
+    for key, rule in _OF_RULES.items():
+        if rule not in asked and getattr(config, key) != getattr(AdaptConfig, key):
+            yield f"{key} plays no part with rule = {rules}, only with {rule!r}"
+    if config.rules == (config.compare,):
+        rule = config.rules[0]
+        yield (
+            f"compare = {rule!r} is the rule itself; it is compared with "
+            f"{config.compared_with(rule)!r} instead"
+        )
+    stage = AdaptConfig.pretrain
+    changed = (config.pretrain.optimizer, config.pretrain.schedule)
+    if is_trained and changed != (stage.optimizer, stage.schedule):
+        yield "pretrain plays no part: the model is a trained one, or its epochs are 0"
+    if is_trained and config.source.test_split is not None:
+        yield "source.test_split plays no part: nothing is trained on the source alone"

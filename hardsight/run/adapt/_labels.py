@@ -1,4 +1,4 @@
-"""What a round trains on: source and chosen target examples, with the round's labels."""
+"""What a round trains on: source and chosen target examples, the round's labels, and its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from hardsight.losses import mrkld
 from hardsight.run.adapt._data import Pool
 from hardsight.run.train import Draws, TrainBatches
 
@@ -97,3 +99,48 @@ class AdaptBatches(TrainBatches):
             if self._soft is not None and self._place is not None:
                 soft = self._soft[self._place[index]]
             yield AdaptBatch(index, inputs, self._labels[index], index >= self._first, soft)
+
+
+def adaptation_loss(
+    logits: Tensor,
+    labels: Tensor,
+    is_target: Tensor,
+    soft: Tensor | None = None,
+    *,
+    mrkld_weight: float = 0.0,
+    entropy_weight: float = 0.0,
+) -> Tensor:
+    r"""Loss of a batch of both domains, the mean over its rows.
+
+    .. math:: -\log p_y \;\text{(source)}, \qquad
+              -\sum_c \hat y_c \log p_c + w\,\mathrm{KL}(u\,\|\,p) + v\,H(p) \;\text{(target)}
+
+    Args:
+        logits: ``[B, C]``.
+        labels: ``[B]``; -1 takes no part in the cross-entropy.
+        is_target: ``[B]``; regularisers are for these rows alone.
+        soft: soft labels ``[B, C]`` of the target rows; one-hot labels if ``None``.
+        mrkld_weight: :math:`w`.
+        entropy_weight: :math:`v`.
+
+    Returns:
+        a scalar, float32 or wider.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
+        >>> adaptation_loss(logits, torch.tensor([0, -1]), torch.tensor([False, True]))
+        tensor(0.3466)
+
+    Reference:
+        Zou et al., Confidence Regularized Self-Training, ICCV 2019, Eqs. (4) and (6).
+    """
+    values = functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+    log_probs = logits.log_softmax(dim=1)
+    if soft is not None:
+        values = torch.where(is_target, -(soft * log_probs).sum(dim=1), values)
+    extra = torch.zeros_like(values)
+    if mrkld_weight:
+        extra = extra + mrkld_weight * mrkld(logits, reduction="none")
+    if entropy_weight:
+        extra = extra - entropy_weight * (log_probs.exp() * log_probs).sum(dim=1)
+    return (values + torch.where(is_target, extra, 0.0)).mean()

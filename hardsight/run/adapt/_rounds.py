@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, AdaptConfig
 from hardsight.run.adapt._data import Pool, Target
-from hardsight.run.adapt._examples import compared
 from hardsight.run.adapt._labels import AdaptBatches, RoundLabels
-from hardsight.run.adapt._predict import Seen, seen_by
 from hardsight.run.adapt._select import (
+    Seen,
     accuracy_of,
+    compared,
     quality_of,
+    seen_by,
     selected_by,
     soft_labels,
     starved,

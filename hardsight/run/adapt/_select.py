@@ -1,15 +1,23 @@
-"""A round's pseudo-labels: by the rule, by a baseline, and against another rule."""
+"""What the model says about the target domain, and which of its examples a rule trusts."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hardsight.data import thumbnail
+from hardsight.errors import BadExampleError, NonFiniteError
+from hardsight.heads import find_head
 from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, THRESHOLD, AdaptConfig
-from hardsight.run.adapt._predict import Seen
+from hardsight.run.adapt._data import Target
+from hardsight.run.loop import ModelPass
+from hardsight.scores import angular_visual_confidence
 from hardsight.selftrain import (
     RULES,
     Selection,
@@ -18,6 +26,110 @@ from hardsight.selftrain import (
     selection_quality,
     soft_pseudo_labels,
 )
+
+_BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
+_SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("id", pa.string()),
+        ("selected_by", pa.string()),
+        ("not_by", pa.string()),
+        ("label", pa.int64()),
+        ("true_label", pa.int64()),
+        ("probability", pa.float64()),
+        ("avc", pa.float64()),
+        ("thumbnail", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Outputs of one pass over the target, on the CPU.
+
+    Attributes:
+        probs: softmax probabilities, ``[N, C]``, float32.
+        embeddings: penultimate features, ``[N, D]``.
+        class_weights: of the head in this pass, ``[C, D]``.
+    """
+
+    probs: Tensor
+    embeddings: Tensor
+    class_weights: Tensor
+
+    @property
+    def predictions(self) -> Tensor:
+        """Most probable classes ``[N]``, the first if several tie."""
+        return self.probs.argmax(dim=1)
+
+
+@torch.no_grad()
+def seen_by(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    *,
+    sample: Tensor,
+    device: torch.device,
+    precision: str,
+    head: str | None = None,
+    num_classes: int | None = None,
+    id_of: Callable[[int], str] = str,
+    advance: Callable[[int], object] = lambda done: None,
+) -> Seen:
+    """One pass of a model over inputs, in their order.
+
+    Args:
+        model: is moved to ``device`` and left there in eval mode.
+        batches: inputs, on ``device``.
+        sample: a few of them, on which the classifier head is found.
+        device: to compute on.
+        precision: of the forward pass.
+        head: name of the classifier layer, if it is not found by itself.
+        num_classes: of the data; of several outputs the one with as many columns is taken.
+        id_of: name of an example, for the message of an error.
+        advance: told how many examples were just done.
+
+    Raises:
+        NonFiniteError: the model gives NaN or infinity for an example.
+        HeadError: the model has no classifier head that can be read.
+    """
+    model = model.to(device).eval()
+    known = find_head(model, sample, name=head, num_classes=num_classes)
+    waiting: list[tuple[Tensor, Tensor]] = []
+    done: list[tuple[Tensor, Tensor]] = []
+    first = 0
+    with ModelPass(model, known, device=device, precision=precision) as running:
+        for inputs in batches:
+            names = [id_of(position) for position in range(first, first + len(inputs))]
+            embeddings, logits = running.outputs(inputs, names)
+            assert embeddings is not None
+            first += len(inputs)
+            waiting.append((logits.float().softmax(dim=1), embeddings.float()))
+            if len(waiting) == _BATCHES_AT_ONCE:
+                done.append(_on_cpu(waiting))
+                waiting = []
+            advance(len(inputs))
+    if waiting:
+        done.append(_on_cpu(waiting))
+    probs, embeddings = (torch.cat(parts) for parts in zip(*done, strict=True))
+    _check_finite(probs, id_of)
+    return Seen(probs, embeddings, known.weight.float().cpu())
+
+
+def _on_cpu(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    probs, embeddings = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
+    return probs, embeddings
+
+
+def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:
+    bad = ~probs.isfinite().all(dim=1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise NonFiniteError(
+            f"the model gives NaN or infinity for {int(bad.sum()):,} of {len(probs):,} target "
+            f"examples, first {id_of(first)} (position {first}); lower the learning rate, or use "
+            "precision = 'float32'"
+        )
 
 
 def selected_by(rule: str, seen: Seen, *, portion: float, config: AdaptConfig) -> Selection:
@@ -129,3 +241,77 @@ def starved(selection: Selection, classes: tuple[str, ...]) -> dict[str, list[st
     ]
     has_ranks = selection.rule in RULES
     return {"never_predicted": never, "too_rarely_predicted": rare if has_ranks else []}
+
+
+def compared(
+    selection: Selection, other: Selection, seen: Seen, target: Target, *, most: int
+) -> tuple[dict[str, Any], pa.Table]:
+    """Two selections from the same predictions: counts, and what only one of them holds.
+
+    Args:
+        selection: of the rule at work.
+        other: of the rule it is held against.
+        seen: what both were made from.
+        target: the target domain.
+        most: examples to show per side, those farthest above their threshold first.
+
+    Returns:
+        numbers as JSON takes them, and a row with a thumbnail per shown example.
+    """
+    mine, theirs = selection.labels >= 0, other.labels >= 0
+    only = {"rule": mine & ~theirs, "other": theirs & ~mine}
+    about: dict[str, Any] = {"with": other.rule, "both": int((mine & theirs).sum())}
+    rows: list[dict[str, Any]] = []
+    for side, chosen, against in (("rule", selection, other), ("other", other, selection)):
+        places = only[side].nonzero().squeeze(1)
+        about[f"only_{side}"] = len(places)
+        if target.labels is not None:
+            about[f"only_{side}_right"] = int(
+                (chosen.labels[places] == target.labels[places]).sum()
+            )
+        for place in _strongest(chosen, places, seen)[:most].tolist():
+            rows.append(_row(place, chosen, against, seen, target))
+    return about, pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _strongest(selection: Selection, places: Tensor, seen: Seen) -> Tensor:
+    """Selected examples by how far they are above the threshold of their label."""
+    labels = selection.labels[places]
+    confidence = selection.confidence[places]
+    # that is of the prediction, from which dividing by thresholds may have moved the label
+    moved = (labels != selection.predictions[places]).nonzero().squeeze(1)
+    if len(moved):
+        confidence[moved] = _confidence(selection.rule, places[moved], seen).gather(
+            1, labels[moved, None]
+        )[:, 0]
+    ratio = confidence / selection.thresholds[labels]
+    return places[torch.argsort(ratio, descending=True, stable=True)]
+
+
+def _confidence(rule: str, places: Tensor, seen: Seen) -> Tensor:
+    """What the thresholds of a rule rank, for some examples and every class."""
+    if rule in ("cbst+avh", "avc"):
+        return angular_visual_confidence(seen.embeddings[places], seen.class_weights)
+    return seen.probs[places]
+
+
+def _row(
+    place: int, selection: Selection, other: Selection, seen: Seen, target: Target
+) -> dict[str, Any]:
+    label = int(selection.labels[place])
+    angular = angular_visual_confidence(seen.embeddings[place : place + 1], seen.class_weights)
+    try:
+        picture = thumbnail(target.source[place].content)
+    except BadExampleError:  # it was readable a moment ago; the numbers still say something
+        picture = None
+    return {
+        "index": int(target.source.numbered(place)),
+        "id": target.source.id_of(place),
+        "selected_by": selection.rule,
+        "not_by": other.rule,
+        "label": label,
+        "true_label": None if target.labels is None else int(target.labels[place]),
+        "probability": float(seen.probs[place, label]),
+        "avc": float(angular[0, label]),
+        "thumbnail": picture,
+    }

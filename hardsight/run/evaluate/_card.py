@@ -237,11 +237,13 @@ def evaluation_card(
     _check_options(settings)
     with ExitStack() as stack:
         run = None
+        others = list(ood) if isinstance(ood, list | tuple) else [ood]
         if out is not None:
-            claim = RunFolder(out).claimed(EVALUATE, resume=resume, overwrite=overwrite)
+            claim = RunFolder(out).claimed(
+                EVALUATE, reads=(data, *others, train), resume=resume, overwrite=overwrite
+            )
             run = stack.enter_context(claim)
         place = chosen_device(str(device))
-        others = list(ood) if isinstance(ood, list | tuple) else [ood]
         roots = _roots(data_root, data, *others, train)
         source = _images(data, split, classes, roots)
         foreign = [_images(data_set, ood_split, None, roots) for data_set in others]

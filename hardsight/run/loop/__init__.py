@@ -42,4 +42,5 @@ from hardsight.run.loop._record import state_digest as state_digest
 from hardsight.run.loop._record import tensors_digest as tensors_digest
 from hardsight.run.loop._record import values_digest as values_digest
 from hardsight.run.loop._record import versions as versions
+from hardsight.run.loop._record import warn as warn
 from hardsight.run.loop._record import warns_of as warns_of

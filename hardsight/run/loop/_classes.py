@@ -89,6 +89,8 @@ def matched_classes(
     named = tuple(str(name) for name in source.classes)
     _check_count(source.spec, named, outputs)
     known = _fitting(known, outputs)
+    if not known.names and how != "position":
+        known = _possible(known, named, outputs)
     if how == "name":
         _check_named(source.spec, named, known)
     if how != "position" and named and known.names:
@@ -153,9 +155,10 @@ def check_labels_agree(
     label_of = {name: label for label, name in enumerate(known)}
     for label, name in enumerate(others):
         if label_of.get(name, label) != label:
+            names = ", ".join(dict.fromkeys((*known, *others)))
             raise LabelError(
                 f"the class {name!r} is label {label} in {where} and label {label_of[name]} in "
-                f"{whose}; pass {step} with all names in one order: {', '.join(known)}"
+                f"{whose}; pass {step} with all names in one order: {names}"
             )
 
 
@@ -288,6 +291,15 @@ def _fitting(known: ClassNames, outputs: int) -> ClassNames:
         return known
     rest = tuple(str(output) for output in range(count, outputs))
     return dataclasses.replace(known, names=known.names + rest, others=())
+
+
+def _possible(known: ClassNames, named: tuple[str, ...], outputs: int) -> ClassNames:
+    """Names that the model does not state itself, if they can be those of its outputs."""
+    for names in known.possible:
+        fits = len(names.names) == outputs
+        if fits and not (names.is_guess and (not named or _looked_up(named, names).problem)):
+            return names
+    return ClassNames()
 
 
 def _check_count(spec: str, named: Sequence[str], outputs: int) -> None:

@@ -25,6 +25,7 @@ from hardsight.errors import (
     NonFiniteError,
     NotLogitsError,
     OptionError,
+    ShapeError,
 )
 from hardsight.heads import (
     Head,
@@ -387,13 +388,22 @@ class _Question:
     @torch.inference_mode()
     def _without_head(self, inputs: Any, why: HardsightError) -> ModelTraits:
         output, logits = self._logits(inputs)
+        if isinstance(inputs, Tensor) and len(logits) == logits.shape[1] > 1:
+            # as many examples as classes: one example less tells rows from columns
+            self._logits(inputs[1:])
         _check_logits(logits, type(self.model).__name__)
         return ModelTraits(None, logits.shape[1], _shape(inputs), output, str(why))
 
     def _logits(self, inputs: Any) -> tuple[int | str | None, Tensor]:
         returned = call_model(self.model, inputs)
         output = which_output(returned, num_classes=self.num_classes, which=self.output)
-        return output, logit_rows(returned, output)
+        logits = logit_rows(returned, output)
+        if isinstance(inputs, Tensor) and len(logits) != len(inputs):
+            raise ShapeError(
+                f"expected one row of logits per example, got {list(logits.shape)} for "
+                f"{len(inputs)} examples of {type(self.model).__name__}"
+            )
+        return output, logits
 
 
 def _shape(inputs: Any) -> tuple[int, ...] | None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -32,7 +29,7 @@ from rich.progress import (
 from rich.text import Text
 from torch import Tensor, nn
 
-import hardsight
+from hardsight._checks import versions_of
 from hardsight.data import ExampleSource, thumbnail
 from hardsight.errors import BadExampleError, HardsightWarning
 from hardsight.gallery import gallery_rows
@@ -145,20 +142,7 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of everything that can change a score, and of ``more`` packages."""
-    packages = {name: _installed(name) for name in ("torch", "numpy", "pyarrow", "pillow", *more)}
-    return {
-        "hardsight": hardsight.__version__,
-        "python": platform.python_version(),
-        **{name: number for name, number in packages.items() if number is not None},
-    }
-
-
-@cache  # a package's metadata is a file, and an adaptation would read it again for every round
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # such as a vendored build without metadata
-        return None
+    return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
 
 
 def values_digest(values: Any) -> str:

@@ -236,7 +236,7 @@ def score(
     with ExitStack() as stack:
         folder = None
         if out is not None:
-            claim = RunFolder(out).claimed(SCORE, resume=resume, overwrite=overwrite)
+            claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(claim)
         source = open_source(
             data,

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.run.study._tables import STUDY, StudyTable, study_content
-from hardsight.run.study._versions import light_versions
+from hardsight.run.study._tables import STUDY, StudyTable, study_content, study_versions
 from hardsight.run_folder import STUDY as KIND
 from hardsight.run_folder import RunFolder, write_text, writing
 
@@ -31,13 +30,17 @@ MAY_CHANGE = (
 
 @contextmanager
 def claimed_study(
-    out: str | os.PathLike[str] | None, *, resume: bool, overwrite: bool
+    out: str | os.PathLike[str] | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    reads: tuple[Any, ...] = (),
 ) -> Iterator[RunFolder | None]:
     """The folder of a study, held for as long as it is made; ``None`` for one in memory."""
     if out is None:
         yield None
         return
-    with RunFolder(out).claimed(KIND, resume=resume, overwrite=overwrite) as run:
+    with RunFolder(out).claimed(KIND, reads=reads, resume=resume, overwrite=overwrite) as run:
         yield run
 
 
@@ -52,7 +55,7 @@ def describe_study(
     run.describe(
         {"study": kind, **settings},
         fingerprints=fingerprints,
-        versions=light_versions(),
+        versions=study_versions(),
         may_change=MAY_CHANGE,
     )
 

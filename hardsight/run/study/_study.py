@@ -179,7 +179,7 @@ def study_degradation(
     from hardsight.run.study._levels import facts_of, level_scores
 
     kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
-    with claimed_study(out, resume=resume, overwrite=overwrite) as run:
+    with claimed_study(out, resume=resume, overwrite=overwrite, reads=(data,)) as run:
         source = open_source(data, split=split, data_root=data_root)
         if run is not None:
             resolved, marks = facts_of(model, source, seed=seed, **options)

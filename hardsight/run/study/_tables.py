@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardsight._checks import versions_of
 from hardsight.stats import BinCorrelation, Estimate
 
 STUDY = "study.json"
@@ -90,6 +91,11 @@ def histogram(
     }
 
 
+def study_versions() -> dict[str, str]:
+    """Versions of what can change a statistic."""
+    return versions_of("numpy", "scipy", "pyarrow", "torch")
+
+
 def study_content(
     kind: str,
     study: Any,
@@ -99,13 +105,11 @@ def study_content(
     figures: dict[str, Any],
 ) -> dict[str, Any]:
     """What ``study.json`` holds: what was found, from what, with which versions."""
-    from hardsight.run.study._versions import light_versions
-
     return {
         "format": FORMAT,
         "kind": kind,
         "settings": plain(settings),
-        "versions": light_versions(),
+        "versions": study_versions(),
         "tables": plain(list(tables)),
         "figures": plain(figures),
         "result": plain(study),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hardsight.errors import ConfigError
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.heads import logits_of
 from hardsight.run.train._config import AdversarialConfig
-from hardsight.run.train._images import TrainBatch
+from hardsight.run.train._images import Decoded, TrainBatch
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,19 @@ class Adversary:
             steps=config.steps,
             step_size=config.step_size,
         )
+
+
+def adversary_of(config: AdversarialConfig | None, train: Decoded) -> Adversary | None:
+    """Who changes the training images, if the recipe wants it.
+
+    Raises:
+        ConfigError: pixels are not known, so that no change of them can be measured.
+    """
+    if config is None:
+        return None
+    if not train.are_ours or train.row(0)[1].ndim != 3:
+        raise ConfigError(
+            "adversarial training needs images whose pixels are known, got tensors or vectors from "
+            f"{train.source.spec}; pass images, and leave their normalisation to the recipe"
+        )
+    return Adversary(config, Normalisation(train.how.mean, train.how.std))

@@ -3,25 +3,157 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from hardsight.run.train._config import AugmentConfig
+from hardsight.errors import DataError
+from hardsight.preprocessing import Preprocessing
+from hardsight.run.loop import chosen_layout, generator
+from hardsight.run.train._config import AugmentConfig, TrainConfig
+from hardsight.run.train._data import Sources
 from hardsight.run.train._images import (
     Decoded,
-    Draws,
     Examples,
-    Pixels,
-    Shard,
     TrainBatch,
-    cropped,
+    decoded_whole,
+    fits,
     loaded,
-    padded,
 )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of every batch this process takes."""
+
+    rank: int = 0
+    count: int = 1
+
+    def of(self, rows: Tensor) -> Tensor:
+        """This process's rows of a batch; all processes take equally many."""
+        return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chance decides about one epoch, the same on every device and for any number of them.
+
+    Attributes:
+        order: training rows one after the other, ``[N]``: a permutation, or draws of classes.
+        offsets: corner of each one's crop, ``[N, 2]``, in ``[0, 2 padding]``.
+        flips: those to be mirrored, ``[N]``.
+    """
+
+    order: Tensor
+    offsets: Tensor
+    flips: Tensor
+
+    @classmethod
+    def of_epoch(
+        cls,
+        length: int,
+        how: AugmentConfig,
+        *,
+        seed: int,
+        epoch: int,
+        balanced: Tensor | None = None,
+    ) -> Draws:
+        """The draws of an epoch; each kind has a generator of its own.
+
+        ``balanced``: labels ``[N]`` where every class is to be drawn equally often.
+        """
+        draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
+        reach = 2 * how.crop_padding + 1
+        offsets = torch.randint(reach, (length, 2), generator=draw[1])
+        flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
+        if balanced is not None:  # a row that comes twice is cropped anew
+            return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
+        order = torch.randperm(length, generator=draw[0])
+        return cls(order, offsets[order], flips[order])
+
+    def to(self, device: torch.device) -> Draws:
+        """The draws on a device."""
+        return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+
+def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
+    """As many rows as there are labels, each of a random class, then a random one of that class.
+
+    Args:
+        labels: class indices, ``[N]``; a class without examples is never drawn.
+        draw: decides both.
+    """
+    length = len(labels)
+    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+    sorted_rows = position.argsort(stable=True)  # class after class
+    starts = counts.cumsum(0) - counts
+    drawn = torch.randint(len(counts), (length,), generator=draw)
+    # in double precision a class of 2^24 examples and more still reaches its last one
+    share = torch.rand(length, generator=draw, dtype=torch.float64)
+    rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
+    return rows
+
+
+class Pixels:
+    """Raw images to model inputs, on one device.
+
+    Args:
+        how: normalisation.
+        channels_last: memory layout of the result.
+        device: of the images.
+    """
+
+    def __init__(self, how: Preprocessing, *, channels_last: bool, device: torch.device) -> None:
+        self.device = device
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
+        # (x / white - mean) / std as one product and one sum
+        self._scale = (1 / std).float().to(device)
+        self._scale_of_bytes = (1 / ((how.white or 255) * std)).float().to(device)
+        self._shift = (-mean / std).float().to(device)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
+        images = images.to(self.device, non_blocking=True)
+        if images.ndim < 4:
+            return images.float()
+        scale = self._scale_of_bytes if images.dtype == torch.uint8 else self._scale
+        values = torch.addcmul(self._shift, images.float(), scale)
+        return values.contiguous(memory_format=self._layout)
+
+
+def padded(images: Tensor, padding: int) -> Tensor:
+    """Images ``[N, C, H, W]`` with a black frame, stored with channels last, ``[N, H, W, C]``."""
+    if padding:
+        images = functional.pad(images, (padding,) * 4)
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
+    """Windows of padded images, mirrored where asked, by one gather.
+
+    Args:
+        frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
+        rows: images to take, ``[B]``.
+        offsets: upper left corner of each window, ``[B, 2]``.
+        flips: windows to be mirrored, ``[B]``.
+        padding: p.
+
+    Returns:
+        ``[B, C, H, W]``, a view with channels last.
+    """
+    height, width = (side - 2 * padding for side in frames.shape[1:3])
+    down = torch.arange(height, device=frames.device) + offsets[:, :1]  # [B, H]
+    right = torch.arange(width, device=frames.device).expand(len(rows), -1)
+    right = torch.where(flips[:, None], width - 1 - right, right) + offsets[:, 1:]  # [B, W]
+    windows = frames[rows[:, None, None], down[:, :, None], right[:, None, :]]
+    return windows.permute(0, 3, 1, 2)
 
 
 class TrainBatches(ABC):
@@ -203,3 +335,50 @@ class EvaluationBatches:
             return
         for rows in self._rows.to(whole.labels.device).split(size):
             yield whole.index[rows], whole.inputs[rows], whole.labels[rows]
+
+
+def batches_of(
+    sources: Sources,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    shard: Shard,
+    workers: int,
+    show: bool | None,
+) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
+    """Training and validation batches, resident on the device where they fit."""
+    layout = chosen_layout(config.channels_last, device)
+    pixels = Pixels(sources.train.how, channels_last=layout, device=device)
+    resident = config.resident
+    if resident is None:
+        resident = fits(sources.train, device, config.augment.crop_padding)
+
+    def whole(data: Decoded) -> TrainBatch | None:
+        return decoded_whole(data, workers=workers, show=show) if resident else None
+
+    common: dict[str, Any] = {
+        "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
+        "balanced": sources.train.labels if config.sampling == "class_balanced" else None,
+    }  # fmt: skip
+    train: TrainBatches
+    decoded = whole(sources.train)
+    if decoded is not None:
+        train = ResidentBatches(decoded, pixels, config.augment, **common)
+    else:
+        train = StreamedBatches(sources.train, pixels, config.augment, workers=workers, **common)
+    if not len(train):
+        raise DataError(
+            f"{len(sources.train)} examples are too few for {shard.count} devices; use fewer"
+        )
+    held = sources.validation
+    if held is None:
+        return train, None, pixels
+    validation = EvaluationBatches(
+        held,
+        pixels,
+        batch_size=max(256, config.batch_size),
+        shard=shard,
+        workers=workers,
+        whole=whole(held),
+    )
+    return train, validation, pixels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hardsight.errors import ConfigError, HardsightWarning
-from hardsight.run.train._config import TrainConfig
+from hardsight.run.loop import warn
 from hardsight.run.train._images import TrainBatch
 
 _WARM_UPS = 3  # libraries choose and allocate in the first passes, which must not be recorded
@@ -81,11 +79,9 @@ class RecordedStep:
             self._has_failed = True
             self._model.zero_grad(set_to_none=True)
             reason = str(err).splitlines()[0]
-            warnings.warn(
+            warn(
                 f"{type(self._model).__name__} cannot be recorded ({reason}); it is trained step "
-                "by step instead",
-                HardsightWarning,
-                stacklevel=2,
+                "by step instead"
             )
             return False
         self._recording = (key, own, found, graph)
@@ -129,24 +125,3 @@ def _uncached(device: str) -> AbstractContextManager[Any]:
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)
-
-
-def check_capture(config: TrainConfig, device: torch.device, precision: str) -> None:
-    """Raise where a recipe asks for recorded steps that cannot be.
-
-    Raises:
-        ConfigError: another device than a single CUDA GPU, or float16, whose scaler reads every
-            gradient.
-    """
-    if not config.capture:
-        return
-    if device.type != "cuda" or config.devices * config.num_nodes > 1:
-        raise ConfigError(
-            f"capture = true records steps of a single CUDA device, got {device.type}"
-            f"{'' if config.devices * config.num_nodes == 1 else ', several'}; leave it out"
-        )
-    if precision == "float16":
-        raise ConfigError(
-            "capture = true cannot be used with float16, whose loss scale changes from step to "
-            "step; use precision = 'bfloat16'"
-        )

@@ -19,6 +19,7 @@ STRATEGIES = ("auto", "ddp", "fsdp")
 SAMPLINGS = ("shuffled", "class_balanced")
 ATTACKS = ("pgd", "fgsm")
 NORMS = ("linf", "l2")
+_LARGEST = 3.4e38  # about the largest number that a float32 holds
 
 
 @dataclass(frozen=True)
@@ -399,8 +400,10 @@ def _check_shares(batch_size: int, devices: int) -> None:
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
-    if optimizer.lr is not None and math.isinf(optimizer.lr):
-        raise ConfigError(f"expected optimizer.lr to be finite, got {optimizer.lr}")
+    if optimizer.lr is not None and optimizer.lr > _LARGEST:
+        raise ConfigError(
+            f"expected optimizer.lr to be finite, got {optimizer.lr}; a float32 ends at {_LARGEST}"
+        )
     if not 0 <= optimizer.momentum < 1:
         raise ConfigError(f"expected optimizer.momentum in [0, 1), got {optimizer.momentum}")
     if not all(0 <= beta < 1 for beta in optimizer.betas):

@@ -1,26 +1,119 @@
-"""One fit of a run: checkpoints to go on from, and an answer to whatever ends it early."""
+"""One fit of a run: Lightning's trainer, a checkpoint to go on from, an answer to what ends it."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardsight.errors import CheckpointError, HardsightWarning, NonFiniteError
-from hardsight.run.loop import memory_errors
+import torch
+
+from hardsight.errors import CheckpointError, ConfigError, NonFiniteError, OptionError
+from hardsight.run.loop import chosen_precision, memory_errors, warn
 from hardsight.run.train._batches import EvaluationBatches, TrainBatches
 from hardsight.run.train._config import TrainConfig
-from hardsight.run.train._folder import is_first_process
+from hardsight.run.train._data import is_first_process
+from hardsight.run.train._objective import TotalLoss
 
 if TYPE_CHECKING:
     from hardsight.run.train.engine import RunRecorder, TrainModule
 
+_PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _SMALLER = "set a smaller batch_size (--set batch_size=...), in another --out"
 _GOES_ON = "--resume (resume=True) goes on after the last whole epoch, with the same recipe"
+
+
+def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLoss) -> Any:
+    """Lightning's trainer, with its own files, bars and summaries off: we write ours."""
+    precision = chosen_precision(config.precision, device)
+    if precision == "float16" and device.type == "cpu":
+        raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
+    _check_capture(config, device, precision)
+    if config.autotune and config.deterministic:
+        raise OptionError(
+            "autotune chooses algorithms by their time, deterministic by their result; leave one "
+            "out"
+        )
+    chosen = config.devices if device.index is None else [device.index]
+    return pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else device.type,
+        devices=chosen,
+        num_nodes=config.num_nodes,
+        strategy=_strategy(config, loss),
+        precision=_PRECISIONS[precision],
+        max_epochs=config.epochs,
+        gradient_clip_val=config.gradient_clip,
+        deterministic=config.deterministic,
+        benchmark=config.autotune,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def _check_capture(config: TrainConfig, device: torch.device, precision: str) -> None:
+    """Raise where a recipe asks for recorded steps that cannot be.
+
+    Raises:
+        ConfigError: another device than a single CUDA GPU, or float16, whose scaler reads every
+            gradient.
+    """
+    if not config.capture:
+        return
+    if device.type != "cuda" or config.devices * config.num_nodes > 1:
+        raise ConfigError(
+            f"capture = true records steps of a single CUDA device, got {device.type}"
+            f"{'' if config.devices * config.num_nodes == 1 else ', several'}; leave it out"
+        )
+    if precision == "float16":
+        raise ConfigError(
+            "capture = true cannot be used with float16, whose loss scale changes from step to "
+            "step; use precision = 'bfloat16'"
+        )
+
+
+def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
+    is_many = config.devices * config.num_nodes > 1
+    if config.strategy == "fsdp" or not is_many:
+        return config.strategy
+    # a loss that reads no logits leaves the head's bias without a gradient
+    return "ddp" if loss.uses_logits else "ddp_find_unused_parameters_true"
+
+
+def own_device(trainer: Any, device: torch.device) -> torch.device:
+    found: torch.device = trainer.strategy.root_device
+    return found if device.type == "cuda" else device
+
+
+@contextmanager
+def quiet(pl: Any) -> Iterator[None]:
+    """Keep Lightning's hints about itself away; warnings about the user's work pass."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=pl.utilities.warnings.PossibleUserWarning)
+            warnings.filterwarnings("ignore", module=r"lightning\..*", category=FutureWarning)
+            # torch about itself, when it compiles
+            warnings.filterwarnings("ignore", module=r"torch\..*", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not")
+            # torch, about the layout of a convolution of one channel under DDP
+            warnings.filterwarnings("ignore", message="Grad strides do not match bucket view")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def start_of(config: TrainConfig) -> Path | None:
@@ -47,11 +140,7 @@ def start_of(config: TrainConfig) -> Path | None:
             f"{config.out}"
         )
     if is_first_process():
-        warnings.warn(
-            f"{said}; the run goes on from the checkpoint of the epoch before, {previous}",
-            HardsightWarning,
-            stacklevel=2,
-        )
+        warn(f"{said}; the run goes on from the checkpoint of the epoch before, {previous}")
     return previous
 
 

@@ -1,23 +1,51 @@
-"""The folder of a training run: what it is made of, and whether a run may go on in it."""
+"""The folder of a training run: whose it is, what it is made of, what is kept in it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from torch import nn
+
 from hardsight.config import defaults_of
 from hardsight.errors import RunMismatchError
-from hardsight.run.loop import versions
+from hardsight.models import MODELS, LoadedModel
+from hardsight.run.loop import pictures, versions, warn
 from hardsight.run.train._config import TrainConfig
-from hardsight.run.train._setup import Sources
-from hardsight.run_folder import AGAIN, TRAIN, Manifest, RunFolder, write_json, writing
+from hardsight.run.train._data import Sources, is_first_process
+from hardsight.run.train._images import Decoded
+from hardsight.run_folder import (
+    AGAIN,
+    TRAIN,
+    Manifest,
+    RunFolder,
+    write_json,
+    write_parquet,
+    writing,
+)
+from hardsight.table import (
+    DYNAMICS,
+    HELD_OUT,
+    HISTORIES,
+    THUMBNAILS,
+    TRACKED,
+    ScoreTable,
+    read_table,
+    with_metadata,
+)
+from hardsight.tracking import HardnessTracker
 
 RESULT = "result.json"
-_RECIPE = "recipe.json"
+_RECIPE, _EXAMPLES = "recipe.json", "examples.parquet"
 # what does not decide the result, and may be another when a run is continued; an epoch that is
 # trained on another device may come out slightly otherwise, which is then the user's own choice
 MAY_CHANGE = (
@@ -25,36 +53,55 @@ MAY_CHANGE = (
     "versions",
 )  # fmt: skip
 _OWN_WEIGHTS = "weights to start from"
-
-
-def is_first_process() -> bool:
-    from lightning.pytorch.utilities import rank_zero_only
-
-    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+_PACKAGES = ("timm:", "torchvision:", "hf:")
 
 
 @contextmanager
-def claimed_run(config: TrainConfig) -> Iterator[RunFolder]:
+def claimed_run(config: TrainConfig, reads: tuple[Any, ...]) -> Iterator[RunFolder]:
     """The folder of a recipe, held for as long as it is trained.
 
     Of several processes that train together the first one holds it; it has started the others.
+
+    Args:
+        config: the recipe.
+        reads: all data of the run, by name or as objects.
     """
     run = RunFolder(config.out)
     if not is_first_process():
         yield run
         return
-    with run.claimed(TRAIN, resume=config.resume, overwrite=config.overwrite):
+    with run.claimed(TRAIN, reads=reads, resume=config.resume, overwrite=config.overwrite):
         yield run
 
 
-def recipe_of(config: TrainConfig, sources: Sources) -> dict[str, Any]:
-    """Everything that decides the result."""
-    return {
+def recipe_of(
+    config: TrainConfig,
+    sources: Sources,
+    *,
+    watched: Mapping[str, Decoded],
+    own_weights: str | None,
+    brings: bool,
+) -> dict[str, Any]:
+    """Everything that decides the result, as it is written down.
+
+    Args:
+        config: the settings.
+        sources: the data.
+        watched: examples that are only looked at, by name.
+        own_weights: digest of the weights that a user's own module begins with.
+        brings: whether the user brings examples of their own to validate on.
+    """
+    recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
+        "own_weights": own_weights,
     }
+    if brings and sources.validation is not None:
+        recipe["validation"] = sources.validation.source.fingerprint()
+    recipe["tracked"] = {name: data.source.fingerprint() for name, data in watched.items()}
+    return recipe
 
 
 def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
@@ -126,3 +173,132 @@ def _manifest_of_older(folder: Path, precision: str) -> Manifest:
         recipe.get("versions", {}),
         TRAIN.files,
     )
+
+
+def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
+    """The command that scores the model: on the test split, or on the training data."""
+    data, split = config.data, config.data.test_split or config.data.split
+    words = ["--data", data.name]
+    words += ["--split", split] if split else []
+    words += ["--data-root", data.root] if data.root else []
+    words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
+    words += ["--out", f"{folder}-scores"]
+    words += ["--trust-remote-code"] if config.model.trust_remote_code else []
+    return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
+
+
+def typed_model(folder: Path, loaded: LoadedModel) -> str:
+    """How to name a stored model on the command line; a user's own code is named openly."""
+    spec = loaded.built_as
+    if spec not in MODELS and ":" in spec and not spec.startswith(_PACKAGES):
+        return shlex.join([spec, "--weights", str(folder / "model.safetensors")])
+    return shlex.quote(str(folder))
+
+
+@dataclass(frozen=True)
+class Trackers:
+    """Who records a training run.
+
+    Attributes:
+        trained: the examples that are trained on, as the training step sees them.
+        held_out: those of the same data that are held out, as the validation pass sees them:
+            without augmentation, by the model after each epoch. It costs no pass of its own.
+            ``None`` where none are held out, or where they come from a split of their own.
+    """
+
+    trained: HardnessTracker
+    held_out: HardnessTracker | None = None
+
+    def callbacks(self) -> list[Any]:
+        """One for the training steps, one for the validation steps."""
+        both = [self.trained] if self.held_out is None else [self.trained, self.held_out]
+        return [tracker.lightning_callback() for tracker in both]
+
+
+def trackers_of(
+    config: TrainConfig, sources: Sources, layer: nn.Module, start: Path | None
+) -> Trackers:
+    """Trackers by number in the source; rows of an epoch without a checkpoint are dropped."""
+    run, examples = Path(config.out), sources.train.source.span
+    folder, aside = run / HISTORIES, run / TRACKED / HELD_OUT
+    if start is None and is_first_process():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+    # drawn with replacement, an example counts as what it was when it first came
+    repeats = "first" if config.sampling == "class_balanced" else "error"
+    common: dict[str, Any] = {"head": layer, "resume": start is not None}
+    trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
+    if not sources.holds_out:
+        return Trackers(trained)
+    if is_first_process():
+        assert sources.validation is not None
+        write_examples(aside, sources.validation, sources.classes)
+    return Trackers(trained, HardnessTracker(examples, folder=aside, stage="evaluation", **common))
+
+
+def write_examples(folder: Path, data: Decoded, classes: tuple[str, ...]) -> None:
+    """Who the examples are, so that a study can join what people said of them."""
+    source = data.source
+    every = range(len(source))
+    rows = pa.table(
+        {
+            "index": pa.array(source.numbered(every), pa.int64()),
+            "id": [source.id_of(index) for index in every],
+            "label": pa.array(source.labels, pa.int64()),
+        }
+    )
+    facts = {
+        "classes": list(classes),
+        "data": {"spec": source.spec, "fingerprint": source.fingerprint()},
+        "sample": "out-of-sample",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = with_metadata(rows, facts)
+    write_parquet(folder / _EXAMPLES, [rows], rows.schema, compression="snappy")
+
+
+def kept_dynamics(
+    trackers: Trackers, config: TrainConfig, sources: Sources, show: bool | None
+) -> ScoreTable:
+    """The summaries of all training examples, as a file, with pictures beside it."""
+    run, source = RunFolder(config.out), sources.train.source
+    table = _summaries(trackers)
+    seen = table.where(table.column("epochs_seen") > 0)
+    positions = [source.position_of(index) for index in seen.column("index").tolist()]
+    names = pa.array([source.id_of(position) for position in positions], pa.string())
+    rows = seen.to_arrow()
+    rows = rows.set_column(rows.column_names.index("id"), "id", names)
+    about = {
+        "classes": list(sources.classes),
+        "data": {
+            "spec": config.data.name,
+            "split": config.data.split,
+            "fingerprint": sources.fingerprint,
+        },
+        "model": {"spec": config.model.name},
+        "seed": config.seed,
+        "config": {"thumbnails": config.thumbnails},
+    }
+    named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
+    if config.thumbnails:
+        found = pictures(source, named, most=config.thumbnails, show=show)
+        run.write_side_file(THUMBNAILS, found)
+    run.write_side_file(DYNAMICS, named.to_arrow())
+    return read_table(run.folder / DYNAMICS)
+
+
+def _summaries(trackers: Trackers) -> ScoreTable:
+    """A row per training example, held out or not; ``held_out`` tells."""
+    trained, held_out = trackers.trained, trackers.held_out
+    if held_out is not None and held_out.epochs == trained.epochs:
+        return trained.summaries(held_out=held_out)
+    if held_out is not None:
+        warn(
+            "held-out examples have no row: the first epochs of this run were recorded by a "
+            "version that did not measure them"
+        )
+    table = trained.summaries()
+    rows = table.to_arrow()
+    none = pa.array(np.zeros(len(table), np.bool_))
+    at = rows.column_names.index("epochs_seen") + 1
+    return ScoreTable(with_metadata(rows.add_column(at, "held_out", none), table.metadata))

@@ -1,25 +1,22 @@
-"""Training images: decoded once, kept where the model is, augmented there."""
+"""Examples as tensors: decoded once, kept as bytes, measured."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from hardsight.data import ExampleSource, pixels_of, raw_pixels
 from hardsight.errors import BadExampleError, DataError, HardsightError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import generator, progress
-from hardsight.run.train._config import AugmentConfig
+from hardsight.run.loop import progress
 
 Rows = Sequence[int]
 Row = tuple[int, Tensor, int]
@@ -42,18 +39,6 @@ class TrainBatch(NamedTuple):
     def to(self, device: torch.device) -> TrainBatch:
         """The batch on a device."""
         return TrainBatch(self.index.to(device), self.inputs.to(device), self.labels.to(device))
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Which part of every batch this process takes."""
-
-    rank: int = 0
-    count: int = 1
-
-    def of(self, rows: Tensor) -> Tensor:
-        """This process's rows of a batch; all processes take equally many."""
-        return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
 
 
 class Examples(Dataset[Row | DataError], ABC):
@@ -228,122 +213,6 @@ def _stacked(rows: list[Row | DataError]) -> list[Tensor] | DataError:
     return [torch.tensor(index), torch.stack(images), torch.tensor(labels)]
 
 
-@dataclass(frozen=True)
-class Draws:
-    """What chance decides about one epoch, the same on every device and for any number of them.
-
-    Attributes:
-        order: training rows one after the other, ``[N]``: a permutation, or draws of classes.
-        offsets: corner of each one's crop, ``[N, 2]``, in ``[0, 2 padding]``.
-        flips: those to be mirrored, ``[N]``.
-    """
-
-    order: Tensor
-    offsets: Tensor
-    flips: Tensor
-
-    @classmethod
-    def of_epoch(
-        cls,
-        length: int,
-        how: AugmentConfig,
-        *,
-        seed: int,
-        epoch: int,
-        balanced: Tensor | None = None,
-    ) -> Draws:
-        """The draws of an epoch; each kind has a generator of its own.
-
-        ``balanced``: labels ``[N]`` where every class is to be drawn equally often.
-        """
-        draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
-        reach = 2 * how.crop_padding + 1
-        offsets = torch.randint(reach, (length, 2), generator=draw[1])
-        flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
-        if balanced is not None:  # a row that comes twice is cropped anew
-            return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
-        order = torch.randperm(length, generator=draw[0])
-        return cls(order, offsets[order], flips[order])
-
-    def to(self, device: torch.device) -> Draws:
-        """The draws on a device."""
-        return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
-
-
-def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
-    """As many rows as there are labels, each of a random class, then a random one of that class.
-
-    Args:
-        labels: class indices, ``[N]``; a class without examples is never drawn.
-        draw: decides both.
-    """
-    length = len(labels)
-    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
-    sorted_rows = position.argsort(stable=True)  # class after class
-    starts = counts.cumsum(0) - counts
-    drawn = torch.randint(len(counts), (length,), generator=draw)
-    # in double precision a class of 2^24 examples and more still reaches its last one
-    share = torch.rand(length, generator=draw, dtype=torch.float64)
-    rows: Tensor = sorted_rows[starts[drawn] + (share * counts[drawn]).long()]
-    return rows
-
-
-class Pixels:
-    """Raw images to model inputs, on one device.
-
-    Args:
-        how: normalisation.
-        channels_last: memory layout of the result.
-        device: of the images.
-    """
-
-    def __init__(self, how: Preprocessing, *, channels_last: bool, device: torch.device) -> None:
-        self.device = device
-        self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (how.mean, how.std))
-        # (x / white - mean) / std as one product and one sum
-        self._scale = (1 / std).float().to(device)
-        self._scale_of_bytes = (1 / ((how.white or 255) * std)).float().to(device)
-        self._shift = (-mean / std).float().to(device)
-
-    def normalised(self, images: Tensor) -> Tensor:
-        """Images ``[B, C, H, W]`` on the pixel scale as the model wants them."""
-        images = images.to(self.device, non_blocking=True)
-        if images.ndim < 4:
-            return images.float()
-        scale = self._scale_of_bytes if images.dtype == torch.uint8 else self._scale
-        values = torch.addcmul(self._shift, images.float(), scale)
-        return values.contiguous(memory_format=self._layout)
-
-
-def padded(images: Tensor, padding: int) -> Tensor:
-    """Images ``[N, C, H, W]`` with a black frame, stored with channels last, ``[N, H, W, C]``."""
-    if padding:
-        images = functional.pad(images, (padding,) * 4)
-    return images.permute(0, 2, 3, 1).contiguous()
-
-
-def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Windows of padded images, mirrored where asked, by one gather.
-
-    Args:
-        frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
-        rows: images to take, ``[B]``.
-        offsets: upper left corner of each window, ``[B, 2]``.
-        flips: windows to be mirrored, ``[B]``.
-        padding: p.
-
-    Returns:
-        ``[B, C, H, W]``, a view with channels last.
-    """
-    height, width = (side - 2 * padding for side in frames.shape[1:3])
-    down = torch.arange(height, device=frames.device) + offsets[:, :1]  # [B, H]
-    right = torch.arange(width, device=frames.device).expand(len(rows), -1)
-    right = torch.where(flips[:, None], width - 1 - right, right) + offsets[:, 1:]  # [B, W]
-    windows = frames[rows[:, None, None], down[:, :, None], right[:, None, :]]
-    return windows.permute(0, 3, 1, 2)
-
-
 def fits(data: Decoded, device: torch.device, padding: int) -> bool:
     """Whether the decoded examples take at most a quarter of the device's free memory."""
     _, example, _ = data.row(0)
@@ -363,3 +232,50 @@ def _free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # not told on this system
         return 4 * 2**30
+
+
+def statistics(data: Decoded, rows: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if data.is_ready:
+        mean, std = _counted(data, rows.numpy())
+    else:
+        mean, std = _summed(data, rows)
+    # rounded: they are printed, stored and typed again
+    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
+
+
+def _summed(data: Decoded, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every channel, from images as they are read."""
+    total = squares = torch.zeros(1, dtype=torch.float64)
+    count = 0
+    white = data.how.white or 255
+    batches = loaded(data, rows, batch_size=256, workers=0)
+    for part, (_, images, _) in zip(rows.split(256), batches, strict=True):
+        data.keep(part, images)
+        values = images.double() / (white if images.dtype == torch.uint8 else 1)
+        total = total + values.sum(dim=(0, 2, 3))
+        squares = squares + (values**2).sum(dim=(0, 2, 3))
+        count += values.numel() // values.shape[1]
+    mean = total / count
+    return mean, (squares / count - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
+    """The same of pictures in memory, by counting their 256 values."""
+    assert data.source.images is not None
+    counts = _value_counts(data.source.images, np.asarray(data.rows)[rows])
+    share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
+    values = torch.arange(256, dtype=torch.float64) / (data.how.white or 255)
+    mean = share @ values
+    return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
+
+
+def _value_counts(images: NDArray[np.uint8], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each value occurs in each channel, ``[channels, 256]``."""
+    channels = 1 if images.ndim == 3 else images.shape[3]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    for some in np.array_split(rows, max(1, len(rows) // 64)):
+        pixels = images[some].reshape(-1, channels)
+        for channel in range(channels):
+            counts[channel] += np.bincount(pixels[:, channel], minlength=256)
+    return counts

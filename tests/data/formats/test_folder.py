@@ -1,5 +1,6 @@
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -185,6 +186,31 @@ def test_the_fingerprint_sees_another_image_of_the_same_size(kind, tmp_path):
     Image.new("L", (8, 8), 99).save(place)
     assert place.stat().st_size == size
     assert kind(tmp_path).fingerprint() != before
+
+
+def test_a_link_to_another_class_doubles_no_examples_under_its_label(class_folders):
+    before = open_source(class_folders)
+    (class_folders / "dog" / "cats").symlink_to(class_folders / "cat")
+    (class_folders / "cat" / "dogs").symlink_to("../dog")
+    (class_folders / "cat" / "deep").mkdir()
+    (class_folders / "cat" / "deep" / "dogs").symlink_to("../../dog")
+    with pytest.warns(HardsightWarning, match="3 links to another folder of the data"):
+        source = open_source(class_folders)
+    assert ids(source) == ids(before)
+    assert source.labels.tolist() == before.labels.tolist()
+    assert source.passed_over == {"link to another folder of the data": 3}
+
+
+def test_links_to_what_is_not_read_otherwise_are_followed(class_folders, tmp_path):
+    before = len(open_source(class_folders))
+    (class_folders / ".store").mkdir()
+    for place in (class_folders / ".store" / "cow", tmp_path / "sheep"):
+        shutil.copytree(class_folders / "cat", place)
+        (class_folders / place.name).symlink_to(place)
+    source = open_source(class_folders)
+    assert source.classes == ("cat", "cow", "dog", "sheep")
+    cats = sum(source.labels == 0)
+    assert len(source) == before + 2 * cats
 
 
 def test_a_fingerprint_is_made_where_a_link_leads_nowhere(class_folders):

@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import hardsight as hs
+from hardsight.data import MemorySource
 from hardsight.models import load_model
-from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig
-from hardsight.run.adapt._examples import _strongest
-from hardsight.run.adapt._predict import Seen
+from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig, Seen, Target, compared
 from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
@@ -263,12 +262,20 @@ def test_shown_first_are_those_farthest_above_the_threshold_of_the_label_they_ar
         thresholds, torch.ones(2), "cbst", 0.5,
     )  # fmt: skip
     seen = Seen(probs, torch.eye(2)[[0, 1, 1]], torch.eye(2))
-    assert _strongest(found, torch.arange(3), seen).tolist() == [2, 1, 0]
+    target = Target(MemorySource(np.zeros((3, 4, 4), np.uint8), [0, 1, 1]), None, "")
+
+    def shown_first(selection):
+        nothing = replace(selection, labels=torch.full((3,), -1))
+        about, rows = compared(selection, nothing, seen, target, most=3)
+        assert (about["both"], about["only_rule"], about["only_other"]) == (0, 3, 0)
+        return rows["index"].to_pylist()
+
+    assert shown_first(found) == [2, 1, 0]
     # at a right angle to the second weight its share of closeness is a third
     by_angle = replace(found, rule="cbst+avh", confidence=torch.tensor([0.9, 0.5, 0.6]))
-    assert _strongest(by_angle, torch.arange(3), seen).tolist() == [2, 1, 0]
+    assert shown_first(by_angle) == [2, 1, 0]
     by_angle = replace(by_angle, confidence=torch.tensor([0.9, 0.3, 0.6]))
-    assert _strongest(by_angle, torch.arange(3), seen).tolist() == [2, 0, 1]
+    assert shown_first(by_angle) == [2, 0, 1]
 
 
 def test_baselines_that_have_no_portion_state_none(net, source, target, settings, tmp_path):

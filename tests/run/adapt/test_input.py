@@ -20,9 +20,7 @@ from hardsight.errors import (
     ProbabilityError,
     UnknownNameError,
 )
-from hardsight.run.adapt import AdaptConfig
-from hardsight.run.adapt._predict import Seen, seen_by
-from hardsight.run.adapt._select import selected_by
+from hardsight.run.adapt import AdaptConfig, Seen, seen_by, selected_by
 
 
 def settings_of(**given):

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from hardsight.run.adapt._labels import RoundLabels
-from hardsight.run.adapt._module import adaptation_loss
+from hardsight.run.adapt import (
+    AdaptBatches,
+    AdaptConfig,
+    Pool,
+    RoundLabels,
+    adaptation_loss,
+    opened_target,
+)
+from hardsight.run.train import DataConfig, opened_sources
 
 # two classes at odds 3 : 1, so p = (.75, .25)
 LOGITS = torch.tensor([[math.log(3.0), 0.0]] * 3, dtype=torch.float64)
@@ -69,11 +76,6 @@ def _epochs(batches, count):
 
 
 def test_a_batch_carries_the_rounds_labels_and_soft_labels(source, target):
-    from hardsight.run.adapt import AdaptConfig
-    from hardsight.run.adapt._data import Pool, opened_target
-    from hardsight.run.adapt._labels import AdaptBatches
-    from hardsight.run.train import DataConfig, opened_sources
-
     config = AdaptConfig.load(None, (), model="m", source="s", target="t", out="o", batch_size=7)
     sources = opened_sources(DataConfig("s", validation=0.0), source, seed=0)
     aim = opened_target(config.target, target, sources.classes)

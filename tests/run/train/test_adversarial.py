@@ -10,8 +10,7 @@ import hardsight as hs
 from hardsight.data import decoded
 from hardsight.errors import ConfigError
 from hardsight.evaluate import Normalisation, pgd
-from hardsight.run.train import Adversary, TrainBatch
-from hardsight.run.train._config import AdversarialConfig
+from hardsight.run.train import AdversarialConfig, Adversary, TrainBatch
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
 HOW = Normalisation((0.3,), (0.2,))

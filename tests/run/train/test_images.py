@@ -1,5 +1,5 @@
+import os
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,20 +13,22 @@ from hardsight.data import MemorySource, batches, open_source
 from hardsight.data.source import SourceView
 from hardsight.errors import DataError
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.train import AugmentConfig, EvaluationBatches, ResidentBatches, StreamedBatches
-from hardsight.run.train import _images as train_images
-from hardsight.run.train._images import (
+from hardsight.run.train import (
+    AugmentConfig,
+    DataConfig,
     Decoded,
     Draws,
+    EvaluationBatches,
     Pixels,
+    ResidentBatches,
     Shard,
-    cropped,
+    StreamedBatches,
+    TrainBatch,
     decoded_whole,
     fits,
     loaded,
-    padded,
+    opened_sources,
 )
-from hardsight.run.train._setup import _counted, _statistics, _summed
 
 CPU = torch.device("cpu")
 HOW = Preprocessing(mean=(0.3,), std=(0.2,), channels=1)
@@ -55,15 +57,18 @@ def epoch(loader, number):
 def test_a_crop_is_the_window_of_the_padded_image_mirrored_where_asked(chosen):
     padding = chosen.draw(st.integers(0, 3))
     height, width = chosen.draw(st.integers(2, 6)), chosen.draw(st.integers(2, 6))
-    images = torch.arange(3 * 2 * height * width).reshape(3, 2, height, width)
+    images = torch.arange(3 * 2 * height * width, dtype=torch.uint8).reshape(3, 2, height, width)
     corner = st.integers(0, 2 * padding)
     offsets = [[chosen.draw(corner), chosen.draw(corner)] for _ in range(4)]
     flips = [chosen.draw(st.booleans()) for _ in range(4)]
     rows = [chosen.draw(st.integers(0, 2)) for _ in range(4)]
-    got = cropped(
-        padded(images, padding), torch.tensor(rows), torch.tensor(offsets), torch.tensor(flips),
-        padding,
+    kept = ResidentBatches(
+        TrainBatch(torch.arange(3), images, torch.zeros(3, dtype=torch.int64)),
+        Pixels(Preprocessing(white=1.0), channels_last=False, device=CPU),
+        AugmentConfig(crop_padding=padding), batch_size=4, seed=0, shard=Shard(),
     )  # fmt: skip
+    drawn = Draws(torch.tensor(rows), torch.tensor(offsets), torch.tensor(flips))
+    got = next(kept.drawn(drawn)).inputs
     frames = np.pad(images.numpy(), ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
     for at, (row, (top, left), flip) in enumerate(zip(rows, offsets, flips, strict=True)):
         window = frames[row, :, top : top + height, left : left + width]
@@ -192,17 +197,17 @@ def test_images_of_different_sizes_need_a_size(tmp_path):
 
 
 def test_images_are_resident_where_they_take_a_quarter_of_the_memory(data, monkeypatch):
+    assert fits(data, CPU, padding=2)  # there is as much on any machine
     needed = 55 * 12 * 12  # 8x8 with a frame of 2, one byte each
-    monkeypatch.setattr(train_images, "_free_bytes", lambda device: 4 * needed)
-    assert fits(data, CPU, padding=2)
-    monkeypatch.setattr(train_images, "_free_bytes", lambda device: 4 * needed - 4)
-    assert not fits(data, CPU, padding=2)
-
-
-def test_free_memory_of_a_gpu_is_asked_of_the_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (123, 456))
-    assert train_images._free_bytes(SimpleNamespace(type="cuda")) == 123
-    assert train_images._free_bytes(CPU) > 2**20
+    for free, wanted in ((4 * needed, True), (4 * needed - 4, False)):
+        pages = {"SC_AVPHYS_PAGES": free, "SC_PAGE_SIZE": 1}
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "sysconf", pages.__getitem__)
+            assert fits(data, CPU, padding=2) == wanted
+            # a GPU is asked for its own
+            patch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 2**40))
+            patch.setattr(os, "sysconf", {}.__getitem__)
+            assert fits(data, torch.device("cuda"), padding=2) == wanted
 
 
 @pytest.mark.parametrize("shape", [(9, 6, 5), (9, 6, 5, 3)])
@@ -223,13 +228,17 @@ def test_pictures_kept_in_memory_are_those_that_would_be_decoded(shape, size, ch
 def test_pictures_in_memory_are_measured_as_those_that_are_read(shape):
     pixels = np.random.default_rng(0).beta(2, 1, size=shape) * np.linspace(90, 255, shape[-1])
     source = MemorySource(pixels.astype(np.uint8), np.arange(700) % 2)
-    data, rows = Decoded(source, Preprocessing(), range(3, 690)), torch.arange(0, 680, 3)
-    for counted, summed in zip(_counted(data, rows.numpy()), _summed(data, rows), strict=True):
-        torch.testing.assert_close(counted, summed, rtol=1e-9, atol=0)
-    mean, std = _statistics(data, rows)
-    used = source.images[rows.numpy() + 3].reshape(-1, 1 if len(shape) == 3 else 3) / 255
-    np.testing.assert_allclose(mean, used.mean(axis=0), atol=6e-5)
-    np.testing.assert_allclose(std, used.std(axis=0), atol=6e-5)
+    read = CountsReadings(source)
+    counted, summed = (
+        opened_sources(DataConfig("pictures", validation=0.1), data, seed=0).train
+        for data in (source, read)
+    )
+    assert read.readings
+    assert (counted.how.mean, counted.how.std) == (summed.how.mean, summed.how.std)
+    assert counted.rows == summed.rows
+    used = source.images[counted.rows].reshape(-1, 1 if len(shape) == 3 else 3) / 255
+    np.testing.assert_allclose(counted.how.mean, used.mean(axis=0), atol=6e-5)
+    np.testing.assert_allclose(counted.how.std, used.std(axis=0), atol=6e-5)
 
 
 class CountsReadings(SourceView):

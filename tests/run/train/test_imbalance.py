@@ -11,9 +11,7 @@ import hardsight as hs
 from hardsight.errors import ConfigError, HeadError
 from hardsight.heads import Head, find_head
 from hardsight.models import SmallCNN
-from hardsight.run.train import AugmentConfig
-from hardsight.run.train._head import frozen_body, reset_head
-from hardsight.run.train._images import Draws, class_balanced_rows
+from hardsight.run.train import AugmentConfig, Draws, frozen_body, reset_head
 from hardsight.run.train.engine import TrainModule
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -58,7 +56,9 @@ def test_class_balanced_sampling_draws_every_class_equally_often(images, net, tm
 
 def test_a_class_is_drawn_equally_often_and_its_examples_are_too():
     labels = torch.tensor([0] * 90 + [7] * 10)  # a class between them has no examples
-    rows = class_balanced_rows(labels.repeat(100), torch.Generator().manual_seed(0))
+    rows = Draws.of_epoch(
+        10_000, AugmentConfig(), seed=0, epoch=0, balanced=labels.repeat(100)
+    ).order
     assert len(rows) == 10_000
     counts = torch.bincount(rows % 100, minlength=100)
     assert abs(int(counts[90:].sum()) - 5000) < 200

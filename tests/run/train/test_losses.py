@@ -6,8 +6,7 @@ from torch import nn
 
 from hardsight.errors import ConfigError, HeadError
 from hardsight.losses import large_margin_softmax_loss
-from hardsight.run.train import LossConfig
-from hardsight.run.train._losses import Term, TotalLoss, balancing_weights, linear_layer
+from hardsight.run.train import LossConfig, TotalLoss, linear_layer
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
 LABELS = torch.tensor([0, 2])
@@ -90,7 +89,7 @@ def test_mixed_precision_reaches_the_loss_as_float32():
 )
 def test_a_loss_that_cannot_be_made_is_explained(config, message):
     with pytest.raises(ConfigError, match=message):
-        Term(config)
+        TotalLoss([config])
 
 
 @pytest.mark.parametrize(
@@ -115,12 +114,19 @@ def test_a_loss_that_cannot_be_made_is_explained(config, message):
 )
 def test_a_loss_option_of_a_wrong_type_is_named_with_its_loss(name, options, message):
     with pytest.raises(ConfigError, match=rf"loss {name}, \[options\]: {message}"):
-        Term(LossConfig(name, options=options))
+        TotalLoss([LossConfig(name, options=options)])
 
 
 def test_an_option_out_of_its_range_is_named_with_its_loss():
     with pytest.raises(ConfigError, match=r"loss amc: expected margin_rad in \(0, pi\]"):
         total(LossConfig("amc", options={"margin_rad": 9.0}), embeddings=torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("name", ["linear_avh", "encouraging", "cross_entropy"])
+def test_an_option_that_torch_cannot_hold_is_refused_before_training(name):
+    options = {"ignore_index": 10**20, **({"scale": 2.0} if name == "linear_avh" else {})}
+    with pytest.raises(ConfigError, match=rf"loss {name} cannot be computed for 3 classes: .*1000"):
+        TotalLoss([LossConfig(name, options=options)]).check(num_classes=3, width=4)
 
 
 def test_a_loss_of_class_weights_trains_the_head_itself():
@@ -156,8 +162,11 @@ def test_a_loss_plays_no_part_from_its_last_epoch_on():
 def test_classes_are_weighed_by_the_inverse_of_their_effective_number(beta):
     counts = [50, 5, 1]
     effective = [sum(beta**k for k in range(n)) for n in counts]  # 1 + beta + ... + beta^(n-1)
-    wanted = [(1 / e) / (sum(1 / f for f in effective) / 3) for e in effective]
-    torch.testing.assert_close(balancing_weights(counts, beta), torch.tensor(wanted))
+    share = torch.tensor([(1 / e) / sum(1 / f for f in effective) for e in effective])
+    logits, labels = torch.randn(3, 3), torch.tensor([0, 1, 2])
+    loss = TotalLoss([LossConfig("cross_entropy", class_balance=beta)], counts)
+    got = loss(logits, labels, embeddings=None, layer=None, epoch=0)
+    torch.testing.assert_close(got, -(share * logits.log_softmax(1).diag()).sum())
 
 
 def test_deferred_re_weighting_is_two_terms_that_take_turns():
@@ -176,9 +185,10 @@ def test_deferred_re_weighting_is_two_terms_that_take_turns():
 
 def test_class_balance_needs_a_loss_with_class_weights_and_sets_them_alone():
     with pytest.raises(ConfigError, match="'weight', which this loss does not have"):
-        Term(LossConfig("mirror_mse", class_balance=1.0), [1, 2])
+        TotalLoss([LossConfig("mirror_mse", class_balance=1.0)], [1, 2])
+    given = LossConfig("focal", class_balance=1.0, options={"weight": [1.0]})
     with pytest.raises(ConfigError, match="'weight', which is given as well"):
-        Term(LossConfig("focal", class_balance=1.0, options={"weight": [1.0]}), [1, 2])
+        TotalLoss([given], [1, 2])
 
 
 def test_an_option_decays_with_every_step_and_ends_at_zero():

@@ -34,8 +34,8 @@ from hardsight.errors import (
 )
 from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
-from hardsight.run.train._setup import split_rows
-from hardsight.run.train.engine import _records as _train_records
+from hardsight.run.train import DataConfig, opened_sources
+from hardsight.run.train.engine import BEST, LAST, TrainModule
 from hardsight.tracking import HardnessTracker
 
 # in other processes, too: threads change the rounding
@@ -139,15 +139,20 @@ def test_validation_examples_are_never_trained_on(images, net, tmp_path, monkeyp
     assert seen["train"] | seen["validation"] == set(range(120))
 
 
+def split_rows(data, share, seed):
+    sources = opened_sources(DataConfig(str(data), validation=share), data, seed=seed)
+    return list(sources.train.rows), list(sources.validation.rows)
+
+
 def test_the_held_out_part_has_the_same_share_of_every_class(images):
     source = hs.data.open_source(images)
-    rows, held = split_rows(source, 0.25, seed=0)
+    rows, held = split_rows(images, 0.25, seed=0)
     assert sorted(rows + held) == list(range(120))
     assert np.bincount([source.label_of(i) for i in held]).tolist() == [10, 10, 10]
-    assert split_rows(source, 0.25, seed=0) == (rows, held)
-    assert split_rows(source, 0.25, seed=1) != (rows, held)
+    assert split_rows(images, 0.25, seed=0) == (rows, held)
+    assert split_rows(images, 0.25, seed=1) != (rows, held)
     with pytest.raises(DataError, match=r"120 examples, too few for validation = 0.001"):
-        split_rows(source, 0.001, seed=0)
+        split_rows(images, 0.001, seed=0)
 
 
 def test_the_seed_alone_decides_the_result(images, net, tmp_path):
@@ -248,7 +253,7 @@ def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_momen
             _find(patch, AGAIN)
             done = hs.train(net, images, out=out, resume=True, **options)
         assert_same(weights(out), by_epoch[done.best_epoch])
-        assert_same(weights(out, _train_records.BEST), by_epoch[done.best_epoch])
+        assert_same(weights(out, BEST), by_epoch[done.best_epoch])
         assert not list((out / "checkpoints").glob("best*.part"))
         selected.append(done.best_epoch)
     assert set(selected) == {1, 2}  # before and after the second epoch was on record
@@ -256,29 +261,29 @@ def test_the_selected_weights_are_those_of_the_selected_epoch_whatever_the_momen
 
 def _find(patch, accuracies, by_epoch=None):
     """Let validation find these accuracies, and note the weights of every epoch."""
-    row = _train_records.RunRecorder._row
 
-    def found(self, trainer, module):
-        made = row(self, trainer, module)
+    def found(self):
+        right, count = accuracies[self.current_epoch], 1
+        self.validation_tally.sums = torch.tensor([0.0, right, count], dtype=torch.float64)
         if by_epoch is not None:
-            by_epoch[made["epoch"]] = _train_records.model_state(trainer)
-        return {**made, "val_accuracy": accuracies[made["epoch"] - 1]}
+            state = {name: value.clone() for name, value in self.model.state_dict().items()}
+            by_epoch[self.current_epoch + 1] = state
 
-    patch.setattr(_train_records.RunRecorder, "_row", found)
+    patch.setattr(TrainModule, "on_validation_epoch_end", found)
 
 
 def interrupted(monkeypatch, net, images, out, *, after_epochs, **options):
     """A run that dies when the next epoch after ``after_epochs`` is about to be written."""
-    write, done = _train_records.RunRecorder._write_metrics, []
+    write, done = csv.DictWriter, []
 
-    def dying(self, row):
+    def dying(sink, columns):
         if len(done) == after_epochs:
             raise Died
-        done.append(row)
-        write(self, row)
+        done.append(columns)
+        return write(sink, columns)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_train_records.RunRecorder, "_write_metrics", dying)
+        patch.setattr(csv, "DictWriter", dying)  # of the metrics
         with pytest.raises(Died):
             hs.train(net, images, out=out, **options)
 
@@ -502,6 +507,18 @@ def test_a_loss_that_is_never_finite_says_that_there_is_no_checkpoint(vectors, t
         hs.train(Breaks(after=0), vectors, out=tmp_path / "run", epochs=1, validation=0.0, **FAST)
 
 
+def test_weights_that_the_last_step_makes_infinite_are_not_kept(vectors, linear, tmp_path):
+    # no loss follows the step, so none could tell
+    vectors.inputs *= 1e4
+    options = {**FAST, "epochs": 1, "validation": 0.0, "batch_size": 60, "optimizer": {"lr": 3e38}}
+    with pytest.raises(
+        NonFiniteError, match=r"0\.weight \[.*not finite after epoch 1.*optimizer\.lr.*no epoch was"
+    ):
+        hs.train(linear, vectors, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
 def test_a_users_own_module_and_dataset_are_trained_in_place(vectors, linear, tmp_path):
     before = linear[0].weight.clone()
     done = hs.train(linear, vectors, out=tmp_path / "run", epochs=5, **FAST)
@@ -590,7 +607,7 @@ def test_a_tracked_run_can_be_reported_with_pictures_names_and_curves(images, ne
 def test_every_training_example_has_a_row_that_says_whether_it_was_held_out(images, net, tmp_path):
     done = hs.train(net, images, out=tmp_path / "run", epochs=2, track=True, **FAST)
     assert done.dynamics is not None
-    _, held = split_rows(hs.data.open_source(images), 0.1, seed=0)
+    _, held = split_rows(images, 0.1, seed=0)
     assert len(held) == 12
     table = done.dynamics
     assert table.column("index").tolist() == list(range(120))
@@ -639,9 +656,9 @@ def test_a_run_that_began_without_held_out_rows_ends_without_them_and_says_so(
 ):
     options = {**FAST, "epochs": 3, "track": True}
     interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=2, **options)
-    state = torch.load(tmp_path / "run" / _train_records.LAST, weights_only=True)
+    state = torch.load(tmp_path / "run" / LAST, weights_only=True)
     state["callbacks"] = {k: v for k, v in state["callbacks"].items() if "evaluation" not in k}
-    torch.save(state, tmp_path / "run" / _train_records.LAST)
+    torch.save(state, tmp_path / "run" / LAST)
     shutil.rmtree(tmp_path / "run" / "tracked")
     with pytest.warns(UserWarning, match="held-out examples have no row"):
         done = hs.train(net, images, out=tmp_path / "run", resume=True, **options)
@@ -824,7 +841,7 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_epoch_before(images, net, tmp_p
     monkeypatch.setattr(pl.Trainer, "save_checkpoint", save)
     with pytest.raises(hs.errors.OutputError, match=r"No space left .* epoch before is kept"):
         hs.train(net, images, out=tmp_path / "run", epochs=3, **FAST)
-    state = torch.load(tmp_path / "run" / _train_records.LAST, weights_only=True)
+    state = torch.load(tmp_path / "run" / LAST, weights_only=True)
     assert state["epoch"] == 0
 
 
@@ -1087,7 +1104,7 @@ def replays(monkeypatch):
         return made[-1].found, made[-1]
 
     monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
-    monkeypatch.setattr("hardsight.run.train._engine.check_capture", lambda *given: None)
+    monkeypatch.setattr("hardsight.run.train._fit._check_capture", lambda *given: None)
     return made
 
 
@@ -1145,7 +1162,7 @@ def test_a_model_that_cannot_be_recorded_is_trained_step_by_step(vectors, tmp_pa
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
-    monkeypatch.setattr("hardsight.run.train._engine.check_capture", lambda *given: None)
+    monkeypatch.setattr("hardsight.run.train._fit._check_capture", lambda *given: None)
     plain = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     again = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     again.load_state_dict(plain.state_dict())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+
+import lightning.pytorch as pl
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import hardsight as hs
 from hardsight.errors import ConfigError, DataError, OptionError, RunMismatchError
-from hardsight.run.train.engine import _records as _train_records
+from hardsight.run.train.engine import TrainModule
 from hardsight.tracking import HardnessTracker
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
@@ -48,6 +53,31 @@ def test_watching_changes_nothing_of_what_is_learned(images, net, tmp_path):
     ]
 
 
+def test_a_pass_over_held_out_or_watched_examples_keeps_no_batch_but_the_last(
+    tmp_path, monkeypatch
+):
+    width, kept = 17, []
+    net = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
+    data = TensorDataset(torch.randn(700, 5), torch.arange(700) % 3)
+
+    def alive():
+        """Embeddings of a batch that are in memory."""
+        found = [one for one in gc.get_objects() if type(one) is torch.Tensor]
+        wide = [one for one in found if one.shape[-1:] == (width,) and len(one) > 100]
+        return {one.untyped_storage().data_ptr() for one in wide}
+
+    def counted(self):
+        kept.append(len(alive()))
+
+    for hook in ("on_validation_epoch_end", "on_train_epoch_end"):  # the latter after watching
+        monkeypatch.setattr(TrainModule, hook, counted)
+    hs.train(
+        net, data, out=tmp_path / "run", epochs=2, validation=0.9, track_on={"again": data}, **FAST
+    )
+    assert len(kept) == 4
+    assert max(kept) == 1
+
+
 def test_a_recipe_watches_its_test_split_and_says_who_the_examples_are(tmp_path):
     done = hs.train(
         "small_cnn", "builtin:digits", split="train", test_split="test", track_test=True,
@@ -69,14 +99,14 @@ def test_a_recipe_watches_its_test_split_and_says_who_the_examples_are(tmp_path)
 def test_an_interrupted_run_ends_with_the_same_epochs(images, net, tmp_path, monkeypatch):
     options = {**FAST, "epochs": 3, "track_on": {"all": images}, "track": True}
     whole = hs.train(net, images, out=tmp_path / "whole", **options)
-    original = _train_records.RunRecorder._save_state
+    original = pl.Trainer.save_checkpoint
 
-    def killed(self, trainer):
-        if trainer.current_epoch == 1:  # its rows are written, its checkpoint is not
+    def killed(self, *args, **kwargs):
+        if self.current_epoch == 1:  # its rows are written, its checkpoint is not
             raise RuntimeError("killed")
-        original(self, trainer)
+        original(self, *args, **kwargs)
 
-    monkeypatch.setattr(_train_records.RunRecorder, "_save_state", killed)
+    monkeypatch.setattr(pl.Trainer, "save_checkpoint", killed)
     with pytest.raises(RuntimeError, match="killed"):
         hs.train(net, images, out=tmp_path / "parts", **options)
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,8 +130,8 @@ class TrainModule(pl.LightningModule):
         adversary: changes the images of every batch first.
 
     Attributes:
-        embeddings: of the last training batch, if a head is known.
-        logits: of the last training batch.
+        embeddings: of the last batch, if a head is known.
+        logits: of the last batch.
     """
 
     def __init__(
@@ -214,8 +214,18 @@ class TrainModule(pl.LightningModule):
         embeddings, self.embeddings = self.embeddings, None
         return Passed(embeddings, logits, loss)
 
+    def evaluated(self, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Embeddings, if a head is known, and logits of a batch that is not trained on.
+
+        By the one hook on the head, which would keep what it sees if the model ran without it.
+        """
+        # another mode and other sizes of batches are not worth compiling for
+        with torch.compiler.set_stance("force_eager") if self._config.compile else nullcontext():
+            embeddings, logits = self._forward(inputs)
+        return embeddings, logits
+
     def kept_pass(self) -> tuple[Tensor, Tensor]:
-        """Embeddings and logits of the last training batch, for a tracker."""
+        """Embeddings and logits of the last batch, for a tracker."""
         assert self.embeddings is not None  # a tracked run has a head
         assert self.logits is not None
         return self.embeddings, self.logits
@@ -256,6 +266,21 @@ class TrainModule(pl.LightningModule):
         if self._captured is not None:
             self._captured.check()
 
+    def check_weights(self) -> None:
+        """Raise if the last step left weights or statistics that are not finite: no loss tells.
+
+        Raises:
+            NonFiniteError: names the first of them.
+        """
+        state = [*self.model.named_parameters(), *self.model.named_buffers()]
+        for name, values in state:
+            if not bool(values.isfinite().all()):
+                raise NonFiniteError(
+                    f"{name} {list(values.shape)} is not finite after epoch "
+                    f"{self.current_epoch + 1}: the last steps went too far; lower optimizer.lr, "
+                    "or set gradient_clip"
+                )
+
     def on_validation_epoch_start(self) -> None:
         """Start the sums anew."""
         if self.trainer.state.fn == "fit":
@@ -264,7 +289,8 @@ class TrainModule(pl.LightningModule):
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
         """Cross-entropy and accuracy, whatever the training loss: comparable between recipes."""
-        logits = logits_of(self.model(batch.inputs)).float()
+        self.embeddings, self.logits = self.evaluated(batch.inputs)
+        logits = self.logits.float()
         loss = functional.cross_entropy(logits, batch.labels)
         self.validation_tally.add(loss, logits, batch.labels)
 

@@ -70,6 +70,7 @@ class RunRecorder(pl.Callback):
         """Note the epoch and keep its weights; validation is done by now."""
         assert isinstance(pl_module, TrainModule)
         pl_module.check_steps()  # nothing is kept of an epoch that went wrong
+        pl_module.check_weights()
         row = self._row(trainer, pl_module)
         self.rows.append(row)
         self._best_before = self.best

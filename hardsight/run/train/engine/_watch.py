@@ -15,7 +15,6 @@ from torch import nn
 
 from hardsight.data import EmbeddingSource, open_source
 from hardsight.errors import DataError, OptionError
-from hardsight.heads import Head, capture
 from hardsight.run.loop import borrowed, check_labels_agree, chosen_workers
 from hardsight.run.train import (
     Decoded,
@@ -29,6 +28,7 @@ from hardsight.run.train import (
     is_first_process,
     write_examples,
 )
+from hardsight.run.train.engine._module import TrainModule
 from hardsight.table import HELD_OUT, TRACKED
 from hardsight.tracking import HardnessTracker
 
@@ -90,13 +90,11 @@ class EvaluationTracking(pl.Callback):
     it. On a GPU it waits for the device once per set and epoch, when the rows are written.
 
     Args:
-        model: that is trained.
-        head: of it.
         watched: by name.
     """
 
-    def __init__(self, model: nn.Module, head: Head, watched: Mapping[str, Watched]) -> None:
-        self._model, self._head, self._watched = model, head, watched
+    def __init__(self, watched: Mapping[str, Watched]) -> None:
+        self._watched = watched
 
     def state_dict(self) -> dict[str, Any]:
         """Epochs written, so that a resumed run goes on with them."""
@@ -110,21 +108,21 @@ class EvaluationTracking(pl.Callback):
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Run and write one pass over each set."""
-        captured = capture(self._model, self._head, in_training=True)
-        with borrowed(self._model, pl_module.device), captured as forward:
+        assert isinstance(pl_module, TrainModule)
+        with borrowed(pl_module.model, pl_module.device):
             for one in self._watched.values():
                 for batch in one.batches:
-                    embeddings, logits = forward(batch.inputs)
+                    embeddings, logits = pl_module.evaluated(batch.inputs)
+                    assert embeddings is not None  # a run that watches has a head
                     one.tracker.update(batch.index, embeddings, logits, batch.labels)
-                forward.check()
+                pl_module.check_steps()
                 one.tracker.end_epoch()
 
 
 def evaluation_tracking(
     config: TrainConfig,
     sets: Mapping[str, Decoded],
-    model: nn.Module,
-    head: Head,
+    layer: nn.Module,
     pixels: Pixels,
     *,
     shard: Shard,
@@ -133,10 +131,9 @@ def evaluation_tracking(
     show: bool | None,
 ) -> EvaluationTracking:
     """The callback, with a folder per set; an earlier run's are removed unless it goes on."""
-    layer = model.get_submodule(head.name)
     watched = {}
     for name, data in sets.items():
-        folder = tracked_folder(Path(config.out), name)
+        folder = Path(config.out) / TRACKED / name
         if is_first_process():
             if start is None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -156,9 +153,4 @@ def evaluation_tracking(
             stage="evaluation",
         )  # fmt: skip
         watched[name] = Watched(batches, tracker)
-    return EvaluationTracking(model, head, watched)
-
-
-def tracked_folder(run: Path, name: str) -> Path:
-    """Where the epochs of a watched set lie in a run."""
-    return run / TRACKED / name
+    return EvaluationTracking(watched)

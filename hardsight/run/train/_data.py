@@ -1,14 +1,13 @@
-"""From a recipe to what is trained on: splits, normalisation, batches."""
+"""From a recipe's table to what is trained on: splits, normalisation, and keys that do not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hardsight.data import (
     EmbeddingSource,
@@ -17,34 +16,27 @@ from hardsight.data import (
     long_tailed_rows,
     open_source,
 )
-from hardsight.errors import DataError, OptionError
+from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     ClassOrder,
     PixelOptions,
-    chosen_layout,
     generator,
     seed_of,
     wanted_preprocessing,
-)
-from hardsight.run.train._batches import (
-    EvaluationBatches,
-    ResidentBatches,
-    StreamedBatches,
-    TrainBatches,
+    warn,
 )
 from hardsight.run.train._config import DataConfig, TrainConfig
-from hardsight.run.train._images import (
-    Decoded,
-    Pixels,
-    Shard,
-    TrainBatch,
-    decoded_whole,
-    fits,
-    loaded,
-)
+from hardsight.run.train._images import Decoded, statistics
 
 _STATISTICS_ROWS = 5000
+
+
+def is_first_process() -> bool:
+    """Whether this process writes and prints, of several that train together."""
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
 @dataclass(frozen=True)
@@ -202,53 +194,6 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def batches_of(
-    sources: Sources,
-    config: TrainConfig,
-    *,
-    device: torch.device,
-    shard: Shard,
-    workers: int,
-    show: bool | None,
-) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
-    """Training and validation batches, resident on the device where they fit."""
-    layout = chosen_layout(config.channels_last, device)
-    pixels = Pixels(sources.train.how, channels_last=layout, device=device)
-    resident = config.resident
-    if resident is None:
-        resident = fits(sources.train, device, config.augment.crop_padding)
-
-    def whole(data: Decoded) -> TrainBatch | None:
-        return decoded_whole(data, workers=workers, show=show) if resident else None
-
-    common: dict[str, Any] = {
-        "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
-        "balanced": sources.train.labels if config.sampling == "class_balanced" else None,
-    }  # fmt: skip
-    train: TrainBatches
-    decoded = whole(sources.train)
-    if decoded is not None:
-        train = ResidentBatches(decoded, pixels, config.augment, **common)
-    else:
-        train = StreamedBatches(sources.train, pixels, config.augment, workers=workers, **common)
-    if not len(train):
-        raise DataError(
-            f"{len(sources.train)} examples are too few for {shard.count} devices; use fewer"
-        )
-    held = sources.validation
-    if held is None:
-        return train, None, pixels
-    validation = EvaluationBatches(
-        held,
-        pixels,
-        batch_size=max(256, config.batch_size),
-        shard=shard,
-        workers=workers,
-        whole=whole(held),
-    )
-    return train, validation, pixels
-
-
 def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
     source = open_source(data, split=split, classes=config.classes, data_root=config.root)
     if isinstance(source, EmbeddingSource):
@@ -323,7 +268,7 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
     origin = "stated by the recipe"
     if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
         picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)
-        mean, std = _statistics(data, torch.from_numpy(np.unique(picked)))
+        mean, std = statistics(data, torch.from_numpy(np.unique(picked)))
         stated = {"mean": mean, "std": std, **stated}
         origin = "measured on the training images"
     size = config.size or _size(data)
@@ -360,48 +305,58 @@ def _size(data: Decoded) -> tuple[int, int] | None:
     return (image.shape[1], image.shape[2]) if image.ndim == 3 and data.are_ours else None
 
 
-def _statistics(data: Decoded, rows: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if data.is_ready:
-        mean, std = _counted(data, rows.numpy())
-    else:
-        mean, std = _summed(data, rows)
-    # rounded: they are printed, stored and typed again
-    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
-    return tuple(centre), tuple(max(value, 1e-4) for value in spread)
+def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = True) -> None:
+    """Raise where a key has no part to play; say where it plays none in this run.
+
+    Args:
+        config: the recipe.
+        train: the examples to train on.
+        is_validated: whether there are examples to select the model by.
+
+    Raises:
+        ConfigError: the examples are not images, or none is held out for what shall be selected
+            by them.
+    """
+    if config.select == "loss" and not is_validated:
+        raise ConfigError(
+            "select = 'loss' needs examples that are held out, and validation = 0 leaves none; use "
+            "select = 'last', or name a validation_split"
+        )
+    augment, shape = config.augment, train.row(0)[1].shape
+    if (augment.flip or augment.crop_padding) and len(shape) != 3:
+        raise ConfigError(
+            f"augment needs images (channels, height, width), got examples {list(shape)} from "
+            f"{train.source.spec}; leave it out"
+        )
+    for text in _without_effect(config, train) if is_first_process() else ():
+        warn(text)
 
 
-def _summed(data: Decoded, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of every channel, from images as they are read."""
-    total = squares = torch.zeros(1, dtype=torch.float64)
-    count = 0
-    white = data.how.white or 255
-    batches = loaded(data, rows, batch_size=256, workers=0)
-    for part, (_, images, _) in zip(rows.split(256), batches, strict=True):
-        data.keep(part, images)
-        values = images.double() / (white if images.dtype == torch.uint8 else 1)
-        total = total + values.sum(dim=(0, 2, 3))
-        squares = squares + (values**2).sum(dim=(0, 2, 3))
-        count += values.numel() // values.shape[1]
-    mean = total / count
-    return mean, (squares / count - mean**2).clamp_min(1e-12).sqrt()
+def _without_effect(config: TrainConfig, train: Decoded) -> Iterator[str]:
+    """What this run does not do, although the recipe says so."""
+    if config.thumbnails != TrainConfig.thumbnails and not config.track:
+        yield "thumbnails plays no part without track = true"
+    if config.model.trust_remote_code and not config.model.name.startswith("hf:"):
+        yield "model.trust_remote_code plays no part: only hf: models bring code"
+    if config.channels_last and train.row(0)[1].ndim != 3:
+        yield "channels_last plays no part: the examples are not images"
+    for loss in config.loss:
+        if loss.start_epoch >= config.epochs:
+            yield (
+                f"loss {loss.name} plays no part: it starts in epoch {loss.start_epoch} (counted "
+                f"from 0) and the run has {_epochs(config)}"
+            )
+    schedule = config.schedule
+    if schedule.name == "step":
+        key, first = "step_epochs", schedule.step_epochs + 1  # the epoch of the first drop, from 1
+        if schedule.drop_epochs is not None:
+            key, first = "drop_epochs", min(schedule.drop_epochs, default=config.epochs + 1)
+        if first > config.epochs:
+            stated = getattr(schedule, key)
+            yield (
+                f"the learning rate never drops: {key} = {stated} and the run has {_epochs(config)}"
+            )
 
 
-def _counted(data: Decoded, rows: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of pictures in memory, by counting their 256 values."""
-    assert data.source.images is not None
-    counts = _value_counts(data.source.images, np.asarray(data.rows)[rows])
-    share = torch.from_numpy(counts / counts.sum(axis=1, keepdims=True))
-    values = torch.arange(256, dtype=torch.float64) / (data.how.white or 255)
-    mean = share @ values
-    return mean, (share @ values**2 - mean**2).clamp_min(1e-12).sqrt()
-
-
-def _value_counts(images: NDArray[np.uint8], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each value occurs in each channel, ``[channels, 256]``."""
-    channels = 1 if images.ndim == 3 else images.shape[3]
-    counts = np.zeros((channels, 256), dtype=np.int64)
-    for some in np.array_split(rows, max(1, len(rows) // 64)):
-        pixels = images[some].reshape(-1, channels)
-        for channel in range(channels):
-            counts[channel] += np.bincount(pixels[:, channel], minlength=256)
-    return counts
+def _epochs(config: TrainConfig) -> str:
+    return f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"

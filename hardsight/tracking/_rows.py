@@ -1,18 +1,60 @@
-"""The ranks of a distributed run: rows of all of them together, and errors on all of them."""
+"""The rows of an unfinished epoch, and those of all ranks of a distributed run together."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hardsight.tracking._measures import Rows
-
+MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
+
+    Attributes:
+        index: positions of the examples, ``[n]``.
+        labels: class indices, ``[n]``.
+        prediction: class indices, ``[n]``.
+        values: the measures, ``[n, len(MEASURES)]``, float32.
+        order: when a row was seen among those of all ranks, ``[n]``.
+    """
+
+    index: Tensor
+    labels: Tensor
+    prediction: Tensor
+    values: Tensor
+    order: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def no_rows() -> Rows:
+    """Rows of nothing, on the CPU."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Rows one after another, on the CPU; the one place that waits for the device."""
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    return Rows(
+        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
+    )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    if len({part.device for part in parts}) == 1:
+        return torch.cat(parts).cpu()
+    return torch.cat([part.cpu() for part in parts])
 
 
 def world_size() -> int:
