@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from unittest import mock
+from typing import Any
 
 from click.testing import CliRunner
 
@@ -98,7 +98,7 @@ def run_case(
     run = _started if as_program else _called
     for step in make(draw, folder):
         words = step.words
-        with mock.patch.dict(sys.modules, dict.fromkeys(step.without)):
+        with _not_installed(step.without):
             answer = run(words, folder, limit)
         if answers is not None:
             answers.append(answer)
@@ -108,6 +108,20 @@ def run_case(
             (folder / "command.txt").write_text(f"{command}\n", errors="surrogateescape")
             return Failure(draw.number, complaint, command, folder, dict(draw.taken), answer.output)
     return None
+
+
+@contextlib.contextmanager
+def _not_installed(packages: tuple[str, ...]) -> Iterator[None]:
+    """Let packages look as if they were not there."""
+    modules: dict[str, Any] = sys.modules  # None in it makes an import fail
+    before = {name: modules[name] for name in packages if name in modules}
+    modules.update(dict.fromkeys(packages))
+    try:
+        yield
+    finally:
+        for name in packages:
+            del modules[name]
+        modules.update(before)
 
 
 class _HungError(BaseException):

@@ -113,8 +113,30 @@ def test_a_frequency_of_another_length_is_refused():
     ("curve", "epoch"),
     [([5.0, 5.0, 5.0], 1), ([0.0, 1.0, 1.0], 2), ([1.0, 0.0, 1.0], 3), ([0.0, 0.91, 1.0], 2)],
 )
-def test_a_curve_has_settled_where_it_stays_near_its_end(curve, epoch):
+def test_a_curve_has_settled_once_a_tenth_of_its_change_is_left(curve, epoch):
     assert settled_epoch(curve) == epoch
+    assert settled_epoch([-value for value in curve]) == epoch
+
+
+def test_a_curve_that_falls_and_comes_back_a_little_has_settled_when_it_is_down():
+    assert settled_epoch([1.0, 0.0, 0.1, 0.3]) == 2
+    # but not while it is still more than a tenth of its whole way off
+    assert settled_epoch([1.0, 0.4, 0.5, 0.3, 0.32]) == 4
+
+
+def test_people_count_from_a_stated_accuracy_on():
+    run = histories("a")  # accuracy rises by a ninth of 0.9 with every epoch, to 0.9
+    turned = dict(run.measures)
+    turned["avh"] = np.where(np.arange(8)[:, None] < 3, -run.measures["avh"], run.measures["avh"])
+    early = dataclasses.replace(run, measures=turned)
+    made = [run_dynamics(early, frequency=PEOPLE)]
+    seen = {one.name: one for one in observations(made)}
+    assert seen["O3"].holds is True
+    assert "from epoch 5 on (accuracy of at least 50 %)" in seen["O3"].seen
+    assert observations(made, accuracy=0.1)[2].holds is False
+    never = observations(made, accuracy=0.95)[2]
+    assert never.holds is None
+    assert "not judged: accuracy stays below 95 %" in never.seen
 
 
 def test_equal_accuracies_are_no_pair():
