@@ -251,7 +251,23 @@ class _Collate:
                 f"{len(labels)}; it must keep every example"
             )
         where = f"a batch of {self._spec}"
-        return inputs, [single_class_index(v, self._classes, where=where) for v in labels]
+        found = [single_class_index(value, self._classes, where=where) for value in labels]
+        self._check_order(samples, found)
+        return inputs, found
+
+    def _check_order(self, samples: list[Any], labels: list[int]) -> None:
+        """Raise if labels came back in another order, as far as the samples have some."""
+        try:
+            values = [in_memory(split_sample(sample)[1]) for sample in samples]
+            own = [single_class_index(value, self._classes, where="") for value in values]
+        except Exception:  # only the collate_fn knows how to read them
+            return
+        if own != labels and sorted(own) == sorted(labels):
+            raise DataError(
+                f"the collate_fn of {self._spec} puts the examples of a batch in another order, so "
+                "that rows would be taken for other examples; let it keep it, and sort inside the "
+                "model if that has to be"
+            )
 
     def _stacked(self, examples: list[Example]) -> Any:
         from torch.utils.data import default_collate

@@ -341,6 +341,44 @@ def test_the_order_is_the_datasets_even_from_a_shuffling_loader():
     assert joined(batches(open_source(loader), PLAIN))[0] == [0, 1, 2, *range(4, 12)]
 
 
+class Answers(Dataset):
+    """Lists of different lengths, with their labels."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return [index] * (1 + index % 4), index % 2
+
+
+def rows_of(samples):
+    width = max(len(values) for values, _ in samples)
+    rows = [values + [-1] * (width - len(values)) for values, _ in samples]
+    return torch.tensor(rows), torch.tensor([label for _, label in samples])
+
+
+def longest_first(samples):  # as is usual before packing sequences
+    return rows_of(sorted(samples, key=lambda sample: -len(sample[0])))
+
+
+def with_other_labels(samples):
+    inputs, labels = rows_of(samples)
+    return inputs, 1 - labels
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_that_sorts_its_examples_is_refused(workers):
+    loader = DataLoader(Answers(), batch_size=3, collate_fn=longest_first, num_workers=workers)
+    with pytest.raises(DataError, match=r"collate_fn of Answers puts .* in another order.*keep it"):
+        list(batches(open_source(loader), PLAIN))
+    # other labels in the same order are its own affair
+    for collate, first in ((rows_of, 0), (with_other_labels, 1)):
+        loader = DataLoader(Answers(), batch_size=3, collate_fn=collate, num_workers=workers)
+        found = list(batches(open_source(loader), PLAIN))
+        assert [batch.index.tolist() for batch in found] == [[0, 1, 2], [3, 4, 5]]
+        assert found[0].labels.tolist() == [first, 1 - first, first]
+
+
 def test_collate_functions_that_fail_or_drop_examples_are_explained():
     def failing(samples):
         raise KeyError("colour")
