@@ -278,15 +278,20 @@ def _idx(images: Path, text: str, options: _Options, *, split_done: bool = False
 def _parquet(
     files: list[Path], text: str, options: _Options, *, split_done: bool = False
 ) -> ExampleSource | EmbeddingSource:
-    if not split_done:
-        options.refuse("split", because=f"{text} names the files themselves")
     schema = common_schema(files)
     has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
-    if options.class_weights is None and (has_images or not has_embeddings):
+    may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
+    if may_be_pictures and holds_paths(schema):
         _images_only(options)
-        if holds_paths(schema):
-            return parquet_paths(files, schema, spec=text, classes=options.classes)
+        return parquet_paths(
+            files, schema, spec=text, classes=options.classes, split=options.split,
+            by_column=not split_done,
+        )  # fmt: skip
+    if not split_done:
+        options.refuse("split", because=f"{text} names the files themselves")
+    if may_be_pictures:
+        _images_only(options)
         if has_images:
             return ParquetSource(files, spec=text, classes=options.classes)
     if not has_embeddings:

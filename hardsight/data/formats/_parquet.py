@@ -20,9 +20,11 @@ from hardsight.data.formats._tables import (
     IMAGE_COLUMNS,
     LABELS,
     PATHS,
+    SPLIT,
     ListedImages,
     cell_content,
     chosen_column,
+    listed_images,
     plain_name,
 )
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, id_at
@@ -226,9 +228,23 @@ def holds_paths(schema: pa.Schema) -> bool:
 
 
 def parquet_paths(
-    files: Sequence[Path], schema: pa.Schema, *, spec: str, classes: Sequence[str] | None
+    files: Sequence[Path],
+    schema: pa.Schema,
+    *,
+    spec: str,
+    classes: Sequence[str] | None,
+    split: str | None,
+    by_column: bool,
 ) -> ListedImages:
     """Images that a column of parquet files names; paths start from the first file's folder.
+
+    Args:
+        files: in order.
+        schema: of all of them.
+        spec: as the user named it.
+        classes: names, position = label.
+        split: rows to keep.
+        by_column: a column ``split`` says what belongs where, not the names of the files.
 
     Raises:
         DataError: no column, or more than one, can be the paths or the labels.
@@ -237,12 +253,15 @@ def parquet_paths(
     text = [name for name in schema.names if _is_text(schema.field(name).type)]
     path = chosen_column(text, PATHS, "paths", where)
     label = chosen_column(schema.names, LABELS, "labels", where)
-    return ListedImages(
-        files[0].parent.absolute(),
+    splits = [name for name in schema.names if plain_name(name) == SPLIT] if by_column else []
+    return listed_images(
         column_values(files, path).tolist(),
         column_values(files, label),
+        root=files[0].parent.absolute(),
         spec=spec,
         classes=classes or stored_class_names(schema, label),
+        split=split if by_column else None,
+        columns={name: column_values(files, name) for name in splits},
         column=partial(_other_column, files),
     )
 

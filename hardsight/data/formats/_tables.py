@@ -24,7 +24,7 @@ from hardsight.data.source import (
     content_digest,
     evenly_spaced,
 )
-from hardsight.errors import BadExampleError, DataError, OptionError
+from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -259,20 +259,56 @@ def listed_images(
     classes: Sequence[str] | None,
     split: str | None,
     columns: Mapping[str, Any],
+    column: Callable[[str], NDArray[Any] | None] | None = None,
 ) -> ListedImages:
-    """The images of one split of a list, all of them if it has no column ``split``."""
+    """The images of one split of a list, all of them if it has no column ``split``.
+
+    Args:
+        paths: of all rows.
+        labels: of all rows.
+        root: folder that relative paths start from.
+        spec: as the user named it.
+        classes: names, position = label.
+        split: rows to keep.
+        columns: of all rows by name, ``split`` among them if there is one.
+        column: gives any column by its name; by default one of ``columns``.
+    """
     values: NDArray[Any] = np.empty(len(paths), dtype=object)
     values[:] = list(labels)
     kept = rows_of_split(columns, split, spec)
     rows = np.arange(len(paths)) if kept is None else kept
+    every = columns.get if column is None else column
     return ListedImages(
         root,
         [str(paths[row]) for row in rows],
         values[rows],
         spec=spec,
-        classes=classes,
-        column=partial(_kept_column, columns, kept),
+        classes=classes_of_all(values, kept, classes, spec),
+        column=partial(_kept_column, every, kept),
     )
+
+
+def classes_of_all(
+    labels: NDArray[Any],
+    kept: NDArray[np.int64] | None,
+    classes: Sequence[str] | None,
+    spec: str,
+) -> Sequence[str] | None:
+    """Names of the classes over all splits, so that each split numbers them alike.
+
+    Labels that are missing, or unusable, in another split say nothing.
+    """
+    if classes is not None or kept is None:
+        return classes
+    stated = [
+        label
+        for label in labels.tolist()
+        if label is not None and not (isinstance(label, float) and np.isnan(label))
+    ]
+    try:
+        return class_indices(stated, where=f"the labels of {spec}", least=1)[1]
+    except (DataError, LabelError):
+        return None
 
 
 def rows_of_split(
@@ -349,11 +385,12 @@ def _separator(header: str) -> str:
 
 
 def _kept_column(
-    columns: Mapping[str, Any], rows: NDArray[np.int64] | None, name: str
+    column: Callable[[str], Any], rows: NDArray[np.int64] | None, name: str
 ) -> NDArray[Any] | None:
-    if name not in columns:
+    found = column(name)
+    if found is None:
         return None
-    values = np.asarray(columns[name])
+    values = np.asarray(found)
     return values if rows is None else values[rows]
 
 
@@ -401,6 +438,7 @@ def frame_source(frame: Any, *, classes: Sequence[str] | None, split: str | None
             classes=given, split=split, columns=columns,
         )  # fmt: skip
     rows = rows_of_split(columns, split, spec)
+    given = classes_of_all(labels, rows, given, spec)
     if rows is not None:
         columns = {name: values[rows] for name, values in columns.items()}
         cells, labels = columns[pictures], labels[rows]
@@ -413,7 +451,8 @@ def _are_paths(cells: NDArray[Any]) -> bool:
 
 def _labels(column: Any) -> tuple[NDArray[Any], Sequence[str] | None]:
     """Labels of a column, and the names of its categories in their order."""
-    values = column.to_numpy(dtype=object)
+    # a copy: what pandas hands out may be its own
+    values = column.to_numpy(dtype=object, copy=True)
     values[column.isna().to_numpy()] = None
     categories = getattr(column.dtype, "categories", None)
     if categories is None or not all(isinstance(name, str) for name in categories):

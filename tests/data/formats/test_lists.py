@@ -170,6 +170,63 @@ def test_a_column_split_decides_what_is_read(listed):
         open_source(listed("path,label\n" + LINES), split="test")
 
 
+SPLITS = pd.DataFrame({
+    "path": ["pics/0.png", "pics/1.png", "pics/2.png", "pics/3.png"],
+    "label": ["cat", "dog", "dog", "emu"],
+    "split": ["train", "train", "test", "test"],
+})  # fmt: skip
+
+
+def split_source(form, pictures, rows=SPLITS, **options):
+    """The same list with splits as a CSV, a parquet file, a data frame or one of pictures."""
+    place = pictures.parent / f"list.{form}"
+    if form == "csv":
+        rows.to_csv(place, index=False)
+    elif form == "parquet":
+        rows.to_parquet(place)
+    else:
+        paths = [str(pictures.parent / path) for path in rows["path"]]
+        read = [Image.open(path).copy() for path in paths]
+        cells = {"path": paths} if form == "frame" else {"image": read}
+        return open_source(rows[["label", "split"]].assign(**cells), **options)
+    return open_source(place, **options)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "pictures"])
+def test_every_split_of_a_list_numbers_its_classes_alike(pictures, form):
+    for split, numbers, reds_there in (("train", [0, 1], [0, 1]), ("test", [1, 2], [2, 3])):
+        source = split_source(form, pictures, split=split)
+        assert source.classes == ("cat", "dog", "emu")
+        assert source.labels.tolist() == numbers
+        assert reds(source) == reds_there
+    with pytest.raises(DataError, match=r"holds the splits train, test; pass split='train'"):
+        split_source(form, pictures)
+    with pytest.raises(DataError, match=r"no split 'val' in .*; it has train, test"):
+        split_source(form, pictures, split="val")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "pictures"])
+def test_labels_that_are_missing_in_another_split_do_no_harm(pictures, form):
+    rows = SPLITS.assign(label=["cat", "dog", None, None])
+    source = split_source(form, pictures, rows, split="train")
+    assert (source.classes, source.labels.tolist()) == (("cat", "dog"), [0, 1])
+    with pytest.raises(LabelError, match=r"2 of 2 labels in .* are missing"):
+        split_source(form, pictures, rows, split="test")
+    rows = SPLITS.assign(label=[0, 1, -1, -1])
+    assert split_source(form, pictures, rows, split="train").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("cell", [list, np.array])
+def test_labels_of_a_data_frame_may_be_one_hot_or_lists_of_one(pictures, cell):
+    paths = [str(pictures / f"{number}.png") for number in (2, 0, 3)]
+    hot = pd.DataFrame({"path": paths, "label": [cell(row) for row in ([0, 1], [1, 0], [0, 1])]})
+    assert open_source(hot).labels.tolist() == [1, 0, 1]
+    single = pd.DataFrame({"path": paths, "label": [cell([label]) for label in (1, 0, 1)]})
+    assert open_source(single).labels.tolist() == [1, 0, 1]
+    encoded = pd.DataFrame({"path": paths, "label": [b"dog", b"cat", b"dog"]})
+    assert open_source(encoded).classes == ("cat", "dog")
+
+
 def test_a_missing_picture_of_a_list_is_a_bad_example_with_its_place(listed, pictures):
     (pictures / "0.png").unlink()
     source = open_source(listed("path,label\n" + LINES))
