@@ -66,6 +66,13 @@ class _Lazy(click.Group):
         try:
             with spoken():
                 return super().invoke(ctx)
+        except SystemExit as err:
+            if err.code:  # a failure already
+                raise
+            raise click.ClickException(
+                "the model or the data called sys.exit (SystemExit), so that the work is not "
+                "done; remove the call"
+            ) from err
         except HardsightError as err:
             raise (_WrongUsage if isinstance(err, _USAGE) else click.ClickException)(
                 str(err)

@@ -222,6 +222,48 @@ def test_a_pickle_with_code_as_weights_is_refused_and_never_runs(run, tmp_path):
     assert "Error:" in result.output
 
 
+LEAVES = """
+import sys
+from torch import nn
+
+class Net(nn.Sequential):
+    passes = 0
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+    def forward(self, images):
+        type(self).passes += 1
+        if type(self).passes > {after}:
+            sys.exit(0)
+        return super().forward(images)
+"""
+
+
+@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("verb", ["score", "evaluate", "degradation", "train", "adapt"])
+def test_a_model_that_leaves_python_does_not_end_with_success(run, tmp_path, verb, after):
+    (tmp_path / "net.py").write_text(LEAVES.format(after=after))
+    (tmp_path / "r.toml").write_text(
+        f'model = "{tmp_path}/net.py:Net"\nout = "{tmp_path}/run"\nepochs = 1\ndevice = "cpu"\n'
+        '[data]\nname = "builtin:digits"\nsplit = "test"\n'
+    )
+    net, out = f"{tmp_path}/net.py:Net", ["--out", f"{tmp_path}/run", "--device", "cpu"]
+    data = ["--data", "builtin:digits", "--split", "test"]
+    words = {
+        "score": ["score", "--model", net, *data, *out],
+        "evaluate": ["evaluate", net, *data, *out],
+        "degradation": ["study", "degradation", "--model", net, *data, *out],
+        "train": ["train", f"{tmp_path}/r.toml"],
+        "adapt": ["adapt", "--model", net, "--source", "builtin:digits", "--source-split", "train",
+                  "--target", "builtin:digits", "--target-split", "test", *out],
+    }  # fmt: skip
+    result = run(*words[verb])
+    assert result.exit_code == 1
+    assert "SystemExit" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatch):
     from hardsight.table import RunFolder
 

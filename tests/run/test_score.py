@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hardsight as hs
 from hardsight.data import MemorySource, decoded, open_source
@@ -551,6 +552,23 @@ def test_data_of_which_nothing_can_be_read_says_why(tmp_path):
     with pytest.raises(DataError, match=said):
         hs.evaluation_card(SmallCNN(), Broken())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_example_that_calls_sys_exit_is_one_that_cannot_be_read(workers):
+    class Leaves(Dataset):
+        def __len__(self):
+            return 30
+
+        def __getitem__(self, index):
+            if index % 10 == 5:
+                sys.exit(0)
+            return torch.rand(1, 8, 8), index % 3
+
+    model = SmallCNN(num_classes=3)
+    with pytest.warns(HardsightWarning, match="3 examples could not be read"):
+        table = hs.score(model, Leaves(), batch_size=8, workers=workers, device="cpu")
+    assert table.column("index").tolist() == [row for row in range(30) if row % 10 != 5]
 
 
 def test_a_stream_is_not_read_again_for_pictures(tmp_path):

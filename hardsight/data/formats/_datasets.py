@@ -148,7 +148,7 @@ class DatasetSource(ExampleSource):
             return self.dataset[index]
         except HardsightError:
             raise
-        except Exception as err:
+        except (Exception, SystemExit) as err:  # sys.exit(0) would end a command with success
             raise BadExampleError(reason(err)) from err
 
     def label_of(self, index: int) -> int:

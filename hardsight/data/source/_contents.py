@@ -67,7 +67,7 @@ def stream_digest(samples: Iterable[Any]) -> str:
         try:
             for sample in itertools.islice(samples, _SAMPLES):
                 _add(mark, sample, values=True)
-        except Exception:  # reading it for a run says so
+        except (Exception, SystemExit):  # reading it for a run says so
             mark.add("broken")
     return mark.hexdigest()
 
@@ -78,7 +78,7 @@ def _digest(read: Callable[[int], Any], positions: list[int], *, values: bool) -
         with states_kept(seed=position):
             try:
                 sample = read(position)
-            except Exception:  # listed as unreadable by the run itself
+            except (Exception, SystemExit):  # listed as unreadable by the run itself
                 mark.add(position, "unreadable")
                 continue
         _add(mark.add(position), sample, values=values)

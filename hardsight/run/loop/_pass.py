@@ -394,7 +394,7 @@ def model_errors(model: str, where: str, *, goes_on: str = "") -> Iterator[None]
     """
     try:
         yield
-    except Exception as err:
+    except (Exception, SystemExit) as err:  # sys.exit(0) would end a command with success
         if isinstance(err, HardsightError) or is_out_of_memory(err):
             raise
         raise ModelError(

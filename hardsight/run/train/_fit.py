@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hardsight.errors import CheckpointError, ConfigError, NonFiniteError, OptionError
+from hardsight.errors import (
+    CheckpointError,
+    ConfigError,
+    ModelError,
+    NonFiniteError,
+    OptionError,
+)
 from hardsight.run.loop import chosen_precision, memory_errors, warn
 from hardsight.run.train._batches import EvaluationBatches, TrainBatches
 from hardsight.run.train._config import TrainConfig
@@ -209,6 +215,11 @@ def fit(
     except NonFiniteError as err:
         raise NonFiniteError(f"{err}; {_advice(_last(config), recorder.rows)}") from err
     except SystemExit as err:  # what Lightning makes of Ctrl-C, which it then ignores for good
+        if not isinstance(err.__context__, KeyboardInterrupt):
+            raise ModelError(
+                f"{type(module.model).__name__}, or the data, called sys.exit in a step of "
+                "training (SystemExit); remove the call"
+            ) from err
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, answer)
         raise KeyboardInterrupt from err
