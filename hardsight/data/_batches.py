@@ -288,15 +288,18 @@ class _Collate:
             return default_collate(contents)
         except Exception as err:
             if _stack_in_private(contents):
-                raise DataError(
-                    f"a loader process cannot share memory with this one: {reason(err)}; pass "
-                    "workers=0 (--workers 0), or allow more: /dev/shm (docker --shm-size) and "
-                    "open files (ulimit -n)"
-                ) from err
+                raise _cannot_share(err) from err
             raise DataError(
                 f"the inputs of {self._spec} do not stack into a batch: {reason(err)}; pass a "
                 "DataLoader with a collate_fn of your own"
             ) from err
+
+
+def _cannot_share(err: BaseException) -> DataError:
+    return DataError(
+        f"a loader process cannot share memory with this one: {reason(err)}; pass workers=0 "
+        "(--workers 0), or allow more: /dev/shm (docker --shm-size) and open files (ulimit -n)"
+    )
 
 
 def _stack_in_private(contents: list[Any]) -> bool:
@@ -394,7 +397,12 @@ def _loaded(
         multiprocessing_context=loading.context if workers else None,
         generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
     )
-    iterator = iter(loader)
+    try:
+        iterator = iter(loader)
+    except OSError as err:
+        if not _lacks_files(err):
+            raise
+        raise _cannot_share(err) from err
     _watch_quietly(iterator)
     while True:
         death = ""
@@ -403,6 +411,8 @@ def _loaded(
         except StopIteration:
             return
         except (RuntimeError, OSError, EOFError) as err:
+            if workers and _lacks_files(err):
+                raise _cannot_share(err) from err
             if not workers or not _is_death(err):
                 raise
             death = " ".join(str(err).split())[:200] or type(err).__name__
@@ -432,6 +442,11 @@ class _WorkerStart:
         sys.excepthook = show
         if self._own is not None:
             self._own(number)
+
+
+def _lacks_files(err: BaseException) -> bool:
+    """Whether this process may open no more files, of which every shared batch takes some."""
+    return "too many open files" in str(err).lower()
 
 
 def _is_death(err: Exception) -> bool:

@@ -1,5 +1,6 @@
 import multiprocessing.connection
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -339,6 +340,37 @@ def test_a_loaders_collate_function_batch_size_and_workers_are_used(workers):
 def test_the_order_is_the_datasets_even_from_a_shuffling_loader():
     loader = DataLoader(Odd(), batch_size=5, shuffle=True)
     assert joined(batches(open_source(loader), PLAIN))[0] == [0, 1, 2, *range(4, 12)]
+
+
+FEW_FILES = """
+import resource, torch
+from torch.utils.data import Dataset
+from hardsight.data import batches, open_source
+from hardsight.errors import DataError
+from hardsight.preprocessing import Preprocessing
+
+class Rows(Dataset):
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return torch.ones(3), index % 2
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+try:
+    kept = list(batches(open_source(Rows()), Preprocessing(), batch_size=1, workers=2))
+    print("read", len(kept))
+except DataError as err:
+    print("refused:", err)
+"""
+
+
+def test_running_out_of_open_files_is_said_with_what_to_do():
+    found = subprocess.run(
+        [sys.executable, "-c", FEW_FILES], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert re.search(r"refused: .*[Tt]oo many open files.*--workers 0.*ulimit -n", found.stdout), (
+        found.stderr
+    )
 
 
 class Answers(Dataset):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from sklearn.metrics import accuracy_score, roc_auc_score
 from torch import nn
@@ -547,6 +548,34 @@ def test_models_by_name_with_their_weights(nets, files, tmp_path):
         run_evaluate(EvaluateConfig.load(
             None, (), model=spec, **{**given, "data": "nowhere", "out": str(tmp_path / "other")}
         ))  # fmt: skip
+
+
+def test_a_card_says_what_its_numbers_have_to_be_read_with(tmp_path):
+    class Broken(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+        def forward(self, images):
+            logits = super().forward(images)
+            dark = images.mean(dim=(1, 2, 3)) < 0.28
+            return torch.where(dark[:, None], logits * float("nan"), logits)
+
+    quick = {"attack_examples": 0, "explain_examples": 0, "mean": (0,), "std": (1,)}
+    with pytest.warns(HardsightWarning) as caught:
+        card = evaluation_card({"mine": Broken()}, "builtin:digits", split="test", **quick)
+    broken = card["models"][0]["counts"]["non_finite"]
+    assert 0 < broken < 449
+    said = [str(warning.message) for warning in caught]
+    assert f"mine: {broken} of 449 outputs are not finite, and count as wrong answers" in said
+    with pytest.warns(HardsightWarning, match="no --weights were given: small_cnn was evaluated"):
+        evaluation_card("small_cnn", "builtin:digits", split="test", **quick)
+    for name, number in (("a", 4), ("b", 4)):
+        (tmp_path / name).mkdir()
+        for at in range(number):
+            Image.new("L", (8, 8), 60 * at).save(tmp_path / name / f"{at}.png")
+    (tmp_path / "a" / "0.png").write_bytes(b"no picture")
+    with pytest.warns(HardsightWarning, match="1 example could not be read"):
+        evaluation_card(SmallCNN(num_classes=2), tmp_path, **quick)
 
 
 def test_a_model_in_half_precision_is_evaluated(nets):

@@ -39,6 +39,7 @@ from hardsight.run.loop import (
     stated_classes,
     values_digest,
     versions,
+    warns_of,
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
@@ -111,7 +112,28 @@ def named_model(text: str) -> tuple[str | None, str, str | None]:
     return name.strip() or None, spec, weights or None
 
 
+def card_notes(card: Mapping[str, Any]) -> list[str]:
+    """Everything the numbers of a card have to be read with."""
+    notes = []
+    for about in card["models"]:
+        name, origin, counts = about["name"], about["weights"] or "", about["counts"]
+        if origin == "random initialisation" or origin.startswith("as made by"):
+            notes.append(f"no --weights were given: {name} was evaluated {origin}")
+        if counts["unreadable"]:
+            examples = (
+                "1 example" if counts["unreadable"] == 1 else (f"{counts['unreadable']:,} examples")
+            )
+            notes.append(f"{examples} could not be read, and are not on the card")
+        if counts["non_finite"]:
+            notes.append(
+                f"{name}: {counts['non_finite']:,} of {counts['rows']:,} outputs are not finite, "
+                "and count as wrong answers"
+            )
+    return list(dict.fromkeys(notes))  # all models read the same examples
+
+
 @checked_options
+@warns_of(card_notes)
 def evaluation_card(
     models: Any,
     data: Any,
