@@ -21,7 +21,7 @@ class StepRecorder:
 
     Args:
         tracker: where rows go; its ``stage`` says which steps are recorded.
-        head: name of the classifier layer, where it is not found by itself.
+        head: name of the classifier layer, if it is not found by itself.
     """
 
     MADE_BY: str  # the method of the tracker that made this callback

@@ -2,7 +2,7 @@
 
 Memory does not grow with the number of epochs: an epoch is written when it ends, and read back in
 blocks of examples over all epochs. Every file is written under a temporary name, synced and
-renamed, so whatever exists is complete.
+renamed, so every file that exists is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hardsight.tracking._rows import MEASURES, Rows
 
 REPEATS = ("error", "first")
 REPEATS_MEANT = (
-    "If repeats are meant (a sampler that draws with replacement, a loader that starts anew after "
+    "If repeats are meant (a sampler that draws with replacement, a loader that starts again after "
     "a resume), pass repeats='first'"
 )
 Columns = dict[str, NDArray[np.generic]]
@@ -213,7 +213,7 @@ def _listed(values: NDArray[np.generic], most: int = 5) -> str:
 
 
 def as_index(values: object, name: str) -> torch.Tensor:
-    """Whole numbers as an integer tensor ``[B]``, on whatever device they are."""
+    """Whole numbers as an integer tensor ``[B]``, on any device."""
     tensor = torch.as_tensor(values)
     if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise DataError(

@@ -93,7 +93,7 @@ class Stash:
         self.differing: list[tuple[Tensor, Tensor]] = []  # index [n] and whether it differs [n]
         self._judge = judge
         self._kind: list[tuple[object, ...]] | None = None
-        self._room: Step | None = None  # [steps, ...] each; None where a step is too large to keep
+        self._room: Step | None = None  # [steps, ...] each; None if a step is too large to keep
         self._places: list[tuple[Tensor, ...]] = []  # one step's part of the room each
         self._waiting = 0
 

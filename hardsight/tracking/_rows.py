@@ -58,7 +58,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def world_size() -> int:
-    """Number of ranks; 1 where nothing is distributed."""
+    """Number of ranks; 1 if nothing is distributed."""
     return dist.get_world_size() if _is_distributed() else 1
 
 

@@ -40,7 +40,7 @@ def mean_avh(avh: ArrayLike) -> Values:
         ``[N]`` in ``[0, 1]``; larger is harder. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> mean_avh([[0.25, 0.5], [0.75, float("nan")]])
@@ -73,7 +73,7 @@ def final_avh(avh: ArrayLike) -> Values:
         ``[N]`` in ``[0, 1]``; larger is harder. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> final_avh([[0.25, 0.5], [0.75, float("nan")]])
@@ -110,7 +110,7 @@ def area_under_margin(logit_margin: ArrayLike) -> Values:
         seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> area_under_margin([[2.0, -1.0], [4.0, -3.0]])
@@ -146,7 +146,7 @@ def forgetting_events(correct: ArrayLike) -> Values:
         epochs it was seen in, more than any learned example can have. NaN if never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> forgetting_events([[1, 0, 1], [0, 0, 1], [1, 0, 1]])
@@ -191,7 +191,7 @@ def early_el2n(el2n: ArrayLike, *, window_epochs: int = 10) -> Values:
         ``[N]`` in ``[0, sqrt(2)]``; larger is harder. NaN for an example not seen that early.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
         OptionError: the window holds no epoch.
 
     Example:
@@ -230,7 +230,7 @@ def map_confidence(confidence: ArrayLike) -> Values:
         ``[N]`` in ``[0, 1]``; smaller is harder. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> map_confidence([[0.25, 1.0], [0.75, 1.0]])
@@ -264,7 +264,7 @@ def map_variability(confidence: ArrayLike) -> Values:
         ``[N]`` in ``[0, 0.5]``; larger is more ambiguous. 0 after one epoch, NaN if never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> map_variability([[0.25, 1.0], [0.75, 1.0]])
@@ -298,7 +298,7 @@ def map_correctness(correct: ArrayLike) -> Values:
         ``[N]`` in ``[0, 1]``; smaller is harder. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> map_correctness([[1, 0], [0, 0]])
@@ -331,7 +331,7 @@ def first_learned_epoch(correct: ArrayLike) -> Values:
         ``[N]`` in ``[1, E + 1]``, whole numbers; larger is harder. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> first_learned_epoch([[0, 1, 0], [1, 0, 0]])
@@ -370,7 +370,7 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
         fewer than two epochs.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
 
     Example:
         >>> angle_velocity([[1.5, 1.0], [1.0, 1.25], [0.5, 1.5]])
@@ -410,9 +410,9 @@ def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
     and R is ``ramp_epochs``. Our default for finding label errors. A duel between two classes
     tells a wrong label from a picture that the model merely finds hard. Its chance, unlike the
     margin itself, cannot grow with the logits: epochs in which a wrong label is memorised add
-    nothing, where in a mean of margins they outweigh those before. The first epochs, in which the
+    nothing, while in a mean of margins they outweigh those before. The first epochs, in which the
     network knows little yet, count less. Once it has learned, and before it memorises, the logit
-    margin of the final model is as good a judge; afterwards it is none.
+    margin of the final model is as good a judge; afterwards it is not.
 
     Args:
         logit_margin: logit of the label minus the largest other one in every epoch, ``[E, N]``.
@@ -423,7 +423,7 @@ def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
         equally likely throughout. NaN for an example never seen.
 
     Raises:
-        ShapeError: the history is no matrix.
+        ShapeError: the history is not a matrix.
         OptionError: the ramp is shorter than one epoch.
 
     Example:
@@ -462,13 +462,13 @@ def _epochs_seen(history: Values) -> Values:
 
 
 def _mean_seen(history: Values) -> Values:
-    """Mean over the epochs seen, ``[N]``; NaN where there is none."""
+    """Mean over the epochs seen, ``[N]``; NaN if there is none."""
     seen = _epochs_seen(history)
     return np.where(seen > 0, np.nansum(history, axis=0) / np.maximum(seen, 1), math.nan)
 
 
 def _last_seen(history: Values) -> Values:
-    """Value of the last epoch seen, ``[N]``; NaN where there is none."""
+    """Value of the last epoch seen, ``[N]``; NaN if there is none."""
     last = np.full(history.shape[1], math.nan)
     for values in history:
         last = np.where(np.isnan(values), last, values)

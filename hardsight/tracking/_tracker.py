@@ -77,9 +77,9 @@ class HardnessTracker:
         num_examples: how many examples the index numbers, from 0.
         head: the classifier layer (``model.fc``), or the model it is found in, whose weights are
             read at every step. A :class:`~hardsight.heads.Head` or a tensor ``[C, D]`` serves
-            where it shares the memory that training updates. Every step is held to these weights:
+            if it shares the memory that training updates. Every step is held to these weights:
             embeddings times weights, plus a bias, must be the logits. Callbacks find the head
-            themselves where a model leaves no doubt.
+            themselves if a model leaves no doubt.
         folder: where epochs are written; ``None`` for a temporary folder, whose content then
             travels in :meth:`state_dict`.
         resume: go on after the last epoch in ``folder``, that of rank 0 in distributed training.
@@ -362,7 +362,7 @@ class HardnessTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; epochs in the folder that are later than it are removed.
 
-        Every rank must call it; where one of them cannot go on, none does.
+        Every rank must call it; if one of them cannot go on, none does.
 
         Raises:
             RunMismatchError: the state is of another dataset or stage, or its folder is missing.
@@ -385,7 +385,7 @@ class HardnessTracker:
         ``(index, inputs, labels)`` or a mapping with ``index`` and ``labels`` (or ``label``).
 
         Args:
-            head: name of the classifier layer, where it is not found by itself.
+            head: name of the classifier layer, if it is not found by itself.
 
         Raises:
             MissingExtraError: Lightning is not installed.
@@ -402,7 +402,7 @@ class HardnessTracker:
         :func:`~hardsight.tracking.with_index` and set ``remove_unused_columns=False``.
 
         Args:
-            head: name of the classifier layer, where it is not found by itself.
+            head: name of the classifier layer, if it is not found by itself.
 
         Raises:
             MissingExtraError: transformers is not installed.
@@ -453,7 +453,7 @@ class HardnessTracker:
         self.num_classes = classes
 
     def _check_values(self, step: Step) -> None:
-        """Raise unless index and labels are in range, where looking at them is free."""
+        """Raise unless index and labels are in range, if looking at them is free."""
         if step.index.device.type == "cpu":
             index = step.index.numpy()
             check_index(index, self.num_examples)
@@ -464,7 +464,7 @@ class HardnessTracker:
         """Raise, on every rank, before another run's epochs would be overwritten.
 
         Each rank comes here once before anything else it shares with the others: with its first
-        rows or, where it has none, in the first call that all ranks make. They go on after the
+        rows or, if it has none, in the first call that all ranks make. They go on after the
         epochs of rank 0, which writes them; another rank may not see its folder.
         """
         if not self._is_agreed:

@@ -66,13 +66,13 @@ class Draws:
     ) -> Draws:
         """The draws of an epoch; each kind has a generator of its own.
 
-        ``balanced``: labels ``[N]`` where every class is to be drawn equally often.
+        ``balanced``: labels ``[N]``, if every class is to be drawn equally often.
         """
         draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
         reach = 2 * how.crop_padding + 1
         offsets = torch.randint(reach, (length, 2), generator=draw[1])
         flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
-        if balanced is not None:  # a row that comes twice is cropped anew
+        if balanced is not None:  # a row that comes twice is cropped twice
             return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
         order = torch.randperm(length, generator=draw[0])
         return cls(order, offsets[order], flips[order])
@@ -136,13 +136,13 @@ def padded(images: Tensor, padding: int) -> Tensor:
 
 
 def cropped(frames: Tensor, rows: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Windows of padded images, mirrored where asked, by one gather.
+    """Windows of padded images, mirrored if asked, by one gather.
 
     Args:
         frames: from :func:`padded`, ``[N, H + 2p, W + 2p, C]``.
         rows: images to take, ``[B]``.
         offsets: upper left corner of each window, ``[B, 2]``.
-        flips: windows to be mirrored, ``[B]``.
+        flips: windows to mirror, ``[B]``.
         padding: p.
 
     Returns:
@@ -346,7 +346,7 @@ def batches_of(
     workers: int,
     show: bool | None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
-    """Training and validation batches, resident on the device where they fit."""
+    """Training and validation batches, resident on the device if they fit."""
     layout = chosen_layout(config.channels_last, device)
     pixels = Pixels(sources.train.how, channels_last=layout, device=device)
     resident = config.resident

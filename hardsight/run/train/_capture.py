@@ -49,7 +49,7 @@ class RecordedStep:
         return self._recording is not None
 
     def passed(self, batch: TrainBatch, key: Hashable) -> Passed | None:
-        """The pass over a batch with its gradients, or ``None`` where it is not replayed.
+        """The pass over a batch with its gradients, or ``None`` if it is not replayed.
 
         Args:
             batch: on the device.

@@ -100,7 +100,7 @@ class LossConfig:
 
     Attributes:
         name: ``cross_entropy`` or a name of ``hardsight.registry.LOSSES``.
-        weight: factor, the largest one where it is ramped.
+        weight: factor, the largest one if it is ramped.
         ramp: ``none``, ``gaussian`` (exp(-5 (1 - t / T)^2), AMC-Loss) or ``linear``.
         ramp_epochs: T, epochs until the weight is reached.
         start_epoch: the loss plays no part before this epoch; the ramp starts there. From 0.
@@ -244,11 +244,11 @@ class TrainConfig:
             each of a random class first and then of one of its examples, with replacement.
         adversarial: train on images changed by an attack on the model of the moment.
         freeze_body: train the classifier head alone; all else stays as it is, batch norm included.
-        reset_head: give the head new random weights first, where ``model.weights`` brought some.
+        reset_head: give the head new random weights first, if ``model.weights`` brought some.
         select: which epoch's weights are kept: the best validation ``accuracy`` or ``loss``, or
             the ``last``. The test split never decides.
         gradient_clip: largest norm of the gradient.
-        head: name of the classifier layer, where a loss needs it and it is not found by itself.
+        head: name of the classifier layer, if a loss needs it and it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -264,8 +264,8 @@ class TrainConfig:
         deterministic: only algorithms that give the same result each time, also on a GPU.
         autotune: let cuDNN try its algorithms on every new shape of a batch. It costs
             time at the start and for every new shape, so it is for long runs.
-        resident: keep the decoded training images on the device; by default where they fit.
-        workers: loader processes, where the images are not resident.
+        resident: keep the decoded training images on the device; by default if they fit.
+        workers: loader processes, if the images are not resident.
         track: record every training example's hardness in every epoch, that of the held-out ones
             from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
@@ -388,7 +388,7 @@ def _check_attack(adversarial: AdversarialConfig) -> None:
 
 
 def _check_shares(batch_size: int, devices: int) -> None:
-    """Raise where every batch would leave examples over: devices take equally many each."""
+    """Raise if every batch would leave examples over: devices take equally many each."""
     rest = batch_size % devices
     if rest:
         less = [batch_size - rest] if batch_size > devices else []
@@ -422,7 +422,7 @@ def _check_images(data: DataConfig) -> None:
 
 
 def _check_splits(data: DataConfig) -> None:
-    """Raise where an example would be in two of the splits that must stay apart."""
+    """Raise if an example would be in two of the splits that must stay apart."""
     held_out = "leave {} out to hold out a share of the training split (validation = 0.1)"
     for first, second, because, step in (
         (
@@ -455,7 +455,7 @@ def _check_splits(data: DataConfig) -> None:
 
 
 def _check_active(losses: Sequence[LossConfig], epochs: int) -> None:
-    """Raise where the model would learn nothing in some epoch."""
+    """Raise if the model would learn nothing in some epoch."""
     silent = [epoch for epoch in range(epochs) if not any(loss.weight_at(epoch) for loss in losses)]
     if silent:
         spans = ", ".join(_span(loss) for loss in losses)

@@ -46,8 +46,8 @@ class Sources:
 
     Attributes:
         train: examples to learn from.
-        validation: held out to select the model; ``None`` where the recipe wants none.
-        test: evaluated once at the end; ``None`` where the recipe names none.
+        validation: held out to select the model; ``None`` if the recipe wants none.
+        test: evaluated once at the end; ``None`` if the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
         order: which label of the data is which output of the model, once that is known.
@@ -253,7 +253,7 @@ def _other_split(
 
 
 def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: DataConfig) -> None:
-    """Raise where a further split holds the examples of the training split.
+    """Raise if a further split holds the examples of the training split.
 
     Raises:
         DataError: it is the same data by another name, or the training split is all of the data.
@@ -302,13 +302,13 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
 
 def _channels(data: Decoded) -> int | None:
-    """Of the images as they are decoded; ``None`` where the examples are no images."""
+    """Of the images as they are decoded; ``None`` if the examples are not images."""
     image = data.row(0)[1]
     return image.shape[0] if image.ndim == 3 else None
 
 
 def _check_normalisation(how: Preprocessing, channels: int | None, *, whose: str) -> None:
-    """Raise where means would give the images other channels than they have.
+    """Raise if means would give the images other channels than they have.
 
     Raises:
         OptionError: neither one value nor one per channel.
@@ -329,7 +329,7 @@ def _size(data: Decoded) -> tuple[int, int] | None:
 
 
 def check_parts(config: TrainConfig, train: Decoded, *, is_validated: bool = True) -> None:
-    """Raise where a key has no part to play; say where it plays none in this run.
+    """Raise if a key has no part to play; warn if it plays none in this run.
 
     Args:
         config: the recipe.

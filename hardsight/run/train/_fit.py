@@ -67,7 +67,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
 
 
 def _check_capture(config: TrainConfig, device: torch.device, precision: str) -> None:
-    """Raise where a recipe asks for recorded steps that cannot be.
+    """Raise if a recipe asks for recorded steps where they cannot be.
 
     Raises:
         ConfigError: another device than a single CUDA GPU, or float16, whose scaler reads every
@@ -123,7 +123,7 @@ def quiet(pl: Any) -> Iterator[None]:
 
 
 def start_of(config: TrainConfig) -> Path | None:
-    """The checkpoint a run goes on from; ``None`` where it begins anew.
+    """The checkpoint a run goes on from; ``None`` if it starts from the beginning.
 
     Where the last one is damaged, the one of the epoch before takes its place, and that is said.
 
@@ -151,7 +151,7 @@ def start_of(config: TrainConfig) -> Path | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; ``None`` where nothing is.
+    """What is wrong with a checkpoint, in words; ``None`` if nothing is.
 
     Torch notices a file that ends too early, with an error for each place where it may end, but
     not every byte that changed. Its files are zip archives, which have a sum for each part.
@@ -182,7 +182,7 @@ def fit(
     title: str = "training",
     callbacks: Sequence[Any] = (),
 ) -> RunRecorder:
-    """Train to the last epoch, from a checkpoint where a run is to be resumed.
+    """Train to the last epoch, from a checkpoint if a run is to be resumed.
 
     Args:
         trainer: of Lightning.
@@ -190,7 +190,7 @@ def fit(
         train: batches to learn from.
         validation: batches to select by.
         config: the recipe.
-        start: the checkpoint to go on from; ``None`` to begin anew.
+        start: the checkpoint to go on from; ``None`` to start from the beginning.
         show: force the progress bar on or off.
         title: of the bar.
         callbacks: called before the one that writes an epoch's checkpoint.
@@ -201,7 +201,7 @@ def fit(
     Raises:
         NonFiniteError: a loss is NaN or infinite; says which checkpoint is kept.
         OutOfMemoryError: a batch does not fit into memory.
-        KeyboardInterrupt: where Lightning would have ended the process.
+        KeyboardInterrupt: Lightning would have ended the process.
     """
     from hardsight.run.train.engine import ProgressBar, RunRecorder
 

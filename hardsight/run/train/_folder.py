@@ -203,7 +203,7 @@ class Trackers:
         trained: the examples that are trained on, as the training step sees them.
         held_out: those of the same data that are held out, as the validation pass sees them:
             without augmentation, by the model after each epoch. It costs no pass of its own.
-            ``None`` where none are held out, or where they come from a split of their own.
+            ``None`` if none are held out, or if they come from a split of their own.
     """
 
     trained: HardnessTracker

@@ -49,7 +49,7 @@ class Examples(Dataset[Row | DataError], ABC):
 
 
 class Decoded(Examples):
-    """A source as tensors: images uint8 ``[C, H, W]`` where that loses nothing, else float32.
+    """A source as tensors: images uint8 ``[C, H, W]`` if that loses nothing, else float32.
 
     Args:
         source: any example source.
@@ -123,7 +123,7 @@ class Decoded(Examples):
         return is_size and how.channels in (None, channels) and not how.bgr
 
     def ready(self) -> TrainBatch:
-        """All examples at once, where :attr:`is_ready`."""
+        """All examples at once, if :attr:`is_ready`."""
         assert self.source.images is not None
         rows = np.asarray(self.rows)
         images = torch.from_numpy(self.source.images[rows])
@@ -207,7 +207,7 @@ def _stacked(rows: list[Row | DataError]) -> list[Tensor] | DataError:
         one, two = sorted(shapes)[:2]
         return DataError(
             f"expected images of one size, got {list(one)} and {list(two)} (channels, height, "
-            "width); set data.size = [H, W], and data.channels where some are grey"
+            "width); set data.size = [H, W], and data.channels if some are grey"
         )
     index, images, labels = zip(*good, strict=True)
     return [torch.tensor(index), torch.stack(images), torch.tensor(labels)]

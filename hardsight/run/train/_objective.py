@@ -80,7 +80,7 @@ class TotalLoss:
 
     Args:
         configs: one per loss.
-        class_counts: training examples of each class, where a loss balances classes.
+        class_counts: training examples of each class, if a loss balances classes.
     """
 
     def __init__(self, configs: Sequence[LossConfig], class_counts: Sequence[int] = ()) -> None:
@@ -102,7 +102,7 @@ class TotalLoss:
         return "logits" in self._names
 
     def check(self, *, num_classes: int, width: int) -> None:
-        """Raise where a loss cannot be computed: tried on a few rows before anything is written.
+        """Raise if a loss cannot be computed: tried on a few rows before anything is written.
 
         Args:
             num_classes: of the model.
@@ -194,7 +194,7 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
     """The head's layer, whose weight a loss reads as ``class_weights``.
 
     Raises:
-        HeadError: it is no plain linear layer, so its weight is not the effective one.
+        HeadError: it is not a plain linear layer, so its weight is not the effective one.
     """
     layer = model.get_submodule(name)
     if type(layer) is not nn.Linear or nn.utils.parametrize.is_parametrized(layer):

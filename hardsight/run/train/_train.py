@@ -80,10 +80,10 @@ class TrainResult:
         model: with the selected weights, in eval mode, on the CPU.
         history: metrics by epoch.
         best_epoch: the epoch, counted from 1, whose weights were selected.
-        test: accuracy and loss on the test split, where the recipe names one.
+        test: accuracy and loss on the test split, if the recipe names one.
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
-        dynamics: one row per training example with the summaries of its dynamics, where the
+        dynamics: one row per training example with the summaries of its dynamics, if the
             recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
             examples selected the model and were never trained on: their summaries are of the
             validation passes.

@@ -125,7 +125,7 @@ class TrainModule(pl.LightningModule):
         model: in train mode.
         config: the recipe.
         loss: its losses.
-        head: of the model, where a loss or a tracker reads embeddings.
+        head: of the model, if a loss or a tracker reads embeddings.
         batches: to train on.
         adversary: changes the images of every batch first.
 
@@ -179,7 +179,7 @@ class TrainModule(pl.LightningModule):
         self._open.close()
 
     def on_train_epoch_start(self) -> None:
-        """Start sums and random states anew: an epoch depends on nothing but its number."""
+        """Start sums and random states again: an epoch depends on nothing but its number."""
         self.train_tally = Tally(self.device)
         if self._config.freeze_body:
             self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
@@ -282,13 +282,13 @@ class TrainModule(pl.LightningModule):
                 )
 
     def on_validation_epoch_start(self) -> None:
-        """Start the sums anew."""
+        """Start the sums again."""
         if self.trainer.state.fn == "fit":
             self.check_steps()  # the step that went wrong says more than what it did to validation
         self.validation_tally = Tally(self.device)
 
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
-        """Cross-entropy and accuracy, whatever the training loss: comparable between recipes."""
+        """Cross-entropy and accuracy, for any training loss: comparable between recipes."""
         self.embeddings, self.logits = self.evaluated(batch.inputs)
         logits = self.logits.float()
         loss = functional.cross_entropy(logits, batch.labels)

@@ -123,7 +123,7 @@ class RunRecorder(pl.Callback):
         """Put the best epoch's weights in place, and drop those that no checkpoint names.
 
         The checkpoint names an epoch as the best only after its weights were written in full.
-        They wait, or are in place already, or lie aside where the run goes on from the checkpoint
+        They wait, or are in place already, or lie aside if the run goes on from the checkpoint
         of the epoch before.
         """
         file = self._folder / BEST
@@ -235,7 +235,7 @@ class ProgressBar(pl.Callback):
 
 
 def model_state(trainer: pl.Trainer) -> dict[str, Tensor]:
-    """The model's weights, whole and on the CPU; empty where another process has them."""
+    """The model's weights, whole and on the CPU; empty if another process has them."""
     state = trainer.strategy.lightning_module_state_dict()
     return plain_state({name.removeprefix("model."): v for name, v in state.items()})
 
