@@ -363,6 +363,8 @@ def _without_effect(config: TrainConfig, train: Decoded) -> Iterator[str]:
         yield "model.trust_remote_code plays no part: only hf: models bring code"
     if config.channels_last and train.row(0)[1].ndim != 3:
         yield "channels_last plays no part: the examples are not images"
+    if config.optimizer.lr == 0:
+        yield "nothing is learned: optimizer.lr = 0 changes no weight"
     for loss in config.loss:
         if loss.start_epoch >= config.epochs:
             yield (

@@ -51,6 +51,7 @@ def test_all_of_the_data_is_not_trained_on_beside_a_part_of_it_to_test_on(tmp_pa
     ("settings", "message"),
     [
         ({"thumbnails": 10}, "thumbnails plays no part without track = true"),
+        ({"optimizer": {"lr": 0.0}}, "nothing is learned: optimizer.lr = 0 changes no weight"),
         (
             {"loss": ["cross_entropy", {"name": "amc", "start_epoch": 3}]},
             "loss amc plays no part: it starts in epoch 3 .counted from 0. and the run has 1",
