@@ -58,9 +58,8 @@ def main(folder: str, other: str) -> None:
     facts["seconds"] += more["seconds"]
     figures = f" The figure shows seeds {seeds[0]} to {seeds[-1]}." if before.figures else ""
     facts["remark"] = (
-        f"Seeds {', '.join(map(str, new_seeds))} were run after those before them had been seen, "
-        f"to have the five that a claim should have; p values are not corrected for the second "
-        f"look.{figures}"
+        f"Seeds {', '.join(map(str, new_seeds))} were run after those before them had been seen; "
+        f"p values are not corrected for the second look.{figures}"
     )
     spec = EXPERIMENTS[facts["name"]]
     facts["command"] = command_of(spec, facts["scale"], stored_setting(spec, facts))
