@@ -132,9 +132,7 @@ def batches(
                 unread += len(batch.errors)
             if strict and batch.errors:
                 _, name, why = batch.errors[0]
-                raise BadExampleError(
-                    f"{name} cannot be read: {why}; without strict it would be passed over"
-                )
+                raise BadExampleError(f"{name} cannot be read: {why}; repair it or remove it")
             yield batch
     if source.is_stream and not unread and not some_read:
         raise DataError(f"no examples in {source.spec}: the stream is empty")

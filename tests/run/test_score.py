@@ -361,6 +361,52 @@ def _interrupted(data: Path, out: Path, *, after: int) -> None:
             hs.score(None, data, out=out, shard_rows=50, batch_size=50)
 
 
+CODE = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+    def forward(self, images):
+        return super().forward({images})
+"""
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_does_not_go_on_in_changed_code_with_the_same_weights(tmp_path, is_finished):
+    file, out = tmp_path / "net.py", tmp_path / "run"
+    file.write_text(CODE.format(images="images"))
+
+    def score(**options):
+        return hs.score(
+            f"{file}:Net", "builtin:digits", split="test", out=out, device="cpu", seed=3,
+            batch_size=50, shard_rows=50, **options,
+        )  # fmt: skip
+
+    if is_finished:
+        score()
+    else:
+        original = RunFolder.write_shard
+
+        def dying(self, number, rows, errors):
+            if number == 3:
+                raise KeyboardInterrupt
+            original(self, number, rows, errors)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RunFolder, "write_shard", dying)
+            with pytest.raises(KeyboardInterrupt):
+                score()
+    before = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    file.write_text(CODE.format(images="images.flip(3)"))
+    with pytest.raises(RunMismatchError, match=r"come out otherwise.*same weights in changed code"):
+        score(resume=True)
+    assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    file.write_text(CODE.format(images="images + 0.0"))  # other code, the same outputs
+    assert len(score(resume=True)) == 449
+
+
 def test_a_resumed_run_ends_with_the_same_bytes(embeddings_file, tmp_path):
     hs.score(None, embeddings_file, out=tmp_path / "whole", shard_rows=50, batch_size=50)
     _interrupted(embeddings_file, tmp_path / "broken", after=3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -307,7 +307,7 @@ class ModelScorer:
         """Give the labels of the data the model's numbers."""
         self.source = order.of(self.source)
 
-    def pieces(self, start: int) -> Iterator[Piece]:
+    def pieces(self, start: int) -> Generator[Piece, None, None]:
         """Pieces from position ``start`` on."""
         with naming_other_scores(), self._running as running:
             for passed in running.over(

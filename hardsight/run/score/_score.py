@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hardsight._checks import checked_options
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
-from hardsight.errors import OptionError, ShapeError
+from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
@@ -41,15 +42,20 @@ from hardsight.run.score._rows import (
     ScoreRun,
     length_of,
     naming_other_scores,
+    piece_rows,
 )
-from hardsight.run_folder import SCORE, RunFolder
+from hardsight.run_folder import SCORE, TABLE, RunFolder, open_parquet
 from hardsight.table import ScoreTable, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # what does not decide the result, and may be another when a run is continued; the weights are known
 # by what is in them
 MAY_CHANGE = ("workers", "weights", "data_root")
 # what does not, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
+_ROUNDING = 0.02  # relative; of half precision on another device
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
@@ -315,6 +321,8 @@ def score(
         per_shard = max(1, round(rows / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
+            if folder.is_done or folder.goes_on:
+                _check_same_outputs(folder, scorer)
             if folder.is_done:
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
@@ -366,6 +374,46 @@ def _describe(
         may_change=MAY_CHANGE,
         may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
     )
+
+
+def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
+    """Raise if the first examples come out otherwise than they did: weights do not know their code.
+
+    Half of the rows have to differ by more than the rounding of another device. A user's own
+    dataset may draw at random, so that nothing follows from it.
+
+    Raises:
+        RunMismatchError: the model computes something else.
+    """
+    if not isinstance(scorer, ModelScorer) or scorer.source.is_model_ready:
+        return
+    with closing(scorer.pieces(0)) as pieces:
+        first = next(pieces, None)
+    stored = _first_rows(folder)
+    if first is None or stored is None:
+        return
+    both = piece_rows([first]).to_pandas().merge(stored, on="index", suffixes=("", " before"))
+    for name in both.columns.intersection([spec.name for spec in scorer.plan.row_specs]):
+        now, before = both[name].to_numpy(), both[f"{name} before"].to_numpy()
+        size = np.maximum(np.maximum(np.abs(now), np.abs(before)), 0.1)
+        if np.nanmedian(np.abs(now - before) / size) > _ROUNDING:
+            raise RunMismatchError(
+                f"the scored dataset in {folder.folder} cannot be continued: the first examples "
+                f"come out otherwise ({name} {before[0]:.4g} instead of {now[0]:.4g} for "
+                f"{both['id'][0]}), so that it is the same weights in changed code; use the code "
+                "it was begun with, choose another --out, or replace it with --overwrite "
+                "(overwrite=True)"
+            )
+
+
+def _first_rows(folder: RunFolder) -> pd.DataFrame | None:
+    """The first rows on record, of a finished table or an unfinished one."""
+    if folder.is_done:
+        parts = open_parquet(folder.folder / TABLE).iter_batches(1 << 16)
+    else:
+        parts = folder.shards()
+    first = next(iter(parts), None)
+    return None if first is None else first.to_pandas()
 
 
 def _as_defined(name: str, version: int) -> str:

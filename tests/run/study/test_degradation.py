@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats as scipy_stats
 
 import hardsight as hs
-from hardsight.errors import DataError, OptionError, ShapeError, StatisticError
+from hardsight.errors import BadExampleError, DataError, OptionError, ShapeError, StatisticError
 from hardsight.models import SmallCNN
 from hardsight.run.study import degradation_study
 
@@ -20,6 +21,17 @@ def levels_of_scores():
     draw = np.random.default_rng(0)
     rising = np.array(LEVELS)[:, None] + 0.1 * draw.normal(size=(4, 50))
     return {"avh": rising, "model_confidence": -rising, "feature_norm": np.ones((4, 50))}
+
+
+def test_a_picture_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for at in range(3):
+            Image.new("L", (8, 8), 80 * at).save(tmp_path / name / f"{at}.png")
+    (tmp_path / "b" / "1.png").write_bytes(b"no picture")
+    said = r"b/1\.png cannot be read: not an image in a known format; repair it or remove it"
+    with pytest.raises(BadExampleError, match=said):
+        hs.study_degradation(SmallCNN(num_classes=2), tmp_path, noise=(0, 0.2), device="cpu")
 
 
 def test_coefficients_are_those_of_scipy_picture_by_picture():
