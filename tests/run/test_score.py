@@ -266,7 +266,7 @@ def test_unreadable_images_are_listed_and_the_rest_is_scored(photos, net_file, t
     assert all(errors["reason"])
     assert table.metadata["counts"]["errors"] == 2
     assert 12 not in table.column("index")
-    with pytest.raises(BadExampleError, match=r"green/00.png cannot be read: .*strict"):
+    with pytest.raises(BadExampleError, match=r"green/00.png cannot be read: .*repair it"):
         hs.score(f"{net_file}:make", photos, size=(8, 8), strict=True)
 
 
