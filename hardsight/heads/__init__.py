@@ -12,6 +12,7 @@ from hardsight.heads._outputs import call_model as call_model
 from hardsight.heads._outputs import logit_rows as logit_rows
 from hardsight.heads._outputs import logits_of as logits_of
 from hardsight.heads._outputs import which_output as which_output
+from hardsight.heads._verify import agree as agree
 from hardsight.heads._watch import head_layer as head_layer
 from hardsight.heads._watch import live_class_weights as live_class_weights
 from hardsight.heads._watch import live_weight as live_weight

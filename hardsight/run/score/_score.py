@@ -32,6 +32,7 @@ from hardsight.run.loop import (
     tensors_digest,
     values_digest,
     versions,
+    warn,
     warns_of,
 )
 from hardsight.run.score._rows import (
@@ -322,9 +323,16 @@ def score(
         per_shard = max(1, round(rows / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
-            if folder.is_done or folder.goes_on:
+            is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
+            if (folder.is_done or folder.goes_on) and not is_drawn:
                 _check_same_outputs(folder, scorer)
             if folder.is_done:
+                if isinstance(source, ExampleSource) and source.is_stream:
+                    warn(
+                        f"only the first examples of the stream {source.spec} were compared with "
+                        f"the finished table in {folder.folder}, which is taken as it is; if the "
+                        "rest may have changed, score it again with --overwrite (overwrite=True)"
+                    )
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
