@@ -36,7 +36,7 @@ def setting(
 
 
 def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> None:
-    """Raise where a field has a value it may not have, or one that would play no part.
+    """Raise if a field has a value it may not have, or one that would play no part.
 
     Args:
         table: a dataclass whose fields may be made by :func:`setting`.
@@ -71,7 +71,7 @@ def _without_part(table: Any, key: str, other: str, values: Sequence[Any]) -> st
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; ``MISSING`` where it has none."""
+    """The default of a field; ``MISSING`` if it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default

@@ -108,7 +108,7 @@ class Head:
         bias: ``[C]``, or ``None``. For a head made by hand ``None`` stands for the layer's own.
 
     Raises:
-        ShapeError: the weight is no floating-point matrix, or the bias has another length.
+        ShapeError: the weight is not a floating-point matrix, or the bias has another length.
 
     Example:
         >>> import torch
