@@ -40,7 +40,14 @@ from hardsight.run.train._data import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._fit import fit, own_device, quiet, start_of, trainer_of
+from hardsight.run.train._fit import (
+    fit,
+    own_device,
+    quiet,
+    start_of,
+    trainer_of,
+    weights_errors,
+)
 from hardsight.run.train._folder import (
     RESULT,
     Trackers,
@@ -444,7 +451,8 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
 def _load_best(model: nn.Module, folder: Path) -> None:
     from hardsight.run.train.engine import BEST
 
-    load_weights(model, folder / BEST)
+    with weights_errors(folder / BEST):
+        load_weights(model, folder / BEST)
 
 
 @torch.inference_mode()
