@@ -1,4 +1,4 @@
-"""What is recorded of each example when a training step has run it, and whether its tensors fit.
+"""Training steps: awaited by a callback, held to the head, kept for a while, and measured.
 
 Steps are kept as they are for a while and measured many at once, because a step of a small network
 on a GPU takes as long as a few dozen kernel launches. Nothing here reads a value back from the
@@ -7,24 +7,27 @@ device: a step never waits for the tracker.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hardsight.errors import HeadMismatchError
+from hardsight.errors import DataError, HeadMismatchError
 from hardsight.heads._verify import LinearForm, differing_rows, linear_form
 from hardsight.registry import SCORES
 from hardsight.scores import TiledHead, logit_summaries
-from hardsight.tracking._rows import MEASURES, Rows
+from hardsight.tracking._dataset import KEY
 
 if TYPE_CHECKING:
     from hardsight.scores._tiles import AngleSummary
+    from hardsight.tracking._tracker import HardnessTracker
 
+MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
 # Recorded under the first name, by the formula of the score of the second.
 _FORMULAS = {
     "target_angle": "target_angle",
@@ -42,6 +45,48 @@ _NOT_ITS_HEAD = (
     "measured against the wrong weights; pass what enters the head, what leaves it, and its "
     "weights as they are in this step: head=model.fc to the tracker rather than a copy of them"
 )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
+
+    Attributes:
+        index: positions of the examples, ``[n]``.
+        labels: class indices, ``[n]``.
+        prediction: class indices, ``[n]``.
+        values: the measures, ``[n, len(MEASURES)]``, float32.
+        order: when a row was seen among those of all ranks, ``[n]``.
+    """
+
+    index: Tensor
+    labels: Tensor
+    prediction: Tensor
+    values: Tensor
+    order: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def no_rows() -> Rows:
+    """Rows of nothing, on the CPU."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Rows one after another, on the CPU; the one place that waits for the device."""
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    return Rows(
+        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
+    )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    if len({part.device for part in parts}) == 1:
+        return torch.cat(parts).cpu()
+    return torch.cat([part.cpu() for part in parts])
 
 
 @dataclass(frozen=True)
@@ -76,6 +121,16 @@ class Step:
     def kind(self) -> list[tuple[object, ...]]:
         """Steps of one kind fit side by side, and pass the same checks of shape and dtype."""
         return [(part.shape, part.dtype, part.device) for part in self.parts]
+
+
+def as_index(values: object, name: str) -> Tensor:
+    """Whole numbers as an integer tensor ``[B]``, on any device."""
+    tensor = torch.as_tensor(values)
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise DataError(
+            f"expected {name} to be whole numbers [B], got {tensor.dtype} {list(tensor.shape)}"
+        )
+    return tensor.long()
 
 
 class Stash:
@@ -276,3 +331,95 @@ def _precision_of(logits: Tensor) -> torch.dtype:
         if torch.equal(logits.to(dtype).to(logits.dtype), logits):
             return dtype
     return logits.dtype
+
+
+LABEL_KEYS = ("labels", "label", "target", "targets", "y")
+
+
+class StepRecorder:
+    """Records steps of a trainer: of several passes through the head in a step the first counts.
+
+    Args:
+        tracker: where rows go; its ``stage`` says which steps are recorded.
+        head: name of the classifier layer, if it is not found by itself.
+    """
+
+    MADE_BY: str  # the method of the tracker that made this callback
+
+    def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
+        self.tracker, self._head = tracker, head
+        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
+        self._epoch: int | None = None  # the trainer's, of the rows recorded last
+
+    def _state(self) -> dict[str, Any]:
+        """For a checkpoint; all ranks must ask for it."""
+        return {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self.tracker.load_state_dict(state["tracker"])
+        self._epoch = state["epoch"]
+
+    def _await(self, batch: Any, epoch: int) -> None:
+        self._batch, self._epoch = index_and_labels(batch), epoch
+
+    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
+        if self._batch is not None:
+            index, labels = self._batch
+            self._batch = None
+            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
+
+    def _check_seen(self) -> None:
+        if self._batch is not None:
+            self._batch = None
+            raise HeadMismatchError(
+                f"the head was not called in this step; pass {self.MADE_BY}(head=NAME) with the "
+                "layer that makes the logits"
+            )
+
+    def _end_epoch(self) -> None:
+        self._epoch = None
+        self.tracker.end_epoch()
+
+
+def index_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """Index ``[B]`` and labels ``[B]`` of a batch.
+
+    Args:
+        batch: ``(index, inputs, labels, ...)``, or a mapping with ``index`` and ``labels``.
+
+    Raises:
+        DataError: one of the two is not there.
+
+    Example:
+        >>> import torch
+        >>> index_and_labels((torch.tensor([7]), torch.rand(1, 4), torch.tensor([2])))
+        (tensor([7]), tensor([2]))
+    """
+    index = labels = None
+    if isinstance(batch, Mapping):
+        index = batch.get(KEY)
+        labels = next((batch[key] for key in LABEL_KEYS if key in batch), None)
+        found = f"a mapping with the keys {', '.join(map(str, batch))}"
+    elif isinstance(batch, tuple | list) and len(batch) >= 3:
+        index, labels = batch[0], batch[2]
+        found = f"{type(batch).__name__} of {', '.join(map(_described, batch))}"
+    else:
+        found = f"{_described(batch)}"
+    if not (_are_whole(index) and _are_whole(labels)):
+        raise DataError(
+            "expected batches (index, inputs, labels) or a mapping with 'index' and 'labels', got "
+            f"{found}; wrap the dataset in hardsight.tracking.with_index"
+        )
+    assert isinstance(index, Tensor)
+    assert isinstance(labels, Tensor)
+    return index, labels
+
+
+def _are_whole(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.ndim == 1 and not values.is_floating_point()
+
+
+def _described(part: Any) -> str:
+    if isinstance(part, Tensor):
+        return f"{part.dtype} {list(part.shape)}"
+    return type(part).__name__
