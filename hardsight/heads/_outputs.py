@@ -32,8 +32,9 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
         output: a tensor; anything with ``logits`` as attribute or key (Hugging Face outputs,
             dictionaries, dataclasses, named tuples); a tuple, of which the first tensor with at
             least two dimensions is taken, so that a leading loss is passed over; or a dictionary
-            or dataclass that holds exactly one such tensor.
-        which: the part that holds the logits, by key, attribute or position.
+            or dataclass that holds exactly one such tensor. Parts may hold parts in their turn.
+        which: the part that holds the logits, by key, attribute or position; a nested part by all
+            of them, joined by dots (``"heads.0.logits"``).
 
     Returns:
         the tensor as the model gave it, usually ``[B, C]``.
@@ -47,18 +48,19 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
         torch.Size([2, 10])
         >>> logits_of((torch.zeros(2, 64), torch.zeros(2, 10)), which=1).shape
         torch.Size([2, 10])
+        >>> logits_of({"a": {"logits": torch.zeros(2, 10)}, "b": None}, which="a.logits").shape
+        torch.Size([2, 10])
     """
     if which is not None:
         return _part(output, which)
     if isinstance(output, Tensor):
         return output
-    parts = _named_parts(output)
-    logits = parts.get("logits")
+    logits = _named_parts(output).get("logits")
     if isinstance(logits, Tensor):
         return logits
     tensors = _tensors(output)
     # a tuple has a first element, a dictionary only names
-    if len(tensors) == 1 or (tensors and isinstance(output, tuple | list)):
+    if len(tensors) == 1 or (tensors and isinstance(next(iter(tensors)), int)):
         return next(iter(tensors.values()))
     raise _unclear(output)
 
@@ -154,13 +156,7 @@ def choose_output(parts: Mapping[Which | None, Tensor]) -> str:
 
 def _part(output: Any, which: Which) -> Tensor:
     """The part of an output called ``which``; digits stand for a position too."""
-    parts = _named_parts(output)
-    part = parts.get(which)
-    if part is None and str(which).lstrip("-").isdigit():
-        at, values = int(which), list(parts.values())
-        part = values[at] if -len(values) <= at < len(values) else None
-    elif part is None:
-        part = getattr(output, str(which), None)
+    part = _part_at(output, which)
     if isinstance(part, Tensor):
         return part
     what = "is not a tensor" if part is not None else "is not there"
@@ -169,10 +165,32 @@ def _part(output: Any, which: Which) -> Tensor:
             f"output={which!r} {what}: the model returns one tensor {list(output.shape)}; leave "
             "output out"
         )
+    parts = _leaves(output)
     held = ", ".join(f"{name!r} {_shape(part)}" for name, part in parts.items()) or "nothing"
     raise ModelError(
         f"output={which!r} {what} in what the model returns, a {type(output).__name__} of {held}"
     )
+
+
+def _part_at(output: Any, which: Which) -> Any:
+    """What a key, an attribute, a position or a path of them leads to; ``None`` if nothing."""
+    if isinstance(output, Tensor):  # its own attributes are not parts
+        return None
+    parts = _named_parts(output)
+    by_text = {str(name): part for name, part in parts.items()}
+    part = parts.get(which, by_text.get(str(which)))
+    if part is None and str(which).lstrip("-").isdigit():
+        at, values = int(which), list(parts.values())
+        part = values[at] if -len(values) <= at < len(values) else None
+    elif part is None:
+        part = getattr(output, str(which), None)
+    if part is None and isinstance(which, str):
+        # a key may have a dot in it, so that a path can be cut at any of them
+        cuts = [at for at, letter in enumerate(which) if letter == "."]
+        inner = ((_part_at(output, which[:at]), which[at + 1 :]) for at in cuts)
+        reached = (_part_at(held, rest) for held, rest in inner if held is not None)
+        part = next((held for held in reached if held is not None), None)
+    return part
 
 
 def _shape(part: Any) -> str:
@@ -186,22 +204,40 @@ def _named_parts(output: Any) -> dict[Which, Any]:
         return dict(zip(output._fields, output, strict=True))
     if isinstance(output, tuple | list):
         return dict(enumerate(output))
-    if is_dataclass(output):
+    if is_dataclass(output) and not isinstance(output, type):
         return {field.name: getattr(output, field.name) for field in fields(output)}
     return {"logits": output.logits} if hasattr(output, "logits") else {}
 
 
+def _leaves(output: Any, around: tuple[Any, ...] = ()) -> dict[Which, Any]:
+    """What an output holds at its ends: parts by name, and parts of parts by their path."""
+    leaves: dict[Which, Any] = {}
+    for name, part in _named_parts(output).items():
+        is_around = any(part is outer for outer in (*around, output))  # holds itself
+        inner = {} if isinstance(part, Tensor) or is_around else _leaves(part, (*around, output))
+        for path, leaf in inner.items():
+            leaves.setdefault(f"{name}.{path}", leaf)
+        if not inner:
+            leaves[name] = part
+    return leaves
+
+
 def _tensors(output: Any) -> dict[Which | None, Tensor]:
-    """Floating-point parts with at least two dimensions."""
-    return {
-        name: part
-        for name, part in _named_parts(output).items()
-        if isinstance(part, Tensor) and part.ndim >= 2 and part.is_floating_point()
-    }
+    """Floating-point parts with at least two dimensions; nested ones only if they are rows."""
+    tensors: dict[Which | None, Tensor] = {}
+    own = _named_parts(output)
+    for name, part in _leaves(output).items():
+        if not isinstance(part, Tensor) or part.ndim < 2 or not part.is_floating_point():
+            continue
+        # lists of hidden states are no doubt, nor is a tensor that is there by another name
+        is_news = _has_rows(part) and not any(part is other for other in tensors.values())
+        if name in own or is_news:
+            tensors[name] = part
+    return tensors
 
 
 def _unclear(output: Any) -> ModelError:
-    parts, tensors = _named_parts(output), _tensors(output)
+    parts, tensors = _leaves(output), _tensors(output)
     if len(tensors) > 1:
         return ModelError(
             f"expected the model to return logits [B, C], got {type(output).__name__} with several "
@@ -216,7 +252,7 @@ def _unclear(output: Any) -> ModelError:
 
 
 def _has_rows(logits: Tensor) -> bool:
-    return logits.ndim == 2 or logits[0, 0].numel() == 1
+    return logits.shape[2:].numel() == 1
 
 
 def as_rows(logits: Tensor) -> Tensor:

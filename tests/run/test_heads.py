@@ -236,6 +236,8 @@ ENDS = {
     "list": lambda x, features, logits: [logits.sum(), features, logits],
     "dict": lambda x, features, logits: {"features": features, "out": logits},
     "mapping": lambda x, features, logits: Answer(hidden=features, scores=logits),
+    "nested": lambda x, features, logits: {"a": {"logits": logits}, "f": features},
+    "nested tuple": lambda x, features, logits: (features, (None, [logits])),
 }
 
 
@@ -364,19 +366,22 @@ def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
     options = {"mean": (0.0,), "std": (1.0,), "attack_examples": 8, "attack_steps": 1,
                "explain_examples": 0, "map_examples": 10, "feature_examples": 20}  # fmt: skip
     plain = hs.evaluation_card(Images(), data, **options)["models"][0]
-    tuples = hs.evaluation_card(Images(ENDS["tuple"]), data, **options)["models"][0]
-    assert tuples["accuracy"] == plain["accuracy"]
-    assert tuples["robustness"] == plain["robustness"]
-    assert (tuples["output"], plain["output"]) == (1, None)
+    assert plain["output"] is None
+    for form, output in (("tuple", 1), ("nested", "a.logits")):
+        several = hs.evaluation_card(Images(ENDS[form]), data, **options)["models"][0]
+        assert several["accuracy"] == plain["accuracy"]
+        assert several["robustness"] == plain["robustness"]
+        assert several["output"] == output
 
 
 def test_training_learns_the_output_that_fits_the_classes(tmp_path):
     data = noise()
     options = {"epochs": 1, "device": "cpu", "track": True, "show_progress": False}
     plain = hs.train(Images(), data, out=tmp_path / "plain", **options)
-    tuples = hs.train(Images(ENDS["tuple"]), data, out=tmp_path / "tuples", **options)
-    assert tuples.history[0]["train_loss"] == plain.history[0]["train_loss"]
-    torch.testing.assert_close(tuples.model.fc.weight, plain.model.fc.weight)
+    for form in ("tuple", "nested"):
+        several = hs.train(Images(ENDS[form]), data, out=tmp_path / form, **options)
+        assert several.history[0]["train_loss"] == plain.history[0]["train_loss"]
+        torch.testing.assert_close(several.model.fc.weight, plain.model.fc.weight)
 
 
 # without a head
@@ -558,6 +563,10 @@ def same_size():
     return Pair(lambda auxiliary, logits: (auxiliary, logits))
 
 
+def nested():
+    return Pair(lambda auxiliary, logits: {"aux": {"z": auxiliary}, "main": {"z": logits}})
+
+
 def late():
     def order(auxiliary, logits):
         if len(logits) == 1:  # the last batch of 449 examples by 64
@@ -586,6 +595,15 @@ def test_the_command_line_chooses_an_output(tmp_path):
     assert "0 [8, 10], 1 [8, 10]" in refused.output
     assert command(tmp_path, "same_size", "--output", "1").exit_code == 0
     assert hs.read_table(tmp_path / "run").metadata["model"]["output"] == 1
+
+
+def test_the_command_line_names_a_nested_output_by_its_path(tmp_path):
+    refused = command(tmp_path, "nested")
+    assert refused.exit_code == 1
+    assert "pass output='main.z' (--output main.z)" in refused.output
+    assert command(tmp_path, "nested", "--output", "aux.z").exit_code == 0
+    model = hs.read_table(tmp_path / "run").metadata["model"]
+    assert (model["output"], model["head"]) == ("aux.z", "auxiliary")
 
 
 def test_the_command_line_notes_which_scores_are_missing(tmp_path):

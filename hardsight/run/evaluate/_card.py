@@ -197,8 +197,9 @@ def evaluation_card(
             models and data.
         overwrite: replace the evaluation in ``out``; other files there stay.
         head: name of the classifier layer or bare parameter, if it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position (from 0);
-            by default the one with a column for each class of the data.
+        output: the model's output that holds the logits, by key, attribute or position (from 0),
+            or by a path of them (heads.logits); by default the one with a column for each class of
+            the data.
         split: split of ``data``, such as test.
         ood_split: split of ``ood``.
         train_split: split of ``train``.

@@ -168,8 +168,9 @@ def score(
             the name of one.
         head: name of the classifier layer or bare parameter, if it is not found by itself. It is
             held to the logits of every batch. In Python also a :class:`Head`.
-        output: the model's output that holds the logits, by key, attribute or position (from 0);
-            by default the one with a column for each class of the data.
+        output: the model's output that holds the logits, by key, attribute or position (from 0),
+            or by a path of them (heads.logits); by default the one with a column for each class of
+            the data.
         batch_size: examples at once; chosen by the device by default.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
