@@ -1,14 +1,12 @@
 """Scores: functions from tensors to one number per example, registered with range and direction."""
 
 from hardsight.registry import SCORES as SCORES
-from hardsight.scores._embeddings import angular_margin as angular_margin
-from hardsight.scores._embeddings import angular_visual_confidence as angular_visual_confidence
-from hardsight.scores._embeddings import angular_visual_hardness as angular_visual_hardness
-from hardsight.scores._embeddings import (
-    class_normalized_feature_norm as class_normalized_feature_norm,
-)
-from hardsight.scores._embeddings import feature_norm as feature_norm
-from hardsight.scores._embeddings import target_angle as target_angle
+from hardsight.scores._avh import angular_margin as angular_margin
+from hardsight.scores._avh import angular_visual_confidence as angular_visual_confidence
+from hardsight.scores._avh import angular_visual_hardness as angular_visual_hardness
+from hardsight.scores._avh import class_normalized_feature_norm as class_normalized_feature_norm
+from hardsight.scores._avh import feature_norm as feature_norm
+from hardsight.scores._avh import target_angle as target_angle
 from hardsight.scores._logits import conditional_energy as conditional_energy
 from hardsight.scores._logits import el2n as el2n
 from hardsight.scores._logits import entropy as entropy

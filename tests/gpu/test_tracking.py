@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hardsight.tracking import HardnessTracker, _measures
+from hardsight.tracking import HardnessTracker, _steps
 
 N, BATCH = 400, 32
 
@@ -40,7 +40,7 @@ def test_a_gpu_records_what_a_cpu_records(index_device):
         pass
     for _ in run(second, "cuda", index_device=index_device):
         pass
-    for name in _measures.MEASURES:
+    for name in _steps.MEASURES:
         np.testing.assert_allclose(
             second.history(name), first.history(name), rtol=2e-3, atol=2e-4, err_msg=name
         )

@@ -1,4 +1,4 @@
-"""Scores of the embedding: visual hardness, the angles it is made of, and the length."""
+"""The scores of Angular Visual Hardness: the angles of an embedding to the classes, its length."""
 
 from __future__ import annotations
 
