@@ -61,7 +61,7 @@ def waiting_is_an_error():
 @pytest.mark.parametrize("kept", [1, 20_000, 1 << 30], ids=["large", "often", "never"])
 def test_no_step_waits_for_the_device(monkeypatch, kept):
     # whether a step is measured at once, with a few others, or at the end of the epoch
-    monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", kept)
+    monkeypatch.setattr(_steps, "_BYTES_AT_ONCE", kept)
     head = nn.Linear(24, 5).cuda()
     tracker = HardnessTracker(N, head=head)
     embeddings = torch.randn(N, 24, device="cuda")
