@@ -1,7 +1,5 @@
 """What passes a head: captured along with the logits and held to them, or watched in training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

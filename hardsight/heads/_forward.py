@@ -1,7 +1,5 @@
 """A forward pass: a model called on what it takes, what passes its layers, and its logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass

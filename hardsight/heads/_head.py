@@ -1,7 +1,5 @@
 """What a classifier head is, and whether features times its weights give the logits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """The layers of a model that could be its head, their weights, and what structure alone tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
