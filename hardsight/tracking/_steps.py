@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hardsight.errors import DataError, HeadMismatchError
-from hardsight.heads import LinearForm, differing_rows, linear_form
+from hardsight.heads._head import LinearForm, differing_rows, linear_form
 from hardsight.registry import SCORES
 from hardsight.scores import TiledHead, logit_summaries
 from hardsight.tracking._dataset import KEY

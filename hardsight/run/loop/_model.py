@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
 from hardsight.errors import (
     AmbiguousHeadError,
@@ -40,7 +41,7 @@ from hardsight.heads import (
 from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved, seeded
-from hardsight.run.loop._record import state_digest, warn
+from hardsight.run_folder import state_digest
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "

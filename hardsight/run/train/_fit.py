@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hardsight._checks import warn
 from hardsight.errors import (
     CheckpointError,
     ConfigError,
@@ -37,7 +38,6 @@ from hardsight.run.loop import (
     seed_of,
     seeded,
     stated_classes,
-    warn,
 )
 from hardsight.run.train._batches import EvaluationBatches, Pixels, TrainBatches
 from hardsight.run.train._config import ModelConfig, TrainConfig

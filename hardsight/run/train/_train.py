@@ -26,7 +26,6 @@ from hardsight.run.loop import (
     chosen_workers,
     random_states_kept,
     returning,
-    state_digest,
 )
 from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
 from hardsight.run.train._config import TrainConfig
@@ -64,7 +63,7 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
-from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
+from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
