@@ -49,7 +49,7 @@ def load_config(
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-            raise ConfigError(f"{path} is no valid TOML: {err}") from err
+            raise ConfigError(f"{path} is not valid TOML: {err}") from err
     values = _with_tables(kind, values)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
     """Dataclasses as dictionaries, also in a list of them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def toml_value(text: str) -> Any:

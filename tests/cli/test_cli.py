@@ -260,8 +260,8 @@ def test_a_model_that_leaves_python_does_not_end_with_success(run, tmp_path, ver
     }  # fmt: skip
     result = run(*words[verb])
     assert result.exit_code == 1
-    assert "SystemExit" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "SystemExit" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatch):

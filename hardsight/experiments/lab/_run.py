@@ -188,7 +188,7 @@ def _how(given: Sequence[str]) -> dict[str, Any]:
 def _check_lists(spec: Experiment, setting: Any) -> None:
     """Refuse an empty list if no scale has one, and a seed that comes twice."""
     for field in dataclasses.fields(setting):
-        usual = [getattr(one, field.name) for one in spec.scales.values()]
+        usual = [getattr(scale, field.name) for scale in spec.scales.values()]
         if getattr(setting, field.name) == () and () not in usual:
             raise ConfigError(f"{spec.name}: expected at least one of {field.name}, got none")
     if len(set(setting.seeds)) < len(setting.seeds):
