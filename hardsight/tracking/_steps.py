@@ -45,48 +45,96 @@ _NOT_ITS_HEAD = (
     "measured against the wrong weights; pass what enters the head, what leaves it, and its "
     "weights as they are in this step: head=model.fc to the tracker rather than a copy of them"
 )
+LABEL_KEYS = ("labels", "label", "target", "targets", "y")
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
+class StepRecorder:
+    """Records steps of a trainer: of several passes through the head in a step the first counts.
 
-    Attributes:
-        index: positions of the examples, ``[n]``.
-        labels: class indices, ``[n]``.
-        prediction: class indices, ``[n]``.
-        values: the measures, ``[n, len(MEASURES)]``, float32.
-        order: when a row was seen among those of all ranks, ``[n]``.
+    Args:
+        tracker: where rows go; its ``stage`` says which steps are recorded.
+        head: name of the classifier layer, if it is not found by itself.
     """
 
-    index: Tensor
-    labels: Tensor
-    prediction: Tensor
-    values: Tensor
-    order: Tensor
+    MADE_BY: str  # the method of the tracker that made this callback
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
+        self.tracker, self._head = tracker, head
+        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
+        self._epoch: int | None = None  # the trainer's, of the rows recorded last
+
+    def _state(self) -> dict[str, Any]:
+        """For a checkpoint; all ranks must ask for it."""
+        return {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self.tracker.load_state_dict(state["tracker"])
+        self._epoch = state["epoch"]
+
+    def _await(self, batch: Any, epoch: int) -> None:
+        self._batch, self._epoch = index_and_labels(batch), epoch
+
+    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
+        if self._batch is not None:
+            index, labels = self._batch
+            self._batch = None
+            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
+
+    def _check_seen(self) -> None:
+        if self._batch is not None:
+            self._batch = None
+            raise HeadMismatchError(
+                f"the head was not called in this step; pass {self.MADE_BY}(head=NAME) with the "
+                "layer that makes the logits"
+            )
+
+    def _end_epoch(self) -> None:
+        self._epoch = None
+        self.tracker.end_epoch()
 
 
-def no_rows() -> Rows:
-    """Rows of nothing, on the CPU."""
-    nobody = torch.empty(0, dtype=torch.int64)
-    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+def index_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """Index ``[B]`` and labels ``[B]`` of a batch.
+
+    Args:
+        batch: ``(index, inputs, labels, ...)``, or a mapping with ``index`` and ``labels``.
+
+    Raises:
+        DataError: one of the two is not there.
+
+    Example:
+        >>> import torch
+        >>> index_and_labels((torch.tensor([7]), torch.rand(1, 4), torch.tensor([2])))
+        (tensor([7]), tensor([2]))
+    """
+    index = labels = None
+    if isinstance(batch, Mapping):
+        index = batch.get(KEY)
+        labels = next((batch[key] for key in LABEL_KEYS if key in batch), None)
+        found = f"a mapping with the keys {', '.join(map(str, batch))}"
+    elif isinstance(batch, tuple | list) and len(batch) >= 3:
+        index, labels = batch[0], batch[2]
+        found = f"{type(batch).__name__} of {', '.join(map(_described, batch))}"
+    else:
+        found = f"{_described(batch)}"
+    if not (_are_whole(index) and _are_whole(labels)):
+        raise DataError(
+            "expected batches (index, inputs, labels) or a mapping with 'index' and 'labels', got "
+            f"{found}; wrap the dataset in hardsight.tracking.with_index"
+        )
+    assert isinstance(index, Tensor)
+    assert isinstance(labels, Tensor)
+    return index, labels
 
 
-def joined(parts: list[Rows]) -> Rows:
-    """Rows one after another, on the CPU; the one place that waits for the device."""
-    fields = [field.name for field in dataclasses.fields(Rows)]
-    return Rows(
-        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
-    )
+def _are_whole(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.ndim == 1 and not values.is_floating_point()
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    if len({part.device for part in parts}) == 1:
-        return torch.cat(parts).cpu()
-    return torch.cat([part.cpu() for part in parts])
+def _described(part: Any) -> str:
+    if isinstance(part, Tensor):
+        return f"{part.dtype} {list(part.shape)}"
+    return type(part).__name__
 
 
 @dataclass(frozen=True)
@@ -131,6 +179,95 @@ def as_index(values: object, name: str) -> Tensor:
             f"expected {name} to be whole numbers [B], got {tensor.dtype} {list(tensor.shape)}"
         )
     return tensor.long()
+
+
+class HeadFit:
+    r"""Holds every step to :math:`x W^\top + b = z`, without waiting for the device.
+
+    Which form the equation has (plain, cosine, scaled) is read off the first step. The bias need
+    not be known: angles do not depend on it, and what is the same for all rows stands for it.
+    """
+
+    def __init__(self) -> None:
+        self._form: LinearForm | None = None
+        self._computed_in: torch.dtype | None = None
+        self._turn = 0
+
+    def begin(self, step: Step, bias: Tensor | None) -> None:
+        """Look at a step, if none was looked at yet; waits for the device this once.
+
+        Raises:
+            HeadMismatchError: its tensors do not belong together.
+        """
+        if self._form is not None:
+            return
+        embeddings, logits = step.embeddings[:_FIRST_ROWS], step.logits[:_FIRST_ROWS]
+        is_one = len(logits) == 1 and bias is not None
+        least = 1 if is_one else 2
+        finite = embeddings.isfinite().all(dim=1) & logits.isfinite().all(dim=1)
+        if len(logits) < least or int(finite.sum()) < least:
+            return  # nothing to learn from; rows without numbers are found when the epoch ends
+        self._computed_in = _precision_of(logits)
+        form = linear_form(
+            embeddings[finite], logits[finite], step.class_weights, bias if is_one else None,
+            self._computed_in, any_bias=not is_one,
+        )  # fmt: skip
+        if form is None:
+            raise HeadMismatchError(_NOT_ITS_HEAD)
+        self._form = form
+
+    def differing(self, steps: Step) -> Tensor:
+        """Which rows of steps side by side break the equation, ``[steps, B]``."""
+        embeddings, logits, weights = steps.embeddings, steps.logits, steps.class_weights
+        if self._form is None:
+            return torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        self._turn += 1
+        return torch.vmap(self._rows)(embeddings, logits, weights)
+
+    def differs_alone(self, step: Step, bias: Tensor) -> Tensor:
+        """The same for a step of one row, which tells nothing without its bias, ``[1]``."""
+        if self._form is None:
+            return torch.zeros(1, dtype=torch.bool, device=step.logits.device)
+        used = bias if self._form.use_bias else torch.zeros_like(bias)
+        return self._rows(step.embeddings, step.logits, step.class_weights, used)
+
+    def _rows(
+        self, embeddings: Tensor, logits: Tensor, weights: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        form = self._form
+        assert form is not None
+        return differing_rows(
+            normalize(embeddings.float()) if form.unit_features else embeddings,
+            logits,
+            normalize(weights.float()) if form.unit_weights else weights,
+            bias,
+            computed_in=self._computed_in,
+            turn=self._turn,
+            most_classes=_CHECKED_CLASSES,
+            any_bias=bias is None,
+            any_scale=form.scale != 1.0,
+        )
+
+    @staticmethod
+    def refused(index: Tensor, rows: int) -> HeadMismatchError:
+        """The error for rows that break the equation.
+
+        Args:
+            index: of the examples in these rows.
+            rows: recorded altogether.
+        """
+        names = ", ".join(str(int(i)) for i in index[:5]) + (", ..." if len(index) > 5 else "")
+        return HeadMismatchError(
+            f"for {len(index)} of {rows} rows (examples {names}) {_NOT_ITS_HEAD}"
+        )
+
+
+def _precision_of(logits: Tensor) -> torch.dtype:
+    """The precision logits were computed in: float32 ones may come from half-precision layers."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal(logits.to(dtype).to(logits.dtype), logits):
+            return dtype
+    return logits.dtype
 
 
 class Stash:
@@ -244,182 +381,43 @@ def _own_confidence(angles: AngleSummary) -> Tensor:
     return share.masked_fill_(silent, 1 / angles.num_classes)
 
 
-class HeadFit:
-    r"""Holds every step to :math:`x W^\top + b = z`, without waiting for the device.
+@dataclass(frozen=True)
+class Rows:
+    """Measured examples, in the order in which they were seen; on the device until the epoch ends.
 
-    Which form the equation has (plain, cosine, scaled) is read off the first step. The bias need
-    not be known: angles do not depend on it, and what is the same for all rows stands for it.
+    Attributes:
+        index: positions of the examples, ``[n]``.
+        labels: class indices, ``[n]``.
+        prediction: class indices, ``[n]``.
+        values: the measures, ``[n, len(MEASURES)]``, float32.
+        order: when a row was seen among those of all ranks, ``[n]``.
     """
 
-    def __init__(self) -> None:
-        self._form: LinearForm | None = None
-        self._computed_in: torch.dtype | None = None
-        self._turn = 0
+    index: Tensor
+    labels: Tensor
+    prediction: Tensor
+    values: Tensor
+    order: Tensor
 
-    def begin(self, step: Step, bias: Tensor | None) -> None:
-        """Look at a step, if none was looked at yet; waits for the device this once.
-
-        Raises:
-            HeadMismatchError: its tensors do not belong together.
-        """
-        if self._form is not None:
-            return
-        embeddings, logits = step.embeddings[:_FIRST_ROWS], step.logits[:_FIRST_ROWS]
-        is_one = len(logits) == 1 and bias is not None
-        least = 1 if is_one else 2
-        finite = embeddings.isfinite().all(dim=1) & logits.isfinite().all(dim=1)
-        if len(logits) < least or int(finite.sum()) < least:
-            return  # nothing to learn from; rows without numbers are found when the epoch ends
-        self._computed_in = _precision_of(logits)
-        form = linear_form(
-            embeddings[finite], logits[finite], step.class_weights, bias if is_one else None,
-            self._computed_in, any_bias=not is_one,
-        )  # fmt: skip
-        if form is None:
-            raise HeadMismatchError(_NOT_ITS_HEAD)
-        self._form = form
-
-    def differing(self, steps: Step) -> Tensor:
-        """Which rows of steps side by side break the equation, ``[steps, B]``."""
-        embeddings, logits, weights = steps.embeddings, steps.logits, steps.class_weights
-        if self._form is None:
-            return torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
-        self._turn += 1
-        return torch.vmap(self._rows)(embeddings, logits, weights)
-
-    def differs_alone(self, step: Step, bias: Tensor) -> Tensor:
-        """The same for a step of one row, which tells nothing without its bias, ``[1]``."""
-        if self._form is None:
-            return torch.zeros(1, dtype=torch.bool, device=step.logits.device)
-        used = bias if self._form.use_bias else torch.zeros_like(bias)
-        return self._rows(step.embeddings, step.logits, step.class_weights, used)
-
-    def _rows(
-        self, embeddings: Tensor, logits: Tensor, weights: Tensor, bias: Tensor | None = None
-    ) -> Tensor:
-        form = self._form
-        assert form is not None
-        return differing_rows(
-            normalize(embeddings.float()) if form.unit_features else embeddings,
-            logits,
-            normalize(weights.float()) if form.unit_weights else weights,
-            bias,
-            computed_in=self._computed_in,
-            turn=self._turn,
-            most_classes=_CHECKED_CLASSES,
-            any_bias=bias is None,
-            any_scale=form.scale != 1.0,
-        )
-
-    @staticmethod
-    def refused(index: Tensor, rows: int) -> HeadMismatchError:
-        """The error for rows that break the equation.
-
-        Args:
-            index: of the examples in these rows.
-            rows: recorded altogether.
-        """
-        names = ", ".join(str(int(i)) for i in index[:5]) + (", ..." if len(index) > 5 else "")
-        return HeadMismatchError(
-            f"for {len(index)} of {rows} rows (examples {names}) {_NOT_ITS_HEAD}"
-        )
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
-def _precision_of(logits: Tensor) -> torch.dtype:
-    """The precision logits were computed in: float32 ones may come from half-precision layers."""
-    for dtype in (torch.bfloat16, torch.float16):
-        if torch.equal(logits.to(dtype).to(logits.dtype), logits):
-            return dtype
-    return logits.dtype
+def no_rows() -> Rows:
+    """Rows of nothing, on the CPU."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
 
 
-LABEL_KEYS = ("labels", "label", "target", "targets", "y")
+def joined(parts: list[Rows]) -> Rows:
+    """Rows one after another, on the CPU; the one place that waits for the device."""
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    return Rows(
+        *(_joined([getattr(part, name) for part in parts or [no_rows()]]) for name in fields)
+    )
 
 
-class StepRecorder:
-    """Records steps of a trainer: of several passes through the head in a step the first counts.
-
-    Args:
-        tracker: where rows go; its ``stage`` says which steps are recorded.
-        head: name of the classifier layer, if it is not found by itself.
-    """
-
-    MADE_BY: str  # the method of the tracker that made this callback
-
-    def __init__(self, tracker: HardnessTracker, *, head: str | None = None) -> None:
-        self.tracker, self._head = tracker, head
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step whose forward is awaited
-        self._epoch: int | None = None  # the trainer's, of the rows recorded last
-
-    def _state(self) -> dict[str, Any]:
-        """For a checkpoint; all ranks must ask for it."""
-        return {"tracker": self.tracker.state_dict(gather=True), "epoch": self._epoch}
-
-    def _go_on(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state["tracker"])
-        self._epoch = state["epoch"]
-
-    def _await(self, batch: Any, epoch: int) -> None:
-        self._batch, self._epoch = index_and_labels(batch), epoch
-
-    def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
-        if self._batch is not None:
-            index, labels = self._batch
-            self._batch = None
-            self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
-
-    def _check_seen(self) -> None:
-        if self._batch is not None:
-            self._batch = None
-            raise HeadMismatchError(
-                f"the head was not called in this step; pass {self.MADE_BY}(head=NAME) with the "
-                "layer that makes the logits"
-            )
-
-    def _end_epoch(self) -> None:
-        self._epoch = None
-        self.tracker.end_epoch()
-
-
-def index_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
-    """Index ``[B]`` and labels ``[B]`` of a batch.
-
-    Args:
-        batch: ``(index, inputs, labels, ...)``, or a mapping with ``index`` and ``labels``.
-
-    Raises:
-        DataError: one of the two is not there.
-
-    Example:
-        >>> import torch
-        >>> index_and_labels((torch.tensor([7]), torch.rand(1, 4), torch.tensor([2])))
-        (tensor([7]), tensor([2]))
-    """
-    index = labels = None
-    if isinstance(batch, Mapping):
-        index = batch.get(KEY)
-        labels = next((batch[key] for key in LABEL_KEYS if key in batch), None)
-        found = f"a mapping with the keys {', '.join(map(str, batch))}"
-    elif isinstance(batch, tuple | list) and len(batch) >= 3:
-        index, labels = batch[0], batch[2]
-        found = f"{type(batch).__name__} of {', '.join(map(_described, batch))}"
-    else:
-        found = f"{_described(batch)}"
-    if not (_are_whole(index) and _are_whole(labels)):
-        raise DataError(
-            "expected batches (index, inputs, labels) or a mapping with 'index' and 'labels', got "
-            f"{found}; wrap the dataset in hardsight.tracking.with_index"
-        )
-    assert isinstance(index, Tensor)
-    assert isinstance(labels, Tensor)
-    return index, labels
-
-
-def _are_whole(values: Any) -> bool:
-    return isinstance(values, Tensor) and values.ndim == 1 and not values.is_floating_point()
-
-
-def _described(part: Any) -> str:
-    if isinstance(part, Tensor):
-        return f"{part.dtype} {list(part.shape)}"
-    return type(part).__name__
+def _joined(parts: list[Tensor]) -> Tensor:
+    if len({part.device for part in parts}) == 1:
+        return torch.cat(parts).cpu()
+    return torch.cat([part.cpu() for part in parts])

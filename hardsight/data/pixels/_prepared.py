@@ -211,11 +211,6 @@ class PixelContent:
     how: Preprocessing
     is_model_ready: bool = False
 
-    @property
-    def is_eight_bit(self) -> bool:
-        """Whether values are bytes."""
-        return isinstance(self.content, Image.Image) or self.content.dtype == np.uint8
-
 
 def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
     """The pixels of an example; ``None`` if it goes to the model as it is.
