@@ -406,7 +406,17 @@ def activation_between(
 
 
 def agree(expected: Tensor, logits: Tensor, tolerance: float | None = None) -> bool:
-    """Whether two versions of the same output differ by no more than rounding."""
+    """Whether two versions of the same output differ by no more than rounding.
+
+    Args:
+        expected: of any shape.
+        logits: of the same shape, else they do not agree.
+        tolerance: as a share of the largest value; that of the coarser dtype by default.
+
+    Example:
+        >>> agree(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 1.001]))
+        True
+    """
     if expected.shape != logits.shape:
         return False
     tolerance = _tolerance(expected, logits) if tolerance is None else tolerance
