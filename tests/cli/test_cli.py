@@ -267,7 +267,7 @@ def test_a_model_that_leaves_python_does_not_end_with_success(run, tmp_path, ver
 def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatch):
     from hardsight.table import RunFolder
 
-    def interrupted(*args):
+    def interrupted(*args, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "write_shard", interrupted)
