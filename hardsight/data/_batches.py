@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight._checks import warn
 from hardsight.data.formats import StreamSource, reason, split_sample
 from hardsight.data.pixels import check_collated, prepared
 from hardsight.data.source import SourceView, in_memory, single_class_index, states_kept
@@ -20,7 +20,6 @@ from hardsight.errors import (
     BadExampleError,
     DataError,
     HardsightError,
-    HardsightWarning,
     OptionError,
 )
 
@@ -283,12 +282,10 @@ class _Collate:
                 "model if that has to be"
             )
         if is_kept is None and own is None:
-            warnings.warn(
+            warn(
                 f"the collate_fn of {self._spec} alone can read the labels, so that it cannot be "
                 "seen whether it keeps the order of the examples: each row is taken for the "
-                "example at its place in the batch",
-                HardsightWarning,
-                stacklevel=2,
+                "example at its place in the batch"
             )
 
     def _own_labels(self, samples: list[Any]) -> list[int] | None:

@@ -27,7 +27,7 @@ from hardsight.errors import (
     ShapeError,
     TableError,
 )
-from hardsight.heads import Head, _agreement
+from hardsight.heads import Head, _capture
 from hardsight.table import RunFolder
 
 CLASSES, WIDTH = 3, 8
@@ -95,7 +95,7 @@ def test_no_row_of_a_batch_that_does_not_fit_is_kept_for_a_resume(tmp_path):
 
 
 def test_rows_are_kept_only_when_the_device_has_said_that_they_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(_agreement, "is_there", lambda tensor: False)  # as on a GPU
+    monkeypatch.setattr(_capture, "is_there", lambda tensor: False)  # as on a GPU
     options = {"batch_size": 8, "shard_rows": 16, "out": tmp_path / "run"}
     with pytest.raises(HeadMismatchError, match="batch 5"):
         hs.score(Net(late_branch), with_late_example(48), **options)

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
+from hardsight._checks import versions
 from hardsight.config import config_from, toml_value
 from hardsight.errors import ConfigError, OptionError
 from hardsight.experiments.lab._lab import Lab, Sources
 from hardsight.experiments.lab._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
 from hardsight.experiments.lab._result import Result, plain, write_result
 from hardsight.registry import unknown_name
-from hardsight.run.loop import versions
 from hardsight.run_folder import EXPERIMENT, RunFolder, write_bytes, writing
 
 _HOW = ("capture", "compile", "autotune", "resident", "workers")

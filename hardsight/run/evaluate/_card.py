@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hardsight._checks import checked_options
+from hardsight._checks import checked_options, versions, warns_of
 from hardsight.config import Settings
 from hardsight.data import (
     DATASETS,
@@ -37,12 +37,9 @@ from hardsight.run.loop import (
     matched_classes,
     model_at_work,
     stated_classes,
-    values_digest,
-    versions,
-    warns_of,
 )
 from hardsight.run.score import length_of
-from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
+from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
 
 CARD = "card.json"
 FORMAT = 1

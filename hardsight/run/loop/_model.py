@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
 from hardsight.errors import (
     AmbiguousHeadError,
@@ -48,7 +49,7 @@ from hardsight.run.loop._pass import (
     random_states_kept,
     seeded,
 )
-from hardsight.run.loop._record import state_digest, warn
+from hardsight.run_folder import state_digest
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options
+from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
@@ -29,11 +29,6 @@ from hardsight.run.loop import (
     matched_classes,
     model_at_work,
     stated_classes,
-    tensors_digest,
-    values_digest,
-    versions,
-    warn,
-    warns_of,
 )
 from hardsight.run.score._rows import (
     EmbeddingScorer,
@@ -45,7 +40,14 @@ from hardsight.run.score._rows import (
     naming_other_scores,
     piece_rows,
 )
-from hardsight.run_folder import SCORE, TABLE, RunFolder, open_parquet
+from hardsight.run_folder import (
+    SCORE,
+    TABLE,
+    RunFolder,
+    open_parquet,
+    tensors_digest,
+    values_digest,
+)
 from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:

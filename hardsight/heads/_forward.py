@@ -1,14 +1,19 @@
-"""Calling a model on whatever it takes, and finding the logits in whatever it returns."""
+"""A forward pass: a model called on what it takes, what passes its layers, and its logits."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from hardsight.errors import ModelError
+from hardsight.heads._head import Position, Side, Which, at_position
+from hardsight.heads._layers import is_pointwise, positions_of, tensor_input, tokens_of_width
 
-Which = int | str
+_POSITIONS: tuple[Position, ...] = ("mean", "first", "last")
 
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:
@@ -268,3 +273,152 @@ def as_rows(logits: Tensor) -> Tensor:
             f"{logits.dtype}; wrap the model so that it returns one row of logits per example"
         )
     return rows
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is kept of one call of a module: a few rows, rarely the whole map.
+
+    Attributes:
+        name: the module's name.
+        number: how often the module had been called before in this pass.
+        side: whether the features entered or left it.
+        features: ``[B, D]`` at each position that may be read.
+        computed_in: the dtype of what the module returned.
+        rectified: the output after a ReLU and the mean over positions, ``[B, C]``; of
+            convolutions only.
+        tokens: the whole input and output, ``[B, P, D]`` and ``[B, P, C]``, if asked for.
+    """
+
+    name: str
+    number: int
+    side: Side
+    features: dict[Position, Tensor]
+    computed_in: torch.dtype | None
+    rectified: Tensor | None = None
+    tokens: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A forward pass: every part that may be its logits, by name, and the calls in it."""
+
+    outputs: dict[Which | None, Tensor]
+    calls: list[Call]
+
+
+# what is kept of a call: module name, number of the call, module, what entered and what left it
+_Keep = Callable[[str, int, nn.Module, Tensor | None, Any], Iterator[Call]]
+
+
+def recorded_inputs(
+    model: nn.Module,
+    inputs: Any,
+    layers: Mapping[str, nn.Module],
+    *,
+    output: Which | None = None,
+    whole: bool = False,
+) -> Recorded:
+    """One pass, and what entered the given layers in it.
+
+    Args:
+        model: to run.
+        inputs: a batch as it takes it.
+        layers: to watch, by name.
+        output: the part of the model's output that holds the logits, if that is known.
+        whole: keep all tokens of a layer's input and output.
+
+    Raises:
+        ModelError: the pass fails, or returns no logits.
+    """
+
+    def kept(
+        name: str, number: int, layer: nn.Module, entered: Tensor | None, out: Any
+    ) -> Iterator[Call]:
+        tokens = None if entered is None else positions_of(layer, entered)
+        if tokens is None:
+            return
+        is_tensor = isinstance(out, Tensor)  # a layer may return its features as well
+        made = positions_of(layer, out) if whole and is_tensor else None
+        is_map = is_tensor and is_pointwise(layer)
+        yield Call(
+            name=name,
+            number=number,
+            side="input",
+            features=_by_position(tokens),
+            computed_in=out.dtype if is_tensor else None,
+            rectified=out.relu().flatten(2).mean(dim=2) if is_map else None,
+            tokens=None if made is None else (tokens, made),
+        )
+
+    return _recorded(model, inputs, layers, kept, output)
+
+
+def recorded_features(
+    model: nn.Module,
+    inputs: Any,
+    width: int,
+    *,
+    output: Which | None = None,
+) -> Recorded:
+    """One pass, and every ``width`` features that entered or left a module in it, in order.
+
+    Args:
+        model: to run.
+        inputs: a batch as it takes it.
+        width: number of features.
+        output: the part of the model's output that holds the logits, if that is known.
+
+    Raises:
+        ModelError: the pass fails, or returns no logits.
+    """
+
+    def kept(
+        name: str, number: int, module: nn.Module, entered: Tensor | None, out: Any
+    ) -> Iterator[Call]:
+        dtype = out.dtype if isinstance(out, Tensor) else None
+        sides: dict[Side, Any] = {"input": entered, "output": out}
+        for side, tensor in sides.items():
+            tokens = tokens_of_width(tensor, width)
+            if tokens is not None:
+                yield Call(name, number, side, _by_position(tokens), dtype)
+
+    return _recorded(model, inputs, dict(model.named_modules()), kept, output)
+
+
+def _by_position(tokens: Tensor) -> dict[Position, Tensor]:
+    return {at: at_position(tokens, at) for at in _POSITIONS}
+
+
+def _recorded(
+    model: nn.Module,
+    inputs: Any,
+    modules: Mapping[str, nn.Module],
+    kept: _Keep,
+    output: Which | None,
+) -> Recorded:
+    """One pass, and what is kept of every call of the given modules, in order."""
+    calls: list[Call] = []
+    counts = dict.fromkeys(modules, 0)
+
+    def listen(name: str, module: nn.Module) -> RemovableHandle:
+        def record(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            calls.extend(kept(name, counts[name], module, tensor_input(args, kwargs), out))
+            counts[name] += 1
+
+        return module.register_forward_hook(record, with_kwargs=True)
+
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            stack.callback(listen(name, module).remove)
+        # code compiled before the hooks were there does not know them
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            returned = call_model(model, inputs)
+        except Exception as err:
+            raise ModelError(
+                f"the forward pass of {type(model).__name__} failed with {type(err).__name__}: "
+                f"{err}; pass inputs as the model takes them (a tensor, a tuple of arguments or a "
+                "mapping of keywords), on the model's device"
+            ) from err
+    return Recorded(possible_logits(returned, output), calls)
