@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fuzz.draw import Array, Draw
-from tests.fuzz.heads import WIDTH, make_head, text_of
+from tests.fuzz.heads import WIDTH, Head, make_head, text_of
 from tests.fuzz.oracle import TOLERANCE, Outputs
 
 _QUIET_ROWS = 8  # as many as a search for the head may look at
@@ -32,6 +32,8 @@ class Net:
         must_refuse: why no number could be right; empty if some can.
         may_refuse: whether a refusal is an answer as good as the numbers.
         dtype: of its weights.
+        depends_on: what its answers depend on beside the example: ``batch`` or ``draw``.
+        must_tell: whether that shows in the first examples, so that it has to be said.
     """
 
     flags: list[str]
@@ -39,6 +41,8 @@ class Net:
     must_refuse: str = ""
     may_refuse: bool = False
     dtype: str = "float32"
+    depends_on: str = ""
+    must_tell: bool = False
 
 
 _FILE = """\
@@ -111,7 +115,13 @@ import warnings
 
 
 def make_net(
-    draw: Draw, folder: Path, inputs: Array, num_classes: int, *, name: str = "net"
+    draw: Draw,
+    folder: Path,
+    inputs: Array,
+    num_classes: int,
+    *,
+    name: str = "net",
+    is_one_batch: bool = False,
 ) -> Net:
     """Draw a network for inputs ``[N, ...]``, and write its file into ``folder``.
 
@@ -121,14 +131,27 @@ def make_net(
         inputs: what the rows of the table are made from, after any preprocessing.
         num_classes: of the data; the network may have more.
         name: of the file, so that a case may have several.
+        is_one_batch: all inputs are run at once, so that a network may mix them.
     """
     flat = inputs.reshape(len(inputs), -1)
     level, marked = _marked(flat)
-    body = _body(draw, flat, inputs.shape[2] if inputs.ndim == 4 else 1)
+    tokens = inputs.shape[2] if inputs.ndim == 4 else 1
+    depends_on = "" if not is_one_batch else draw.pick("net.depends on", ("", "batch", "draw"),
+                                                       plain=0.96)  # fmt: skip
     classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
-    head = make_head(draw, body.features, body.tokens, marked, classes=classes)
+
+    def made_of(rows: list[int]) -> tuple[_Body, Head]:
+        body = _body(draw, flat[rows], tokens, depends_on)
+        return body, make_head(draw, body.features, body.tokens, marked[rows], classes=classes)
+
+    def without_features(rows: list[int]) -> Head:
+        body = _body(draw, flat[rows], tokens)
+        return make_head(draw, 0 * body.features, body.tokens, marked[rows], classes=classes)
+
+    body, head = made_of(list(range(len(flat))))
     output, output_flags = _output(draw)
-    dtype = draw.pick("net.dtype", ("float32", "float64", "bfloat16", "float16"), plain=0.75)
+    dtypes = ("float32",) if depends_on else ("float32", "float64", "bfloat16", "float16")
+    dtype = draw.pick("net.dtype", dtypes, plain=0.75)
     quirk, quirk_must = _quirk(draw, bool(marked.any()))
     logits, features = head.logits, head.features
     if quirk == "nan":
@@ -161,9 +184,37 @@ def make_net(
         ],
         Outputs(logits, features, head.weight, body.magnitude, TOLERANCE[dtype]),
         must_refuse=head.must_refuse or output.must_refuse or quirk_must or _WEIGHTS[weights],
-        may_refuse=head.may_refuse or output.may_refuse,
+        may_refuse=head.may_refuse or output.may_refuse or (bool(depends_on) and len(flat) < 2),
         dtype=dtype,
-    )
+        depends_on=depends_on,
+        must_tell=bool(depends_on) and quirk != "nan" and _shows(made_of, without_features,
+                                                                 len(flat), depends_on),
+    )  # fmt: skip
+
+
+def _shows(
+    made_of: Callable[[list[int]], tuple[_Body, Head]],
+    without_features: Callable[[list[int]], Head],
+    count: int,
+    depends_on: str,
+) -> bool:
+    """Whether the last of the first examples come out by far otherwise without the others.
+
+    If features are drawn: whether they matter at all, and are not zero already.
+    """
+    first = list(range(min(count, _QUIET_ROWS)))
+    half = first[len(first) // 2 :]
+    if len(half) < 2:
+        return False
+    body, head = made_of(first)
+    whole = head.logits[half]
+    other = made_of(half)[1] if depends_on == "batch" else without_features(half)
+    if not np.isfinite(whole).all() or (
+        depends_on == "draw" and np.median(np.abs(body.features)) < 0.1
+    ):
+        return False
+    with np.errstate(invalid="ignore"):
+        return bool(np.abs(whole - other.logits).max() > 0.1 * np.abs(whole).max())
 
 
 def _indented(lines: list[str]) -> str:
@@ -188,6 +239,14 @@ _BODIES: dict[str, tuple[Callable[[Array], Array], str]] = {
     "dropout": (np.tanh, "F.dropout(torch.tanh(self.body(flat)), 0.5, self.training)"),
     "batch norm": (lambda h: (h - 0.5) / np.sqrt(4 + 1e-5), "self.norm(self.body(flat))"),
 }
+# networks that answer one example by the others, or by chance; half of the features are dropped
+_DEPENDING: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "batch": (
+        lambda h: (h - h.mean(axis=0)) / np.sqrt(h.var(axis=0) + 0.25),
+        "self.norm(self.body(flat))",
+    ),
+    "draw": (lambda h: h, "F.dropout(self.body(flat), 0.5, True)"),
+}
 
 
 @dataclass(frozen=True)
@@ -201,7 +260,7 @@ class _Body:
     magnitude: Array
 
 
-def _body(draw: Draw, flat: Array, tokens: int) -> _Body:
+def _body(draw: Draw, flat: Array, tokens: int, depends_on: str = "") -> _Body:
     weight = draw.weights("net.body weight", WIDTH, flat.shape[1])
     bias = draw.weights("net.body bias", WIDTH)
     kind = draw.pick("net.body", list(_BODIES), plain=0.4)
@@ -212,20 +271,23 @@ def _body(draw: Draw, flat: Array, tokens: int) -> _Body:
             "self.norm.running_mean.fill_(0.5)",
             "self.norm.running_var.fill_(4.0)",
         ]
+    if depends_on == "batch":
+        setup += [f"self.norm = nn.BatchNorm1d({WIDTH}, eps=0.25, track_running_stats=False)"]
+    function, written = _DEPENDING[depends_on] if depends_on else _BODIES[kind]
     # the parts of a picture, its rows, all go through the first columns of the layer
     parts = flat.reshape(len(flat), tokens, -1)
     wide = parts.shape[2]
     forward = [
         f"parts = flat.reshape(len(x), {tokens}, {wide})",
         f"tokens = torch.tanh(F.linear(parts, self.body.weight[:, :{wide}], self.body.bias))",
-        f"h = {_BODIES[kind][1]}",
+        f"h = {written}",
     ]
     with np.errstate(all="ignore"):  # inputs may be infinite on purpose
         sums = np.abs(flat) @ np.abs(weight).T + np.abs(bias)
         return _Body(
             setup,
             forward,
-            features=_BODIES[kind][0](flat @ weight.T + bias),
+            features=function(flat @ weight.T + bias),
             tokens=np.tanh(parts @ weight[:, :wide].T + bias),
             magnitude=np.linalg.norm(sums, axis=1),
         )
@@ -262,7 +324,11 @@ _OUTPUTS = {
     "model output": _Output("ModelOutput(logits=z, hidden_states=(h,))"),
     "named tuple": _Output("Both(h, z)", "scores"),
     "map of one pixel": _Output("z[:, :, None, None]", may_refuse=True),
-    "nested": _Output("{'head': {'logits': z}}", may_refuse=True),
+    "nested": _Output("{'head': {'logits': z}}"),
+    "nested beside features": _Output("{'head': {'logits': z}, 'f': h}", "head.logits"),
+    "nested in a tuple": _Output("h, (z.sum(), [z])", "1.1.0"),
+    "nested dataclass": _Output("[Answer(z, h)]", "0.logits"),
+    "nested deeply": _Output("{'a': ({'b': [h, z]}, None)}", "a.0.b.1"),
     "transposed": _Output("z.T", may_refuse=True),
     "first row": _Output("z[:1]", may_refuse=True),
     "tokens": _Output(

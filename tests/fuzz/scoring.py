@@ -13,7 +13,7 @@ from tests.fuzz.cases import Step
 from tests.fuzz.draw import Array, Draw
 from tests.fuzz.examples import Examples
 from tests.fuzz.judge import Answer, complaint_about_table
-from tests.fuzz.nets import make_net
+from tests.fuzz.nets import Net, make_net
 from tests.fuzz.oracle import TOLERANCE, Expected
 from tests.fuzz.pictures import make_examples
 from tests.fuzz.stored import make_stored
@@ -24,9 +24,9 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
     examples = make_examples(draw, folder)
     flags, inputs, may, must = _prepared(draw, examples)
     at_least = inputs if len(inputs) else np.zeros((1, *inputs.shape[1:]))
-    net = make_net(draw, folder, at_least, len(examples.classes))
+    net = make_net(draw, folder, at_least, len(examples.classes), is_one_batch=len(inputs) <= 100)
     outputs = net.outputs
-    precision, precision_flags = _precision(draw)
+    precision, precision_flags = ("float32", []) if net.depends_on else _precision(draw)
     if TOLERANCE[precision] > outputs.tolerance:
         outputs = outputs.__class__(
             outputs.logits, outputs.features, outputs.weights, outputs.magnitude,
@@ -45,6 +45,7 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
         must_refuse=examples.must_refuse or net.must_refuse or must,
         may_refuse=net.may_refuse or may,
         must_tell=examples.must_tell,
+        net=net,
     )
 
 
@@ -132,8 +133,10 @@ def _scored(
     must_refuse: str,
     may_refuse: bool,
     must_tell: str = "",
+    net: Net | None = None,
 ) -> Iterator[Step]:
     """The command, and what may follow it."""
+    depends_on = "" if net is None else net.depends_on
     asked, scores_flags, scores_must = _asked(draw)
     out = draw.pick("flag.out", _OUTS, plain=0.8)
     strict = draw.chance("flag.strict", 0.1)
@@ -144,6 +147,7 @@ def _scored(
     words += ["--strict"] if strict else []
     for name, values in _SMALL_FLAGS.items():
         value = draw.pick(f"flag.{name}", values, plain=0.7)
+        value = "100" if depends_on and name == "batch-size" else value  # all in one batch
         words += [f"--{name}", value] if value else []
     words = _by_file(draw, folder, words)
 
@@ -157,12 +161,37 @@ def _scored(
             return f"accepted although {must}"
         if must_tell not in " ".join(answer.output.split()):
             return f"accepted without a word: expected {must_tell!r} in {answer.output!r}"
+        fault = _complaint_about_telling(answer, net, is_whole=not expected.errors)
+        if fault or depends_on == "draw":  # no oracle knows its numbers
+            return fault
         may_lack = may_refuse or expected.outputs.features is None
         return complaint_about_table(table, expected, asked, may_lack=may_lack)
 
     yield Step(["score", *words], judge)
-    if (folder / out / "table.parquet").exists():
+    if (folder / out / "table.parquet").exists() and depends_on != "draw":
         yield from _afterwards(draw, folder / out, ["score", *words], out)
+
+
+_TELLING = {
+    "batch": "depend on the other examples of its batch",
+    "draw": "gives other logits for the same examples every time",
+}
+
+
+def _complaint_about_telling(answer: Answer, net: Net | None, *, is_whole: bool) -> str:
+    """Whether a model whose rows depend on others, or on chance, was told of, and no other was.
+
+    Args:
+        answer: of the program.
+        net: the model, if there is one.
+        is_whole: all examples can be read, so that it is known which come first.
+    """
+    said = [kind for kind, text in _TELLING.items() if text in " ".join(answer.output.split())]
+    if net is None or (said and said != [net.depends_on]):
+        return f"told without need: {said}" if said else ""
+    if net.must_tell and is_whole and not said:
+        return f"accepted without a word: its rows depend on the {net.depends_on}"
+    return ""
 
 
 _SMALL_FLAGS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.grammar import maker_of
 from tests.fuzz.judge import complaint_about_table
 from tests.fuzz.oracle import Expected, Outputs, expected_scores
+from tests.fuzz.scoring import score_examples
 
 CLASSES = ["ant", "bee", "cat"]
 
@@ -105,6 +107,39 @@ def test_an_answer_that_is_none_is_found(monkeypatch, tmp_path, fault, kind):
     assert failure is not None
     assert failure.kind == kind
     assert (tmp_path / "case" / "command.txt").read_text() == "hardsight doctor\n"
+
+
+def of_kind(kind):
+    """Numbers of cases whose network depends on something, or on nothing but the example."""
+    for number in range(2000):
+        draw = Draw(0, number)
+        if maker_of(draw) is score_examples and draw.pick(*DEPENDS, plain=0.96) == kind:
+            yield number
+
+
+DEPENDS = ("net.depends on", ("", "batch", "draw"))
+
+
+@pytest.mark.parametrize("kind", ["batch", "draw"])
+def test_a_model_that_depends_on_more_than_the_example_is_missed_if_nothing_is_said(
+    monkeypatch, tmp_path, kind
+):
+    monkeypatch.setattr("hardsight.run.loop._model._rows_depend_on", lambda *parts: None)
+    failures = [
+        run_case(score_examples, Draw(0, number), tmp_path / str(number))
+        for number in itertools.islice(of_kind(kind), 6)
+    ]
+    said = [failure.complaint for failure in failures if failure is not None]
+    assert f"accepted without a word: its rows depend on the {kind}" in said
+
+
+def test_telling_of_a_model_that_is_as_it_should_be_is_found(monkeypatch, tmp_path):
+    monkeypatch.setattr("hardsight.run.loop._model._rows_depend_on", lambda *parts: "batch")
+    failures = [
+        run_case(score_examples, Draw(0, number), tmp_path / str(number))
+        for number in itertools.islice(of_kind(""), 8)
+    ]
+    assert "told without need" in {failure.kind for failure in failures if failure is not None}
 
 
 def test_a_refusal_in_words_is_an_answer(monkeypatch, tmp_path):

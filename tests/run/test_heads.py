@@ -315,6 +315,18 @@ def test_a_class_that_is_ruled_out_leaves_the_scores_that_need_only_logits():
         hs.score(net, rows(), scores="avh")
 
 
+def test_infinite_scores_are_not_subtracted_when_a_table_is_taken_as_it_is(tmp_path):
+    class Pictures(RuledOut):
+        def forward(self, images: Tensor):
+            return super().forward(images.flatten(1)[:, 10:16])
+
+    options = {"mean": (0.0,), "std": (1.0,), "scores": ["conditional_energy"]}
+    first = hs.score(Pictures(), noise(), out=tmp_path / "run", **options)
+    assert np.isinf(first.column("conditional_energy")).any()
+    # numpy would warn of it, which is an error here
+    assert len(hs.score(Pictures(), noise(), out=tmp_path / "run", resume=True, **options)) == 60
+
+
 @pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
 def test_outputs_of_the_same_size_have_to_be_named(scores):
     def end(x, features, logits):

@@ -407,8 +407,9 @@ def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
     compared = stored.columns.intersection([spec.name for spec in scorer.plan.row_specs])
     for name in compared:  # a finished table does not hold what was only needed on the way
         now, before = (both[column].to_numpy(np.float64) for column in (name, f"{name} before"))
+        rows = np.isfinite(now) & np.isfinite(before)
         size = np.maximum(np.maximum(np.abs(now), np.abs(before)), 0.1)
-        apart = (np.abs(now - before) / size)[np.isfinite(now) & np.isfinite(before)]
+        apart = np.abs(now[rows] - before[rows]) / size[rows]
         if apart.size and np.median(apart) > _ROUNDING:
             raise RunMismatchError(
                 f"the scored dataset in {folder.folder} cannot be continued: the first examples "
