@@ -794,3 +794,12 @@ def test_the_command_line_says_once_that_rows_depend_on_the_batch(tmp_path):
     done = command(tmp_path, "by_batch", "--batch-size", "50")
     assert done.exit_code == 0, done.output
     assert done.output.count("depend on the other examples of its batch") == 1
+
+
+def test_evaluate_tells_of_data_that_is_judged_against_itself():
+    options = {"attack_examples": 0, "explain_examples": 0, "map_examples": 10,
+               "feature_examples": 20, "mean": (0.0,), "std": (1.0,)}  # fmt: skip
+    with pytest.warns(HardsightWarning, match="the foreign data noise is the data itself"):
+        hs.evaluation_card(Images(), noise(), ood=noise(), **options)
+    with pytest.warns(HardsightWarning, match="the training data noise is the data itself"):
+        hs.evaluation_card(Images(), noise(), train=noise(), **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -820,3 +821,42 @@ def test_a_finished_table_of_a_stream_says_what_it_was_compared_by(tmp_path):
     with pytest.warns(HardsightWarning, match=r"only the first examples of the stream Streamed"):
         again = hs.score(model, Streamed(other_from=100), **options)
     assert again.column("avh").tolist() == finished.column("avh").tolist()
+
+
+def test_a_shard_without_a_readable_example_has_the_columns_of_the_others(tmp_path):
+    for number in range(12):
+        folder = tmp_path / "photos" / ("a" if number < 6 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), 20 * number, np.uint8)).save(folder / f"{number:02}.png")
+    for number in (3, 4, 5):
+        (tmp_path / "photos" / "a" / f"{number:02}.png").write_bytes(b"")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU(), nn.Linear(5, 2)).double()
+    options = {"mean": (0.0,), "std": (1.0,), "batch_size": 3}
+    with pytest.warns(HardsightWarning, match="3 examples could not be read"):
+        # the second shard has no row, and no number that could be in float64
+        table = hs.score(net, tmp_path / "photos", shard_rows=3, out=tmp_path / "run", **options)
+    assert table.column("index").tolist() == [0, 1, 2, *range(6, 12)]
+    with pytest.warns(HardsightWarning, match="3 examples could not be read"):
+        expected = hs.score(net, tmp_path / "photos", **options)
+    assert table.column("entropy").tolist() == expected.column("entropy").tolist()
+
+
+@pytest.mark.parametrize("said", [6, 20])
+def test_a_stream_of_another_length_than_it_says_is_told_of(said):
+    class Stream(Streamed):
+        def __len__(self):
+            return said
+
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.warns(HardsightWarning, match=rf"Stream .*{said} examples.* and 12 came"):
+        assert len(hs.score(net, Stream(12))) == 12
+
+
+@pytest.mark.parametrize("verb", [hs.score, hs.evaluation_card])
+def test_a_model_without_values_is_refused_in_words(verb):
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    data = TensorDataset(torch.rand(12, 6), torch.arange(12) % 3)
+    with pytest.raises(ModelError, match=r"is on the meta device and has no values; load weights"):
+        verb(net, data, device="cpu")

@@ -305,6 +305,7 @@ def split_sample(sample: Any) -> tuple[Any, Any]:
     if isinstance(sample, Mapping):
         label = next((key for key in LABEL_KEYS if key in sample), None)
         if label is not None:
+            _check_one_label(sample)
             single = next((key for key in INPUT_KEYS if key in sample), None)
             rest = {key: value for key, value in sample.items() if key != label}
             return (rest if single is None else sample[single]), sample[label]
@@ -317,6 +318,24 @@ def split_sample(sample: Any) -> tuple[Any, Any]:
         "expected every item of the dataset to be (input, label) or a mapping with 'image' and "
         f"'label', got {got}"
     )
+
+
+def _check_one_label(sample: Mapping[Any, Any]) -> None:
+    """Raise if a sample has several labels that differ; ``y`` may be a place in the picture."""
+    named = [key for key in LABEL_KEYS if key in sample and key != "y"]
+    values = [in_memory(sample[key]) for key in named] if len(named) > 1 else []
+    for key, value in zip(named[1:], values[1:], strict=False):
+        # a class and its one-hot form are the same label
+        if value.shape == values[0].shape and not np.array_equal(value, values[0]):
+            one, other = sorted([(named[0], values[0]), (key, value)], key=lambda pair: pair[0])
+            raise DataError(
+                f"the labels {one[0]} and {other[0]} of a sample differ ({_short(one[1])} and "
+                f"{_short(other[1])}), so that it is not known which is meant; leave one out"
+            )
+
+
+def _short(value: NDArray[Any]) -> str:
+    return str(value.tolist())[:40]
 
 
 def stored_classes(dataset: Any) -> tuple[str, ...] | None:

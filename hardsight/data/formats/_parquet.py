@@ -204,6 +204,9 @@ class ParquetSource(ExampleSource):
     def _stored_paths(self, schema: pa.Schema) -> pa.ChunkedArray | None:
         if not self._in_struct or schema.field(self._column).type.get_field_index("path") < 0:
             return None
+        kind = schema.field(self._column).type
+        if pa.types.is_null(kind.field("path").type):  # all missing, as pandas writes them
+            return None
         leaf = f"{self._column}.path"
         paths = pa.chunked_array(
             [

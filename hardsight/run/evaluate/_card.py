@@ -125,6 +125,18 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
                 f"{name}: {counts['non_finite']:,} of {counts['rows']:,} outputs are not finite, "
                 "and count as wrong answers"
             )
+    own = card["data"]["fingerprint"]
+    for about in card["ood"]:
+        if about["fingerprint"] == own:
+            notes.append(
+                f"the foreign data {about['spec']} is the data itself: there is nothing to tell "
+                "apart; name other data by --ood"
+            )
+    if card["train"] is not None and card["train"]["fingerprint"] == own:
+        notes.append(
+            f"the training data {card['train']['spec']} is the data itself: the linear probe is "
+            "tried on what it was fitted to; name other data by --train"
+        )
     return list(dict.fromkeys(notes))  # all models read the same examples
 
 

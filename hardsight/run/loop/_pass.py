@@ -232,7 +232,8 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """
     modes = [(module, module.training) for module in model.modules()]
     homes = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
-    moves = len(homes) == 1 and homes != {device}
+    is_empty = any(home.type == "meta" for home in homes)  # the search for its head says so
+    moves = len(homes) == 1 and homes != {device} and not is_empty
     model.eval()
     if moves:
         model.to(device)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.errors import DataError, HeadError, ModelError
 from hardsight.geometry import widen
@@ -463,8 +464,13 @@ class ScoreRun:
         The shards are read twice: once for what only all of them can say, once to write them. No
         more than one group of rows is in memory, however many there are.
         """
-        shards, errors = self._scored(scorer, source)
-        first = next(shards(), None)
+        all_shards, errors = self._scored(scorer, source)
+
+        def shards() -> Iterator[pa.Table]:
+            # one whose examples could not be read has columns, and no number that tells their type
+            return (shard for shard in all_shards() if shard.num_rows)
+
+        first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
         totals = Totals(self.plan)
@@ -534,6 +540,12 @@ class ScoreRun:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         self.about["data"] |= {"rows": totals.rows + errors}
+        said = length_of(source)
+        if said is not None and said != totals.rows + errors:  # of a stream: others are counted
+            warn(
+                f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
+                "came: it may have ended too early, or its length may be wrong"
+            )
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)

@@ -357,3 +357,11 @@ def test_any_iterable_that_starts_anew_is_a_stream():
             return iter([(torch.ones(1), 0)])
 
     assert open_source(Plain())[0].label == 0
+
+
+def test_two_labels_of_one_sample_that_differ_are_refused():
+    samples = [{"image": torch.ones(2), "label": at % 2, "target": (at + 1) % 2} for at in range(4)]
+    with pytest.raises(DataError, match=r"label and target .*differ \(0 and 1\).*leave one"):
+        open_source(samples)[0]
+    alike = [{"image": torch.ones(2), "label": at % 2, "labels": at % 2} for at in range(4)]
+    assert [open_source(alike)[at].label for at in range(4)] == [0, 1, 0, 1]

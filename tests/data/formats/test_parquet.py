@@ -2,6 +2,7 @@ import json
 import pickle
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -306,3 +307,13 @@ def test_columns_that_are_no_embeddings_are_refused(tmp_path, write_parquet, col
     file = write_parquet(tmp_path / "e.parquet", {"embeddings": column, "label": [0, 1]})
     with pytest.raises(DataError, match=message):
         open_source(file)
+
+
+def test_images_whose_paths_are_all_missing_are_named_by_position(tmp_path, png_bytes):
+    # as pandas writes {"bytes": ..., "path": None}: the column of paths has no type
+    rows = [{"bytes": png_bytes((number, 0, 0)), "path": None} for number in range(4)]
+    frame = pd.DataFrame({"image": rows, "label": [0, 1, 0, 1]})
+    frame.to_parquet(tmp_path / "images.parquet")
+    source = open_source(tmp_path / "images.parquet")
+    assert [source.id_of(number) for number in range(4)] == ["0", "1", "2", "3"]
+    assert [source[number].content.getpixel((0, 0))[0] for number in range(4)] == [0, 1, 2, 3]
