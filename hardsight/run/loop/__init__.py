@@ -9,15 +9,11 @@ from hardsight.run.loop._classes import stated_classes as stated_classes
 from hardsight.run.loop._model import ModelAtWork as ModelAtWork
 from hardsight.run.loop._model import ModelTraits as ModelTraits
 from hardsight.run.loop._model import Need as Need
-from hardsight.run.loop._model import PixelOptions as PixelOptions
 from hardsight.run.loop._model import check_processor as check_processor
-from hardsight.run.loop._model import decisive as decisive
 from hardsight.run.loop._model import loaded_model as loaded_model
 from hardsight.run.loop._model import model_at_work as model_at_work
 from hardsight.run.loop._model import model_traits as model_traits
 from hardsight.run.loop._model import returning as returning
-from hardsight.run.loop._model import stated_preprocessing as stated_preprocessing
-from hardsight.run.loop._model import wanted_preprocessing as wanted_preprocessing
 from hardsight.run.loop._pass import Advance as Advance
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed

@@ -15,17 +15,16 @@ from torch import Tensor, nn
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
-    PixelOptions,
     chosen_device,
     chosen_precision,
     chosen_workers,
-    decisive,
     matched_classes,
     model_at_work,
     stated_classes,

@@ -17,10 +17,11 @@ from hardsight.data import (
     long_tailed_rows,
     open_source,
 )
+from hardsight.data.pixels import PixelOptions, wanted_preprocessing
 from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import ClassOrder, PixelOptions, generator, seed_of, wanted_preprocessing
+from hardsight.run.loop import ClassOrder, generator, seed_of
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 
