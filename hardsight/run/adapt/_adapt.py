@@ -143,8 +143,11 @@ def adapt(
     tables, data = [], []
     for given in (source, target):
         table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
-        data.append(table["name"])
-        table["name"] = _name_of(table["name"])
+        what = table["name"]
+        data.append(what)
+        table["name"] = (
+            os.fspath(what) if isinstance(what, str | os.PathLike) else type(what).__name__
+        )
         tables.append(table)
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
         model = os.fspath(model)
@@ -158,10 +161,6 @@ def adapt(
     }
     config = config_from(AdaptConfig, values, where="the settings of adapt")
     return _run(config, model, data[0], data[1], show_progress)
-
-
-def _name_of(data: Any) -> str:
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
 
 
 def adaptation_notes(result: AdaptResult) -> list[str]:
