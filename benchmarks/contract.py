@@ -8,6 +8,9 @@ in two checkouts, then compare::
     python -m benchmarks.contract --against before.json  # in the newer one
 
 Numbers are compared bit for bit, so both must run on the same machine with the same packages.
+Types are compared as a reader sees them, whether they are written as text or not; an option that
+was added is listed apart from one that was changed or taken away. Of training dynamics the rows
+of trained examples are compared, since older tables do not hold the others.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -66,9 +70,17 @@ def _signature(value: Any) -> str:
     if not callable(value):
         return type(value).__name__
     try:
-        return str(inspect.signature(value))
+        signature = inspect.signature(value)
     except ValueError:  # a type without a readable one, such as an enumeration
         return "callable"
+    stated = [f"{each.kind.description} {each}" for each in signature.parameters.values()]
+    return "\n".join(map(_as_read, [*stated, f"gives {signature.return_annotation}"]))
+
+
+def _as_read(parameter: str) -> str:
+    """The same text for ``'Tensor'``, ``torch.Tensor`` and ``<class 'torch.Tensor'>``."""
+    plain = re.sub(r"<class '([^']*)'>", r"\1", parameter)
+    return re.sub(r"\b[a-zA-Z_]\w*\.(?=[a-zA-Z_])", "", plain).replace("'", "")
 
 
 def _helps(group: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -97,13 +109,17 @@ def _runs(folder: Path) -> Iterator[tuple[str, str]]:
     )  # fmt: skip
     weights = b"".join(value.numpy().tobytes() for value in trained.model.state_dict().values())
     yield "value train weights", hashlib.sha256(weights).hexdigest()
-    yield from _columns("dynamics", read_table(folder / "train" / "dynamics.parquet"))
+    dynamics = read_table(folder / "train" / "dynamics.parquet")
+    trained_on = np.ones(len(dynamics), dtype=bool)
+    if "held_out" in dynamics.columns:
+        trained_on = ~np.asarray(dynamics.column("held_out"), dtype=bool)
+    yield from _columns("dynamics", dynamics, trained_on)
     yield "files train", _files(folder / "train")
 
 
-def _columns(run: str, table: ScoreTable) -> Iterator[tuple[str, str]]:
+def _columns(run: str, table: ScoreTable, rows: Any = slice(None)) -> Iterator[tuple[str, str]]:
     for name in table.columns:
-        values = np.asarray(table.column(name))
+        values = np.asarray(table.column(name))[rows]
         content = values.tobytes() if values.dtype != object else json.dumps(list(values)).encode()
         yield f"column {run} {name}", f"{values.dtype} {hashlib.sha256(content).hexdigest()}"
     yield f"metadata {run}", " ".join(sorted(table.metadata))
@@ -115,15 +131,34 @@ def _files(folder: Path) -> str:
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """What was taken away, changed and added, one line each."""
+    """What was taken away, changed, widened and added, in this order."""
     gone = [f"- {name}" for name in before if name not in after]
     new = [f"+ {name}" for name in after if name not in before]
-    changed = [
-        f"~ {name}\n    before: {before[name]}\n    after:  {after[name]}"
-        for name in before
-        if name in after and before[name] != after[name]
-    ]
-    return [*gone, *changed, *new]
+    changed, wider = [], []
+    for name in before:
+        if name not in after or before[name] == after[name]:
+            continue
+        kind = name.split()[0]
+        if kind == "help":
+            wider.append(f"> {name}: {_options(after[name]) - _options(before[name]) or 'words'}")
+            changed += [
+                f"~ {name} lost {x}" for x in _options(before[name]) - _options(after[name])
+            ]
+            continue
+        parts = [
+            set(each.splitlines() if kind == "name" else each.split())
+            for each in (before[name], after[name])
+        ]
+        lost, added = parts[0] - parts[1], parts[1] - parts[0]
+        if kind in ("name", "files", "metadata") and not lost:
+            wider.append(f"> {name} also: {', '.join(sorted(added))}")
+        else:
+            changed.append(f"~ {name}\n    before: {sorted(lost)}\n    after:  {sorted(added)}")
+    return [*gone, *changed, *wider, *new]
+
+
+def _options(help_text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", help_text, flags=re.MULTILINE))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

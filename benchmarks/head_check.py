@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks._measure import arguments, interleaved, publish, row
 from hardsight.heads import capture, find_head
-from hardsight.heads._agreement import Agreement
+from hardsight.heads._capture import Agreement
 from hardsight.models import ResNet18, SmallCNN
 
 

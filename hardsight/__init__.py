@@ -70,7 +70,9 @@ __all__ = ["__version__", *_SUBPACKAGES, *_VERBS]
 
 def __getattr__(name: str) -> Any:
     if name in _VERBS:
-        return getattr(importlib.import_module(_VERBS[name]), name)
+        # kept, so that Python asks here once for each name
+        globals()[name] = getattr(importlib.import_module(_VERBS[name]), name)
+        return globals()[name]
     if name in _SUBPACKAGES:
         return importlib.import_module(f"hardsight.{name}")
     raise AttributeError(f"module 'hardsight' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Checks of what a caller passes: options, tensors, and packages that may not be installed.
+"""Checks of what a caller passes, packages that may be missing, and warnings at the caller's line.
 
 Free of torch at import, so that tables and the command line can use them.
 """
@@ -12,21 +12,31 @@ import inspect
 import numbers
 import os
 import platform
+import sys
 import types
 import typing
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import hardsight
-from hardsight.errors import LabelError, MissingExtraError, OptionError, ShapeError, TensorError
+from hardsight.errors import (
+    HardsightWarning,
+    LabelError,
+    MissingExtraError,
+    OptionError,
+    ShapeError,
+    TensorError,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _UNIONS = (typing.Union, types.UnionType)
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LISTED = (list, tuple, collections.abc.Sequence)
@@ -291,9 +301,49 @@ def versions_of(*packages: str) -> dict[str, str]:
     return own | {name: text for name, text in found.items() if text is not None}
 
 
+def versions(*more: str) -> dict[str, str]:
+    """Versions of everything that can change a score, and of ``more`` packages."""
+    return versions_of("torch", "numpy", "pyarrow", "pillow", *more)
+
+
 @functools.cache  # pip's records are parsed as mails, which takes milliseconds each
 def _installed(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:  # such as a vendored build without metadata
         return None
+
+
+def warns_of(
+    notes: Callable[[Any], Iterable[str]],
+) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
+    """A function that warns of what its result has to be read with.
+
+    Args:
+        notes: what there is to say about a result; each is a headline, a colon and the rest.
+    """
+
+    def around(function: Callable[Options, Result]) -> Callable[Options, Result]:
+        @functools.wraps(function)
+        def warning(*args: Options.args, **options: Options.kwargs) -> Result:
+            result = function(*args, **options)
+            for note in notes(result):
+                warn(note)
+            return result
+
+        return warning
+
+    return around
+
+
+def warn(text: str) -> None:
+    """Warn of something, at the line of the user's own code: Python shows it once for each line."""
+    warnings.warn(text, HardsightWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """How many frames up the user's own code is."""
+    level, frame = 1, sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    return level

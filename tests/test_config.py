@@ -107,10 +107,10 @@ def test_a_folder_is_no_config_file(tmp_path):
 
 
 def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path):
-    with pytest.raises(ConfigError, match=r"config\.toml is no valid TOML: .*line 1"):
+    with pytest.raises(ConfigError, match=r"config\.toml is not valid TOML: .*line 1"):
         load_config(Settings, file_with(tmp_path, "data = = 3"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"binary\.toml is no valid TOML"):
+    with pytest.raises(ConfigError, match=r"binary\.toml is not valid TOML"):
         load_config(Settings, tmp_path / "binary.toml")
 
 

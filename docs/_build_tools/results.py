@@ -9,6 +9,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
+# a page is also read where it is committed, beside no other page of the documentation
+_CLAIMS = ("(https://hardsight.readthedocs.io/papers/claims/)", "(../papers/claims.md)")
 
 
 def _experiments() -> list[Any]:
@@ -19,7 +21,7 @@ def _experiments() -> list[Any]:
 
 def on_config(config: Any) -> Any:
     """Put the pages into the navigation, before the reference."""
-    pages = [{"All of them": "results/index.md"}]
+    pages = [{"All of them": "results/index.md"}, {"The papers, item by item": "results/papers.md"}]
     pages += [{name: f"results/{name}.md"} for spec in _experiments() for name in _names(spec)]
     at = next(i for i, entry in enumerate(config.nav) if "Performance" in entry)
     config.nav.insert(at, {"Results": pages})
@@ -35,14 +37,13 @@ def on_files(files: Files, config: Any) -> Files:
         text = page.read_text(encoding="utf-8") if page.exists() else _not_run(spec)
         # figures lie in a folder of their own beside the pages
         text = re.sub(r"\]\((?P<file>[\w.-]+\.svg)\)", rf"]({name}/\g<file>)", text)
-        text = text.replace(
-            "(https://hardsight.readthedocs.io/papers/claims/)", "(../papers/claims.md)"
-        )
+        text = text.replace(*_CLAIMS)
         files.append(File.generated(config, f"results/{name}.md", content=text))
         for figure in sorted(folder.glob("*.svg")):
             where = f"results/{name}/{figure.name}"
             files.append(File.generated(config, where, abs_src_path=str(figure)))
     files.append(File.generated(config, "results/index.md", content=_index()))
+    files.append(File.generated(config, "results/papers.md", content=_papers()))
     return files
 
 
@@ -71,10 +72,16 @@ def _index() -> str:
         "versions and hardware, and says which claims of the paper hold here and which do not: "
         "[how a claim is judged](../papers/claims.md). At the scale *short* epochs are fewer and "
         "networks smaller than the papers'; at the scale *paper* they are the papers' own. The "
-        "data is the real one.\n\n"
+        "data is the real one. [The papers, item by item](papers.md) goes the other way: from "
+        "every table and figure to the page that stands for it.\n\n"
         "| experiment | what it shows | makes again | run |\n| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )
+
+
+def _papers() -> str:
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\((?P<name>[\w-]+)/README\.md\)", r"](\g<name>.md)", text).replace(*_CLAIMS)
 
 
 def _state(name: str) -> str:

@@ -56,7 +56,7 @@ def list_(long: bool) -> None:
     show_default=True,
     metavar="[smoke|short|paper]",
     help="smoke: embedded data, a CPU, seconds. short: real data, fewer epochs and smaller "
-    "networks than the paper's, a GPU, minutes. paper: the paper's own, where there is a setting.",
+    "networks than the paper's, a GPU, minutes. paper: the paper's own, if it states them.",
 )
 @click.option("--out", help="Folder of the result; results/NAME or NAME-paper by default.")
 @click.option("--runs", help="Folder of trained models; other experiments find them again there.")

@@ -106,7 +106,7 @@ def degradation(out: Path, **options: Any) -> None:
 
     given = {name: value for name, value in options.items() if value is not None}
     found = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
-    _print([table for one in found for table in one.tables()], out)
+    _print([table for study in found for table in study.tables()], out)
 
 
 _DYNAMICS_EPILOG = """\b
@@ -150,10 +150,10 @@ def _print(tables: Sequence[StudyTable], folder: Path) -> None:
     from hardsight.report import write_study
 
     console = Console(highlight=False)
-    for one in tables:
-        print_table(console, one.title, one.columns, one.rows)
-        if one.note:
-            console.print(escape(one.note), style="dim", soft_wrap=True)
+    for shown in tables:
+        print_table(console, shown.title, shown.columns, shown.rows)
+        if shown.note:
+            console.print(escape(shown.note), style="dim", soft_wrap=True)
         console.print()
     page = write_study(folder)
     console.print(

@@ -50,7 +50,7 @@ def _parts(texts: Sequence[Sequence[str]], room: int) -> list[list[int]]:
     needed = [_GAP + _longest_word(column) for column in texts]
     parts = [[0]] if texts else []
     for at in range(1, len(texts)):
-        if len(parts[-1]) > 1 and sum(needed[one] for one in parts[-1]) + needed[at] > room:
+        if len(parts[-1]) > 1 and sum(needed[other] for other in parts[-1]) + needed[at] > room:
             parts.append([0])
         parts[-1].append(at)
     return parts

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses: read from TOML, overridden by ``KEY=VALUE``, never guessed."""
+"""Settings as frozen dataclasses, held to their rules: from TOML, then from ``KEY=VALUE``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hardsight.config._rules import check_settings, default_of
 from hardsight.errors import ConfigError, MissingDataError
 from hardsight.registry import unknown_name
 
 Config = TypeVar("Config")
+# what the rules of a setting are called in the metadata of its field
+_CHOICES, _CALLED, _ONLY_WITH, _OFF = "choices", "called", "only_with", "off"
 # annotations are text, and evaluating them takes longer than all else here
 _types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
@@ -48,7 +49,7 @@ def load_config(
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-            raise ConfigError(f"{path} is no valid TOML: {err}") from err
+            raise ConfigError(f"{path} is not valid TOML: {err}") from err
     values = _with_tables(kind, values)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -70,7 +71,7 @@ def config_from(
         where: where they were written, in words.
         base: has the values of the keys that are left out; their own defaults by default.
 
-    A field whose type is a dataclass takes a table. Where that dataclass states ``SHORTHAND``, the
+    A field whose type is a dataclass takes a table. If that dataclass states ``SHORTHAND``, the
     name of one of its fields, a plain value stands for a table with this field alone.
 
     Raises:
@@ -135,7 +136,7 @@ def _plain(value: Any) -> Any:
     """Dataclasses as dictionaries, also in a list of them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def toml_value(text: str) -> Any:
@@ -200,7 +201,7 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
             return _fitted_table(value, origin, key, where, default)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
-        if origin is tuple and _is_table(typing.get_args(option)[0]):
+        if origin is tuple and dataclasses.is_dataclass(typing.get_args(option)[0]):
             return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
@@ -209,10 +210,6 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
     names = [getattr(option, "__name__", str(option)) for option in options]
     wanted = " or ".join("list" if n == "tuple" else n for n in names if n != "NoneType")
     raise ConfigError(f"in {where}: expected {key} to be {wanted}, got {value!r}")
-
-
-def _is_table(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind)
 
 
 def _fitted_table(value: Any, kind: Any, key: str, where: str, default: Any) -> Any:
@@ -242,3 +239,68 @@ def _fitted_tuple(value: Sequence[Any], items: tuple[Any, ...], key: str, where:
             f"in {where}: expected {key} to have {len(items)} values, got {list(value)}"
         )
     return tuple(fitted(item, kind, key, where) for item, kind in zip(value, items, strict=True))
+
+
+def setting(
+    default: Any,
+    *,
+    choices: Sequence[str] = (),
+    called: str = "",
+    only_with: Mapping[str, Sequence[Any]] | None = None,
+    off: Any = dataclasses.MISSING,
+) -> Any:
+    """A field of a table with rules of its own, which :func:`check_settings` enforces.
+
+    Args:
+        default: of the field.
+        choices: the values it may have; any by default.
+        called: what a message calls it, if that is not its name.
+        only_with: by another key of the table, the values beside which this field plays a part.
+            To state it beside another value is refused: who writes ``momentum`` next to ``adam``
+            expects something that would not happen.
+        off: a value that may be stated all the same, because it says what happens anyway.
+    """
+    rules = {_CHOICES: tuple(choices), _CALLED: called, _ONLY_WITH: only_with or {}, _OFF: off}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+def check_settings(table: Any, *, where: str, stated: Collection[str] = ()) -> None:
+    """Raise if a field has a value it may not have, or one that would play no part.
+
+    Args:
+        table: a dataclass whose fields may be made by :func:`setting`.
+        where: the table, in words.
+        stated: keys that somebody wrote down; those with another value than their default count
+            in any case.
+
+    Raises:
+        ConfigError: names the key, and what it needs.
+    """
+    fields = dataclasses.fields(table)
+    for field in fields:
+        value, rules = getattr(table, field.name), field.metadata
+        if rules.get(_CHOICES) and value not in rules[_CHOICES]:
+            called = rules[_CALLED] or field.name
+            raise ConfigError(f"in {where}: {unknown_name(called, value, list(rules[_CHOICES]))}")
+    for field in fields:
+        value, rules = getattr(table, field.name), field.metadata
+        is_stated = field.name in stated or value != default_of(field)
+        if not is_stated or value == rules.get(_OFF, dataclasses.MISSING):
+            continue
+        for other, values in rules.get(_ONLY_WITH, {}).items():
+            if getattr(table, other) not in values:
+                raise ConfigError(f"in {where}: {_without_part(table, field.name, other, values)}")
+
+
+def _without_part(table: Any, key: str, other: str, values: Sequence[Any]) -> str:
+    said = f"{key} plays no part with {other} = {getattr(table, other)!r}"
+    if None in values:
+        return f"{said}; leave one of them out"
+    return f"{said}, only with {' or '.join(map(repr, values))}; leave it out"
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; ``MISSING`` if it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

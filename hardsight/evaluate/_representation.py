@@ -15,7 +15,7 @@ from hardsight.geometry import pairwise_angles
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-_STARTS = 10  # of k-means in few directions, where a start costs little
+_STARTS = 10  # of k-means in few directions, so that a start costs little
 
 
 @dataclass(frozen=True)

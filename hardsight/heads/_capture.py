@@ -1,4 +1,4 @@
-"""Embeddings and logits from one forward pass."""
+"""What passes a head: captured along with the logits and held to them, or watched in training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
 from hardsight.errors import HeadMismatchError
-from hardsight.heads._agreement import Agreement
-from hardsight.heads._find import verify_head
-from hardsight.heads._head import Head, Reading, at_position
+from hardsight.heads._find import find_head, verify_head
+from hardsight.heads._forward import call_model, logit_rows
+from hardsight.heads._head import Head, Reading, at_position, differing_outputs, differing_rows
 from hardsight.heads._layers import (
+    is_candidate,
     layer_named,
     module_named,
     parameter_named,
@@ -22,7 +24,9 @@ from hardsight.heads._layers import (
     tokens_of_width,
     unwrapped,
 )
-from hardsight.heads._outputs import call_model, logit_rows
+
+_LOOKED_AT_ONCE = 32  # batches; to look waits for the device
+See = Callable[[Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,7 @@ def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Itera
 
 
 def _hook_aware(model: nn.Module) -> Callable[..., Any]:
-    """The model as it is called, compiled anew where it was compiled.
+    """The model as it is called, compiled again if it was compiled.
 
     Code that ``torch.compile`` made before a hook was registered never calls the hook. The same
     compiler settings around another function give code that does.
@@ -232,3 +236,214 @@ def _hook_aware(model: nn.Module) -> Callable[..., Any]:
 
     compiled: Callable[..., Any] = recompile(run)
     return compiled
+
+
+@dataclass(frozen=True)
+class _Batch:
+    number: int
+    differs: Tensor  # [B], on the device
+    ids: Sequence[str] | None
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether a tensor can be read without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+class Agreement:
+    r"""Whether :math:`x W^\top + b = z` in every batch of a pass.
+
+    A CPU is looked at after each batch, another device after a few dozen of them and at the end.
+
+    Args:
+        model: its name, for the message.
+        head: its name.
+    """
+
+    def __init__(self, model: str, head: str) -> None:
+        self._model, self._head = model, head
+        self._count = 0
+        self._waiting: list[_Batch] = []
+        self._has_replayed: Tensor | None = None  # a flag that a recorded graph raises
+
+    def hold(
+        self,
+        head: Head,
+        embeddings: Tensor,
+        logits: Tensor,
+        *,
+        computed_in: torch.dtype | None,
+        ids: Sequence[str] | None,
+    ) -> None:
+        """Hold a batch to the weights of a head.
+
+        Raises:
+            HeadMismatchError: as :meth:`look`.
+        """
+        if logits.shape[1] != head.num_classes or embeddings.shape != (len(logits), head.width):
+            raise HeadMismatchError(
+                f"expected {head.num_classes} logits and {head.width} features for each example, "
+                f"as when the head {head.name!r} was found, got logits {list(logits.shape)} and "
+                f"features {list(embeddings.shape)}"
+            )
+        turn, weight, bias = self._count, head.weight, head.bias
+        self._add(
+            differing_rows(embeddings, logits, weight, bias, computed_in=computed_in, turn=turn),
+            ids,
+        )
+
+    def hold_outputs(
+        self, outputs: Tensor, logits: Tensor, *, scaled: bool, ids: Sequence[str] | None
+    ) -> None:
+        """Hold a batch to what the head's layer made of it, for weights in training.
+
+        Raises:
+            HeadMismatchError: as :meth:`look`.
+        """
+        if outputs.shape != logits.shape:
+            raise HeadMismatchError(
+                f"expected logits of the same shape as what {self._head!r} of {self._model} "
+                f"returns, {list(outputs.shape)}, got {list(logits.shape)}"
+            )
+        self._add(differing_outputs(outputs, logits, scaled=scaled, turn=self._count), ids)
+
+    def _add(self, differs: Tensor, ids: Sequence[str] | None) -> None:
+        self._count += 1
+        if differs.is_cuda:
+            if self._has_replayed is None:
+                self._has_replayed = differs.new_zeros(())
+            elif torch.cuda.is_current_stream_capturing():
+                self._has_replayed.logical_or_(differs.any())  # again in every replay
+                return
+        self._waiting.append(_Batch(self._count, differs, ids))
+        if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
+            self.look()
+
+    def look(self) -> None:
+        """Raise if a batch since the last look broke the equation.
+
+        Raises:
+            HeadMismatchError: names the batch and the rows.
+        """
+        batches, self._waiting = self._waiting, []
+        if batches and bool(torch.cat([batch.differs for batch in batches]).any()):
+            broken = next(batch for batch in batches if bool(batch.differs.any()))
+            raise HeadMismatchError(self._said(broken))
+        if self._has_replayed is not None and bool(self._has_replayed):
+            self._has_replayed.zero_()
+            raise HeadMismatchError(self._said(None))
+
+    def _said(self, batch: _Batch | None) -> str:
+        where = "a batch of a recorded step" if batch is None else self._rows(batch)
+        return (
+            f"what enters {self._head!r} of {self._model}, times its weight, plus its bias, is not "
+            f"what the model returns for {where}, so that their angles would be wrong: the model "
+            "takes another way for them (padding, a mask, a branch). Let every row take the same "
+            "way, such as by padding on the left, or score stored embeddings and class weights"
+        )
+
+    @staticmethod
+    def _rows(batch: _Batch) -> str:
+        rows = batch.differs.nonzero()[:, 0].tolist()
+        names = [str(row) if batch.ids is None else str(batch.ids[row]) for row in rows[:5]]
+        more = ", ..." if len(rows) > 5 else ""
+        what = "rows" if batch.ids is None else "examples"
+        count = f"{len(rows)} of {len(batch.differs)} rows of batch {batch.number}"
+        return f"{count} ({what} {', '.join(names)}{more})"
+
+
+def head_layer(model: nn.Module, name: str | None = None) -> nn.Module:
+    """The layer that makes the logits, by its name or from the model's structure alone.
+
+    Args:
+        model: any classifier, wrapped or not, or the layer itself.
+        name: of the layer, if the structure leaves more than one possibility.
+
+    Raises:
+        AmbiguousHeadError: more than one layer could be the head.
+        HeadNotFoundError: none could, or there is no layer of that name.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> head_layer(net) is net[2]
+        True
+    """
+    inner = unwrapped(model)
+    if name is None and is_candidate(inner):
+        return inner
+    return layer_named(inner, name or find_head(inner).name)
+
+
+def live_weight(layer: nn.Module) -> Tensor:
+    """Weight of a layer as it is now, as a matrix and detached; looking changes nothing.
+
+    Example:
+        >>> live_weight(nn.Conv2d(8, 3, kernel_size=1)).shape
+        torch.Size([3, 8])
+    """
+    inside: list[nn.Module] = []
+    if is_parametrized(layer):
+        inside = list(layer.get_submodule("parametrizations").modules())
+    flags = [(module, module.training) for module in inside]
+    try:
+        for module, _ in flags:  # a spectral norm in training takes a step when it is read
+            module.training = False
+        weight: Any = layer.weight
+    finally:
+        for module, flag in flags:
+            module.training = flag
+    matrix: Tensor = weight.detach().flatten(1)
+    return matrix
+
+
+def live_class_weights(layer: nn.Module, classes: int) -> Tensor:
+    """:func:`live_weight` with a row per class, also of a layer that keeps it as ``[D, C]``."""
+    weight = live_weight(layer)
+    return weight.T if len(weight) != classes == weight.shape[1] else weight
+
+
+def watch(layer: nn.Module, see: See) -> RemovableHandle:
+    """Call ``see(embeddings, logits, class_weights)`` at every forward pass of a head.
+
+    The tensors are detached, ``[B, D]``, ``[B, C]`` and ``[C, D]``, and share the memory of the
+    originals. What a 1x1 convolution makes of a map is averaged over the map.
+
+    Args:
+        layer: from :func:`head_layer`.
+        see: called with gradients off.
+
+    Returns:
+        the hook; call its ``remove()``.
+
+    Raises:
+        HeadMismatchError: in the forward pass, if the layer gives more than one prediction per
+            example.
+
+    Example:
+        >>> layer = nn.Linear(8, 3)
+        >>> hook = watch(layer, lambda embeddings, logits, weights: print(embeddings.shape))
+        >>> _ = layer(torch.rand(5, 8))
+        torch.Size([5, 8])
+        >>> hook.remove()
+    """
+
+    @torch.no_grad()
+    def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        inputs = tensor_input(args, kwargs)
+        positions = None if inputs is None else positions_of(layer, inputs.detach())
+        if positions is None or not isinstance(output, Tensor):
+            return
+        if positions.shape[1] > 1 and isinstance(layer, nn.Linear):
+            raise HeadMismatchError(
+                f"the head takes {positions.shape[1]} tokens per example, and cannot tell which "
+                "one decides; pass the embeddings and logits of each example by hand"
+            )
+        outputs = positions_of(layer, output.detach())
+        if outputs is None:
+            return
+        embeddings, logits = (at_position(part, "mean") for part in (positions, outputs))
+        see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
+
+    # compiled code calls the hook between two graphs
+    uncompiled: Any = torch.compiler.disable(hook)
+    return layer.register_forward_hook(uncompiled, with_kwargs=True)

@@ -3,9 +3,9 @@
 from torch import Tensor, nn
 
 from hardsight.errors import HeadError, HeadMismatchError, HeadNotFoundError, NotLogitsError
+from hardsight.heads._forward import Call
+from hardsight.heads._head import Head, activation_between, agree
 from hardsight.heads._layers import bare_parameters, class_weights, num_outputs
-from hardsight.heads._record import Call
-from hardsight.heads._verify import activation_between, agree
 
 _STORED = "score stored embeddings and class weights instead"
 
@@ -71,3 +71,18 @@ def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError
 
 def _listed(names: list[str]) -> str:
     return f"layer{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def not_its_head(model: nn.Module, head: Head, logits: Tensor) -> HeadMismatchError:
+    """The error for a head made by hand, if the model's own weights give the logits."""
+    kind = type(model).__name__
+    if head.num_classes != logits.shape[1]:
+        return HeadMismatchError(
+            f"the head given for {kind} has {head.num_classes} classes, its logits have "
+            f"{logits.shape[1]} columns; pass the head of this model, or leave it to be found"
+        )
+    return HeadMismatchError(
+        f"the head given for {kind} does not give its logits: what enters {head.name!r}, times the "
+        "head's weight, plus its bias, differs from what the model returns; pass "
+        f"head={head.name!r}, so that the weights are read from the model, or leave it to be found"
+    )

@@ -16,31 +16,42 @@ from hardsight.errors import (
     ModelError,
     NonFiniteError,
 )
-from hardsight.heads._explain import explanation
-from hardsight.heads._head import Head, Reading, at_position, own_positions
+from hardsight.heads._explain import explanation, not_its_head
+from hardsight.heads._forward import (
+    Call,
+    Recorded,
+    call_model,
+    choose_output,
+    listed_outputs,
+    recorded_features,
+    recorded_inputs,
+    which_output,
+)
+from hardsight.heads._head import (
+    Head,
+    LinearForm,
+    Reading,
+    Which,
+    at_position,
+    linear_form,
+    own_positions,
+)
 from hardsight.heads._layers import (
     candidates,
     check_initialised,
+    choose,
     class_weights,
     evaluating,
     inner_name,
     is_layer_name,
     layer_named,
+    name_from_structure,
     parameter_named,
     parameter_weights,
+    stated_classes,
     unwrapped,
     weight_and_bias,
 )
-from hardsight.heads._outputs import (
-    Which,
-    call_model,
-    choose_output,
-    listed_outputs,
-    which_output,
-)
-from hardsight.heads._record import Call, Recorded, recorded_features, recorded_inputs
-from hardsight.heads._structure import choose, name_from_structure, stated_classes
-from hardsight.heads._verify import LinearForm, linear_form
 
 
 def find_head(
@@ -362,7 +373,7 @@ class _Layers(_Search):
 
     def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
         if self.given is not None and self._fits_by_itself(seen, logits):
-            return _not_its_head(self.model, self.given, logits)
+            return not_its_head(self.model, self.given, logits)
         return explanation(self.model, self.layers, seen.calls, logits)
 
     def unverified(self) -> Head:
@@ -415,7 +426,7 @@ class _Parameter(_Search):
 
     def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
         if self.given is not None and self._fits_by_itself(seen, logits):
-            return _not_its_head(self.model, self.given, logits)
+            return not_its_head(self.model, self.given, logits)
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
         kind = type(self.model).__name__
@@ -436,17 +447,3 @@ class _Parameter(_Search):
         assert matrix is not None
         turned = stated_classes(self.model) == matrix.shape[1] != matrix.shape[0]
         return Head(self.name, matrix.T if turned else matrix)
-
-
-def _not_its_head(model: nn.Module, head: Head, logits: Tensor) -> HeadMismatchError:
-    kind = type(model).__name__
-    if head.num_classes != logits.shape[1]:
-        return HeadMismatchError(
-            f"the head given for {kind} has {head.num_classes} classes, its logits have "
-            f"{logits.shape[1]} columns; pass the head of this model, or leave it to be found"
-        )
-    return HeadMismatchError(
-        f"the head given for {kind} does not give its logits: what enters {head.name!r}, times the "
-        "head's weight, plus its bias, differs from what the model returns; pass "
-        f"head={head.name!r}, so that the weights are read from the model, or leave it to be found"
-    )

@@ -1,39 +1,55 @@
 """A model by name: our own, from a package, a file, timm, torchvision or Hugging Face."""
 
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
 import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from hardsight.config import toml_value
-from hardsight.errors import ModelError
-from hardsight.models._classes import ClassNames, named, own_classes
-from hardsight.models._factory import model_from_factory
-from hardsight.models._hugging_face import local_weights
-from hardsight.models._named import hugging_face_model, timm_model, torchvision_model
-from hardsight.models._preprocessing import own_preprocessing
-from hardsight.models._registry import MODELS
-from hardsight.models._stored import (
+from hardsight.errors import HardsightError, MissingDataError, ModelError
+from hardsight.models._known import (
     WEIGHTS,
+    ClassNames,
     Described,
     check_agrees,
     described_weights,
     is_stored_model,
+    named,
+    own_classes,
+    own_preprocessing,
     stored_model,
 )
+from hardsight.models._packages import (
+    hugging_face_model,
+    local_weights,
+    timm_model,
+    torchvision_model,
+)
+from hardsight.models._registry import MODELS
 from hardsight.models._weights import load_weights, sha256
 from hardsight.preprocessing import Preprocessing
-from hardsight.registry import nearest_name
+from hardsight.registry import nearest_name, unknown_name
 
 _FORMS = (
     "package.module:factory, file.py:factory, timm:NAME, torchvision:NAME, hf:NAME, an nn.Module, "
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
+# a model file may end in sys.exit(): let through, it would end the command, with success at 0
+_FAILURES = (Exception, SystemExit)
 _log = logging.getLogger("hardsight")
 
 
@@ -44,11 +60,11 @@ class LoadedModel:
     Attributes:
         model: in eval mode.
         spec: how it was named; the class of a module that was passed as it is.
-        preprocessing: what it wants done to images; ``None`` where nothing says so.
-        weights_digest: sha256 of the weights file; ``None`` where there was none.
+        preprocessing: what it wants done to images; ``None`` if nothing says so.
+        weights_digest: sha256 of the weights file; ``None`` if there was none.
         weights_origin: where the weights come from, in words for the metadata.
         options: what its factory was given.
-        network: its name in the folder of a trained model; empty where there is no folder.
+        network: its name in the folder of a trained model; empty if there is no folder.
         class_names: what its outputs are called, if it tells.
         processor: the image processor of transformers that ``preprocessing`` was read from, if it
             could be built.
@@ -71,7 +87,7 @@ class LoadedModel:
 
     @property
     def built_as(self) -> str:
-        """How to name the network itself, also where it came from the folder of a trained model."""
+        """How to name the network itself, also if it came from the folder of a trained model."""
         return self.network or self.spec
 
 
@@ -100,11 +116,11 @@ def load_model(
         weights: a safetensors or torch file of tensors. If ``hardsight train`` wrote it, its
             ``model.json`` is read, too: options, preprocessing and class names are those of the
             training. For timm and torchvision also ``"pretrained"``, the package's own weights,
-            downloaded where they are not cached; for torchvision the name of a set of weights,
+            downloaded if they are not cached; for torchvision the name of a set of weights,
             such as ``"IMAGENET1K_V2"``.
         num_classes: given to the factory if it takes it.
         options: given to the factory, over those in ``spec``.
-        if_taken: likewise, but only where the factory has such an option and nothing else sets it.
+        if_taken: the same, but only if the factory has such an option and nothing else sets it.
         preprocessing: what to do to images, in place of what the model or its package states.
         trust_remote_code: run Python files that an ``hf:`` model brings. They may do all that you
             may do.
@@ -205,7 +221,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
     if_taken = wanted.if_taken
     if num_classes is not None:
         if_taken = {**if_taken, "num_classes": num_classes}
-    model, used = model_from_factory(kind, name, options=options, if_taken=if_taken)
+    model, used = _from_factory(kind, name, options=options, if_taken=if_taken)
     return _as_stated(model, spec, f"as made by {spec}", used, how)
 
 
@@ -283,9 +299,139 @@ def _split_options(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _package_weights(spec: str | nn.Module, weights: str | os.PathLike[str] | None) -> str | None:
-    """The name of weights that a package brings itself; ``None`` where a file is meant."""
+    """The name of weights that a package brings itself; ``None`` if a file is meant."""
     if not isinstance(spec, str) or not isinstance(weights, str):
         return None
     if spec.startswith("torchvision:") and not Path(weights).exists():
         return weights if weights.isidentifier() else None
     return weights if spec.startswith("timm:") and weights == "pretrained" else None
+
+
+def _from_factory(
+    place: str, name: str, *, options: Mapping[str, Any], if_taken: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """What the factory ``name`` in a module or ``.py`` file returns, and what it was given.
+
+    The file's folder (for a module: the working directory) can be imported from while the file is
+    imported and the factory runs, and not afterwards.
+
+    Raises:
+        MissingDataError: there is no such file.
+        ModelError: the import fails, there is no such factory, or it does not make a model.
+    """
+    file = Path(place) if place.endswith(".py") else None
+    folder = file.resolve().parent if file else Path.cwd()
+    with _importable(folder, forget=file is not None):
+        module = _imported_file(file) if file else _imported_module(place)
+        factory = _factory(module, name, place)
+        spec = f"{place}:{name}"
+        keywords = _keywords(factory, spec, options, if_taken)
+        try:
+            model = factory(**keywords)
+        except HardsightError:
+            raise
+        except _FAILURES as err:
+            raise ModelError(f"{spec} failed with {_reason(err)}") from err
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected {spec} to return an nn.Module, got {type(model).__name__}")
+    return model, keywords
+
+
+def _imported_module(place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except _FAILURES as err:
+        raise ModelError(
+            f"cannot import {place}: {_reason(err)}; install its package, run "
+            "where it can be imported, or name the file: path/to/file.py:factory"
+        ) from err
+
+
+def _imported_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise MissingDataError(f"no Python file at {file}; expected path/to/file.py:factory")
+    # a name of its own per path, so that two files called model.py do not meet
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    name = f"hardsight_user_{digest}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except _FAILURES as err:
+        del sys.modules[name]
+        raise ModelError(f"cannot import {file}: {_reason(err)}") from err
+    return module
+
+
+def _reason(err: BaseException) -> str:
+    return f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
+
+
+def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [key for key, value in vars(found).items() if _is_factory(key, value)]
+            raise ModelError(unknown_name(f"factory in {place}", name, known))
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        model = found
+        return lambda: model
+    if not callable(found):
+        raise ModelError(
+            f"expected {place}:{name} to be a function or class that makes a model, "
+            f"got {type(found).__name__}"
+        )
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _is_factory(name: str, value: Any) -> bool:
+    return callable(value) and not name.startswith("_")
+
+
+def _keywords(
+    factory: Callable[..., Any], spec: str, options: Mapping[str, Any], if_taken: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a factory is called with: all options, and of ``if_taken`` what it has a parameter for.
+
+    Raises:
+        ModelError: it does not take an option; the message has the nearest one it takes.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return dict(options)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    for name in () if takes_any else options:
+        if name not in parameters:
+            raise ModelError(unknown_name(f"option of {spec}", name, list(parameters)))
+    taken = {key: value for key, value in if_taken.items() if takes_any or key in parameters}
+    return {**taken, **options}
+
+
+@contextmanager
+def _importable(folder: Path, *, forget: bool) -> Iterator[None]:
+    """Let modules of ``folder`` be imported for a while.
+
+    Args:
+        folder: on the path inside the block only, unless it was there before.
+        forget: drop modules that came from ``folder`` afterwards. They stay alive through whoever
+            imported them, but another folder's ``utils`` will not be mistaken for this one's.
+    """
+    if str(folder) in sys.path:
+        yield
+        return
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before if forget else ():
+            top = name.partition(".")[0]
+            if top not in before and ((folder / top).is_dir() or (folder / f"{top}.py").is_file()):
+                del sys.modules[name]

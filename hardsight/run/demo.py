@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from hardsight._checks import versions
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
@@ -23,7 +24,7 @@ from hardsight.data import (
 )
 from hardsight.models import SmallCNN
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import pictures, progress, versions
+from hardsight.run.loop import pictures, progress
 from hardsight.run.score import score
 from hardsight.run_folder import DEMO, RunFolder, replacing
 from hardsight.table import HISTORIES, THUMBNAILS, ScoreTable

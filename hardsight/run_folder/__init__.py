@@ -10,6 +10,9 @@ from hardsight.run_folder._files import read_parquet as read_parquet
 from hardsight.run_folder._files import remove as remove
 from hardsight.run_folder._files import replacing as replacing
 from hardsight.run_folder._files import row_groups as row_groups
+from hardsight.run_folder._files import state_digest as state_digest
+from hardsight.run_folder._files import tensors_digest as tensors_digest
+from hardsight.run_folder._files import values_digest as values_digest
 from hardsight.run_folder._files import write_bytes as write_bytes
 from hardsight.run_folder._files import write_json as write_json
 from hardsight.run_folder._files import write_parquet as write_parquet

@@ -1,9 +1,10 @@
-"""What lies in a run folder: complete files, one writer's lock, and the manifest."""
+"""What lies in a run folder: complete files, one writer's lock, the manifest and its digests."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -11,25 +12,27 @@ import shlex
 import shutil
 import socket
 import sys
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
+from hardsight._checks import warn
 from hardsight.errors import (
     HardsightError,
-    HardsightWarning,
     OutputError,
     RunLockedError,
     TableError,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PARTIAL = ".tmp-"  # how the name of an incomplete file begins
 AGAIN = "free some space and run again with --resume (resume=True)"
@@ -254,6 +257,31 @@ class Manifest:
         return cls(**{**values, "files": tuple(content.get("files", ()))})
 
 
+def values_digest(values: Any) -> str:
+    """SHA-256 over plain values, such as the names of classes."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 over the names and values of all parameters and buffers."""
+    return tensors_digest(**model.state_dict())
+
+
+def tensors_digest(*tensors: Any, **named: Any) -> str:
+    """SHA-256 over tensors, their names, shapes and dtypes."""
+    import torch  # whoever has tensors has loaded it; tables and reports do without
+
+    digest = hashlib.sha256()
+    for name, tensor in (*enumerate(tensors), *named.items()):
+        if not isinstance(tensor, torch.Tensor):  # extra state of a module
+            continue
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
+        if values.numel():
+            digest.update(values.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def plain(value: Any) -> Any:
     """A value as JSON gives it back: tuples as lists, keys as text, paths and the like as text."""
     return json.loads(json.dumps(value, default=str))
@@ -379,11 +407,9 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as err:
         if err.errno in _NO_LOCKS:
-            warnings.warn(
+            warn(
                 "this file system has no locks, so nothing keeps a second process from writing to "
-                "the same folder; start one at a time",
-                HardsightWarning,
-                stacklevel=2,
+                "the same folder; start one at a time"
             )
             return True
         if err.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):

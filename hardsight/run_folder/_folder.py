@@ -60,6 +60,7 @@ HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
+_MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
 _ROOM = "free some space or choose another --out, then continue with --resume"
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
@@ -493,8 +494,19 @@ class RunFolder:
             int(file.stem.removeprefix("rows-")) for file in self._shards.glob("rows-*.parquet")
         }
 
-    def write_shard(self, number: int, rows: pa.Table, errors: pa.Table) -> None:
-        """Add one shard; its rows appear last, so a shard is there in full or not at all."""
+    def write_shard(
+        self, number: int, rows: pa.Table, errors: pa.Table, *, mark: str | None = None
+    ) -> None:
+        """Add one shard; its rows appear last, so a shard is there in full or not at all.
+
+        Args:
+            number: of the shard.
+            rows: of its examples.
+            errors: examples that could not be read.
+            mark: of all data up to the end of the shard, if their fingerprint does not tell it.
+        """
+        if mark is not None:
+            rows = rows.replace_schema_metadata({_MARK: mark})
         with writing(self.folder, step=_ROOM):
             self._shards.mkdir(exist_ok=True)
             write_parquet(self._shards / f"errors-{number:08d}.parquet", [errors], errors.schema)
@@ -503,7 +515,13 @@ class RunFolder:
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
         """The written shards in source order, one in memory at a time."""
         for file in sorted(self._shards.glob(f"{kind}-*.parquet")):
-            yield read_parquet(file)
+            yield read_parquet(file).replace_schema_metadata(None)
+
+    def shard_mark(self, number: int) -> str | None:
+        """The mark that a shard was written with, if it was."""
+        with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
+            mark = (opened.schema_arrow.metadata or {}).get(_MARK)
+        return None if mark is None else mark.decode()
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
         """Write one whole parquet file beside the table."""

@@ -1,4 +1,4 @@
-"""Epochs: one value per example, checked, and on disk as one parquet file each.
+"""Epochs: the rows of all ranks, a file of each epoch, and the table of all of them.
 
 Memory does not grow with the number of epochs: an epoch is written when it ends, and read back in
 blocks of examples over all epochs. Every file is written under a temporary name, synced and
@@ -7,24 +7,27 @@ renamed, so every file that exists is complete.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardsight._checks import versions_of
 from hardsight.errors import (
     DataError,
     LabelError,
@@ -34,9 +37,12 @@ from hardsight.errors import (
     RunMismatchError,
     TableError,
 )
+from hardsight.registry import SUMMARIES, described
 from hardsight.run_folder import open_parquet, replacing, write_bytes
-from hardsight.tracking._rows import MEASURES, Rows
+from hardsight.table import ScoreTable, with_metadata
+from hardsight.tracking._steps import MEASURES, Rows
 
+T = TypeVar("T")
 REPEATS = ("error", "first")
 REPEATS_MEANT = (
     "If repeats are meant (a sampler that draws with replacement, a loader that starts again after "
@@ -51,6 +57,84 @@ SCHEMA = pa.schema(
 _ENCODING = {"compression": "zstd", "use_dictionary": list(_CLASSES)}
 _SETTINGS = "tracker.json"
 _ROWS_AT_ONCE = 1 << 14  # a row group; a block of 100 epochs is then 6.5 MB per measure
+
+
+def world_size() -> int:
+    """Number of ranks; 1 if nothing is distributed."""
+    return dist.get_world_size() if _is_distributed() else 1
+
+
+def rank() -> int:
+    """Number of this process among the ranks."""
+    return dist.get_rank() if _is_distributed() else 0
+
+
+def gathered(rows: Rows) -> Rows:
+    """The rows of all ranks, on every rank; all ranks must call it.
+
+    Args:
+        rows: of this rank, on the CPU, as many as it has.
+    """
+    if world_size() == 1:
+        return rows
+    counts = _gathered_equal(torch.tensor([len(rows)]))
+    sizes = [int(count) for count in counts]
+    fields = [field.name for field in dataclasses.fields(Rows)]
+    columns = [_gathered_padded(getattr(rows, name), sizes) for name in fields]
+    return Rows(*(torch.cat(parts) for parts in columns))
+
+
+def of_all(value: T) -> list[T]:
+    """The values of all ranks, in their order, on every rank; all ranks must call it."""
+    values = [value] * world_size()
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def on_every_rank(action: Callable[[], None]) -> None:
+    """Run ``action`` on all ranks; what one of them raises is raised on each: none waits."""
+    raised: Exception | None = None
+    try:
+        action()
+    except Exception as err:  # passed on to all ranks below
+        if world_size() == 1:
+            raise
+        raised = err
+    for error in of_all(raised):
+        if error is not None:
+            raise error
+
+
+def on_first_rank(action: Callable[[], None]) -> None:
+    """Run ``action`` on rank 0 alone, otherwise as :func:`on_every_rank`; all ranks call it."""
+    on_every_rank(action if rank() == 0 else lambda: None)
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _gathered_padded(column: Tensor, sizes: list[int]) -> list[Tensor]:
+    padded = column.new_zeros((max(sizes), *column.shape[1:]))
+    padded[: len(column)] = column
+    parts = _gathered_equal(padded)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def _gathered_equal(tensor: Tensor) -> list[Tensor]:
+    """Tensors of one shape from all ranks, on the CPU."""
+    moved = tensor.contiguous().to(_device())
+    parts = [torch.empty_like(moved) for _ in range(world_size())]
+    dist.all_gather(parts, moved)
+    return [part.cpu() for part in parts]
+
+
+def _device() -> torch.device:
+    """Where the backend wants its tensors: NCCL moves those of a GPU only."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -212,16 +296,6 @@ def _listed(values: NDArray[np.generic], most: int = 5) -> str:
     return f"{shown}, ... ({len(unique)} in all)" if len(unique) > most else shown
 
 
-def as_index(values: object, name: str) -> torch.Tensor:
-    """Whole numbers as an integer tensor ``[B]``, on any device."""
-    tensor = torch.as_tensor(values)
-    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise DataError(
-            f"expected {name} to be whole numbers [B], got {tensor.dtype} {list(tensor.shape)}"
-        )
-    return tensor.long()
-
-
 class EpochStore:
     """The epochs of one tracker.
 
@@ -350,3 +424,89 @@ def _with_epochs(settings: dict[str, Any], files: Sequence[Tensor]) -> EpochStor
     if files:
         store.unpack(files)
     return store
+
+
+def summary_table(
+    store: EpochStore,
+    about: Mapping[str, Any],
+    *,
+    el2n_epochs: int,
+    held_out: EpochStore | None = None,
+) -> ScoreTable:
+    """Every summary of every example, read block by block.
+
+    Args:
+        store: the epochs.
+        about: facts for the metadata; ``stage`` and ``epochs`` among them.
+        el2n_epochs: how many epochs count as early.
+        held_out: epochs of evaluation passes over examples that the others never saw.
+
+    Raises:
+        DataError: an example is in both.
+    """
+    columns = _columns(store, el2n_epochs=el2n_epochs)
+    sample = "in-sample" if about["stage"] == "train" else "unknown"
+    if held_out is not None:
+        columns = _with_held_out(columns, _columns(held_out, el2n_epochs=el2n_epochs))
+        count = int(columns["held_out"].sum())
+        sample, about = ("mixed" if count else sample), {**about, "held_out": count}
+    index = np.arange(len(columns["label"]))
+    keys = {"index": index, "id": pa.array(index).cast(pa.string())}
+    metadata = {
+        **described(SUMMARIES.values()),
+        "sample": sample,
+        "tracking": {**about, "el2n_epochs": el2n_epochs},
+        "versions": versions_of("torch", "numpy", "pyarrow"),
+    }
+    return ScoreTable(with_metadata(pa.table({**keys, **columns}), metadata))
+
+
+def _columns(store: EpochStore, *, el2n_epochs: int) -> dict[str, NDArray[Any]]:
+    """Keys and summaries of all examples of a store."""
+    inputs = {name for spec in SUMMARIES.values() for name in spec.inputs} - {"correct"}
+    blocks = [
+        _block_columns(block, el2n_epochs=el2n_epochs)
+        for block in store.blocks([*_CLASSES, *sorted(inputs)])
+    ]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _with_held_out(
+    trained: Mapping[str, NDArray[Any]], evaluated: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """The columns of training, with those of evaluation for examples never trained on."""
+    held_out = evaluated["epochs_seen"] > 0
+    both = np.flatnonzero(held_out & (trained["epochs_seen"] > 0))
+    if len(both):
+        shown = ", ".join(map(str, both[:5])) + (", ..." if len(both) > 5 else "")
+        raise DataError(
+            f"{len(both)} examples {shown} were trained on, and are recorded as held out; give "
+            "held_out a tracker of examples that training never sees"
+        )
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in trained.items():
+        columns[name] = np.where(held_out, evaluated[name], values)
+        if name == "epochs_seen":
+            columns["held_out"] = held_out
+    return columns
+
+
+def _block_columns(
+    block: Mapping[str, NDArray[Any]], *, el2n_epochs: int
+) -> dict[str, NDArray[Any]]:
+    """Keys and summaries of some examples from their histories ``[E, n]``."""
+    seen = block["label"] >= 0
+    right = np.where(seen, block["label"] == block["prediction"], math.nan)
+    histories = {**block, "correct": right}
+    label = block["label"].max(axis=0).astype(np.int64)  # -1 where never seen
+    last = seen.shape[0] - 1 - seen[::-1].argmax(axis=0)  # the last epoch seen
+    columns: dict[str, NDArray[Any]] = {
+        "label": label,
+        "prediction": block["prediction"][last, np.arange(len(label))].astype(np.int64),
+        "finite": label >= 0,
+        "epochs_seen": seen.sum(axis=0),
+    }
+    for spec in SUMMARIES.values():
+        options = {"window_epochs": el2n_epochs} if spec.name == "early_el2n" else {}
+        columns[spec.name] = spec.function(*(histories[name] for name in spec.inputs), **options)
+    return columns

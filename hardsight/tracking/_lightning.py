@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from hardsight.heads import live_class_weights, watch
-from hardsight.tracking._callback import StepRecorder
+from hardsight.tracking._steps import StepRecorder
 
 
 class TrackingCallback(StepRecorder, pl.Callback):

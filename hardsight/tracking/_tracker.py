@@ -28,25 +28,28 @@ from hardsight.tracking._epochs import (
     REPEATS_MEANT,
     EpochRules,
     EpochStore,
-    as_index,
     check_index,
     check_label_range,
     epoch_columns,
-)
-from hardsight.tracking._measures import HeadFit, Stash, Step
-from hardsight.tracking._rows import (
-    MEASURES,
-    Rows,
     gathered,
-    joined,
-    no_rows,
     of_all,
     on_every_rank,
     on_first_rank,
     rank,
+    summary_table,
     world_size,
 )
-from hardsight.tracking._table import joined_table, summary_table
+from hardsight.tracking._steps import (
+    MEASURES,
+    HeadFit,
+    Rows,
+    Stash,
+    Step,
+    as_index,
+    joined,
+    no_rows,
+)
+from hardsight.tracking._table import joined_table
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

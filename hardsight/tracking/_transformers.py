@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 
 from hardsight.errors import DataError, OptionError, OutputError, RunMismatchError
 from hardsight.heads import watch
-from hardsight.tracking._callback import StepRecorder
 from hardsight.tracking._dataset import KEY
-from hardsight.tracking._rows import of_all
+from hardsight.tracking._epochs import of_all
+from hardsight.tracking._steps import StepRecorder
 
 if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker

@@ -260,14 +260,14 @@ def test_a_model_that_leaves_python_does_not_end_with_success(run, tmp_path, ver
     }  # fmt: skip
     result = run(*words[verb])
     assert result.exit_code == 1
-    assert "SystemExit" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "SystemExit" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_interrupting_says_how_to_continue(run, embeddings, tmp_path, monkeypatch):
     from hardsight.table import RunFolder
 
-    def interrupted(*args):
+    def interrupted(*args, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "write_shard", interrupted)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,27 @@ def test_the_stored_numbers_give_the_stored_tables_and_claims(folder):
     stored = plain(dataclasses.asdict(result))
     assert again["claims"] == stored["claims"]
     assert again["tables"] == stored["tables"]
+
+
+def test_the_overview_names_every_table_and_figure_of_the_papers():
+    stated = tomllib.loads((RESULTS / "papers.toml").read_text(encoding="utf-8"))
+    counts = {"avh": (9, 23), "amc": (2, 7), "el": (5, 7)}  # of tables and of figures
+    for paper, (tables, figures) in counts.items():
+        listed = {"Table": [], "Figure": []}
+        for entry in stated[paper]:
+            kind, numbers = re.fullmatch(r"(Table|Figure)s? ([\d, ]+)", entry["item"]).groups()
+            listed[kind] += map(int, numbers.split(", "))
+            assert ("why" in entry) != ("pages" in entry)
+        assert sorted(listed["Table"]) == list(range(1, tables + 1)), paper
+        assert sorted(listed["Figure"]) == list(range(1, figures + 1)), paper
+    shown = {name for paper in counts for entry in stated[paper] for name in entry.get("pages", ())}
+    assert {folder.name for folder in FOLDERS} - shown == {"el-combine", "label-errors"}
+
+
+def test_the_overview_says_what_the_results_say():
+    # PYTHONPATH=. python docs/_build_tools/overview.py writes it
+    file = Path(__file__).parents[2] / "docs" / "_build_tools" / "overview.py"
+    spec = importlib.util.spec_from_file_location("overview", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.overview() == (RESULTS / "README.md").read_text(encoding="utf-8")

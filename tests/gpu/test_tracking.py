@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hardsight.tracking import HardnessTracker, _measures
+from hardsight.tracking import HardnessTracker, _steps
 
 N, BATCH = 400, 32
 
@@ -40,7 +40,7 @@ def test_a_gpu_records_what_a_cpu_records(index_device):
         pass
     for _ in run(second, "cuda", index_device=index_device):
         pass
-    for name in _measures.MEASURES:
+    for name in _steps.MEASURES:
         np.testing.assert_allclose(
             second.history(name), first.history(name), rtol=2e-3, atol=2e-4, err_msg=name
         )
@@ -61,7 +61,7 @@ def waiting_is_an_error():
 @pytest.mark.parametrize("kept", [1, 20_000, 1 << 30], ids=["large", "often", "never"])
 def test_no_step_waits_for_the_device(monkeypatch, kept):
     # whether a step is measured at once, with a few others, or at the end of the epoch
-    monkeypatch.setattr(_measures, "_BYTES_AT_ONCE", kept)
+    monkeypatch.setattr(_steps, "_BYTES_AT_ONCE", kept)
     head = nn.Linear(24, 5).cuda()
     tracker = HardnessTracker(N, head=head)
     embeddings = torch.randn(N, 24, device="cuda")

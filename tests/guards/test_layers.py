@@ -153,7 +153,7 @@ def test_a_file_imports_only_from_layers_below(file):
         ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
         ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
-        ("experiments.el._fig5", "from hardsight.run.loop._record import x", "private to its room"),
+        ("experiments.el._fig5", "from hardsight.run.loop._pass import x", "private to its room"),
         ("experiments.el._fig5", "from hardsight.experiments.avh import x", "its neighbour"),
         ("data.source._view", "from hardsight.data.formats import x", "imports data.formats above"),
         ("run.loop._heads", "from hardsight.data.source._view import x", "private to its room"),

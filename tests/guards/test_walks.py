@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.walks import PACKAGE, functions_passed, walks
+from benchmarks.walks import PACKAGE, taken
 
 PAGE = Path(__file__).parents[2] / "docs" / "inside" / "how-a-row-travels.md"
 WALKS = {
     "From a picture to its row in the report": ("score → table", "table → report"),
     "From a training example to its dynamics": ("train → dynamics",),
 }
+# an idea is in one file, so that who follows an example does not open more than these
+MOST_FILES = {"score → table": 30, "table → report": 20, "train → dynamics": 45}
 
 
 def sections(text):
@@ -34,12 +36,9 @@ def missing(text):
 
 
 @pytest.fixture(scope="module")
-def passed(tmp_path_factory):
+def passed():
     """Files that each walk passes, by the walk's name."""
-    folder = tmp_path_factory.mktemp("walks")
-    return {
-        name: {file for file, _ in functions_passed(walk)} for name, walk in walks(folder).items()
-    }
+    return {name: {file for file, _ in functions} for name, functions in taken().items()}
 
 
 def test_every_file_the_page_names_is_there():
@@ -53,6 +52,11 @@ def test_every_file_the_page_names_is_there():
 def test_a_row_passes_every_file_of_its_walk(passed, title):
     on_the_way = set().union(*(passed[walk] for walk in WALKS[title]))
     assert named_files(sections(PAGE.read_text(encoding="utf-8"))[title]) - on_the_way == set()
+
+
+@pytest.mark.parametrize(("walk", "most"), MOST_FILES.items())
+def test_a_walk_does_not_grow(passed, walk, most):
+    assert 10 < len(passed[walk]) <= most, sorted(passed[walk])
 
 
 def test_a_file_that_is_gone_or_not_passed_is_found(passed):

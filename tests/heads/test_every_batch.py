@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from hardsight.errors import HeadMismatchError
-from hardsight.heads import Head, _agreement, capture, find_head, verify_head
+from hardsight.heads import Head, _capture, capture, find_head, verify_head
 
 
 class LateBranch(nn.Module):
@@ -61,7 +61,7 @@ def test_examples_are_named_by_their_ids():
 
 
 def test_a_device_is_not_waited_for_until_its_verdict_is_needed(monkeypatch):
-    monkeypatch.setattr(_agreement, "is_there", lambda tensor: False)
+    monkeypatch.setattr(_capture, "is_there", lambda tensor: False)
     model = LateBranch(torch.sigmoid)
     first, later = first_and_later()
     head = find_head(model, first)

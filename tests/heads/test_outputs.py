@@ -174,6 +174,124 @@ def test_an_output_with_the_datas_classes_gives_way_if_only_another_one_has_a_he
         find_head(Detached(), torch.randn(4, 6), num_classes=5)
 
 
+@dataclass
+class Parts:
+    heads: object
+    features: torch.Tensor
+
+
+NESTED = {
+    "dict": (lambda features, logits: {"a": {"logits": logits}, "f": features}, "a.logits"),
+    "tuple": (lambda features, logits: (features, (logits, None)), "1.0"),
+    "list": (lambda features, logits: [[features, logits]], "0.1"),
+    "dataclass": (lambda features, logits: Parts({"out": [logits]}, features), "heads.out.0"),
+    "number": (lambda features, logits: {7: {"out": logits}, "f": features}, "7.out"),
+    "hugging face": (
+        lambda features, logits: (ImageClassifierOutput(logits=logits), features),
+        "0.logits",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", NESTED)
+@pytest.mark.parametrize("changed", [False, True], ids=["features", "changed features"])
+def test_a_nested_output_with_the_datas_classes_holds_the_logits(form, changed):
+    order, name = NESTED[form]
+    # what is returned beside the logits need not be what enters the head
+    model = Pair(lambda features, logits: order(features.sinh() if changed else features, logits))
+    x = torch.randn(4, 6)
+    assert find_output(model, x, num_classes=3) == name
+    head = find_head(model, x, num_classes=3)
+    assert (head.name, head.reading.output) == ("fc", name)
+    with torch.no_grad(), capture(model, head) as forward:
+        embeddings, logits = forward(x)
+    torch.testing.assert_close(embeddings, model.body(x).detach())
+    torch.testing.assert_close(logits, model.fc(model.body(x)).detach())
+    assert find_head(model, x, output=name).name == "fc"
+
+
+def test_several_nested_outputs_that_could_be_the_logits_are_refused_with_their_paths():
+    x = torch.randn(4, 6)
+    model = Pair(lambda features, logits: {"a": {"x": logits}, "b": [logits.tanh()]})
+    for find in (find_head, find_output):
+        with pytest.raises(
+            ModelError,
+            match=r"'a\.x' \[4, 3\], 'b\.0' \[4, 3\]; pass output='b\.0' \(--output b\.0\)",
+        ):
+            find(model, x, num_classes=3)
+    assert find_output(model, x, num_classes=3, output="a.x") == "a.x"
+
+
+def test_a_nested_auxiliary_head_of_the_same_size_is_not_passed_over():
+    class Nested(Auxiliary):
+        def forward(self, x):
+            aux, logits = super().forward(x)
+            return logits, {"aux": aux}
+
+    with pytest.raises(ModelError, match=r"0 \[4, 3\], '1\.aux' \[4, 3\]; pass output='1\.aux'"):
+        find_head(Nested(), torch.randn(4, 6), num_classes=3)
+    assert find_head(Nested(), torch.randn(4, 6), output=0).name == "fc"
+    # with another number of classes only one of them is the data's
+    assert find_head(Nested(other=5), torch.randn(4, 6), num_classes=3).name == "fc"
+
+
+def test_the_same_tensor_under_two_names_is_not_a_doubt():
+    model, x = Pair(lambda features, logits: (logits, {"z": logits})), torch.randn(4, 6)
+    assert find_output(model, x, num_classes=3) == 0
+
+
+def test_what_is_nested_does_not_stand_in_the_way_of_logits_called_so():
+    nested = {"logits": LOGITS, "aux": {"logits": LOGITS + 1}, "states": (FEATURES, FEATURES)}
+    assert logits_of(nested) is LOGITS
+    # maps and tokens cannot be the logits
+    states = (torch.ones(2, 5, 8), torch.ones(2, 5, 8))
+    assert logits_of({"out": LOGITS, "states": states}) is LOGITS
+    assert logits_of((LOGITS, {"aux": LOGITS + 1})) is LOGITS
+
+
+def test_without_data_to_choose_by_nested_outputs_leave_a_doubt():
+    for output in ({"a": {"logits": LOGITS}, "f": FEATURES}, ({"logits": LOGITS}, FEATURES)):
+        with pytest.raises(ModelError, match=r"several tensors .*logits' \[2, 3\]"):
+            logits_of(output)
+    assert logits_of({"a": {"b": (None, LOGITS)}}) is LOGITS
+
+
+@pytest.mark.parametrize(
+    ("output", "which"),
+    [
+        ({"a": {"logits": LOGITS}, "f": FEATURES}, "a.logits"),
+        ({"a": {"logits": LOGITS}, "f": FEATURES}, "0.0"),
+        ((FEATURES, [FEATURES, LOGITS]), "1.-1"),
+        ({"a.b": LOGITS, "a": {"b": FEATURES}}, "a.b"),
+        ({"a.b": {"c": LOGITS}, "a": FEATURES}, "a.b.c"),
+        ({"a": SimpleNamespace(scores=LOGITS)}, "a.scores"),
+        ({3: {"logits": LOGITS}, "f": FEATURES}, "3.logits"),
+    ],
+)
+def test_a_nested_output_is_named_by_its_path(output, which):
+    assert logits_of(output, which) is LOGITS
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("a.scores", r"output='a\.scores' is not there .*, a dict of 'a\.logits' \[2, 3\], 'f'"),
+        ("a", r"output='a' is not a tensor .*'a\.logits' \[2, 3\], 'f' \[2, 8\]"),
+        ("f.logits", r"output='f\.logits' is not there"),
+        ("a.logits.0", r"output='a\.logits\.0' is not there"),
+    ],
+)
+def test_a_wrong_path_is_answered_with_those_there_are(which, message):
+    with pytest.raises(ModelError, match=message):
+        logits_of({"a": {"logits": LOGITS}, "f": FEATURES}, which)
+
+
+def test_an_output_that_holds_itself_ends():
+    output = {"out": LOGITS}
+    output["again"] = output
+    assert logits_of(output) is LOGITS
+
+
 class Einsum(nn.Module):
     def __init__(self, *, transposed=False, bias=False, identity=True, nested=False) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from torch import nn
 
 from hardsight.errors import ModelError
 from hardsight.models import load_model
-from hardsight.models._preprocessing import from_torchvision
+from hardsight.models._known import from_torchvision
 from hardsight.preprocessing import Preprocessing
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from hardsight.heads import find_head
-from hardsight.models import SmallCNN, _small_cnn
+from hardsight.models import SmallCNN, _classifier
 
 
 def test_it_has_about_fifty_thousand_parameters():
@@ -51,4 +51,4 @@ def test_it_learns_the_digits_within_seconds():
 def test_quadrant_means_are_those_of_the_adaptive_pooling(size):
     maps = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.adaptive_avg_pool2d(maps, 2)
-    torch.testing.assert_close(_small_cnn._QuadrantMeans()(maps), expected)
+    torch.testing.assert_close(_classifier._QuadrantMeans()(maps), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import tempfile
 from pathlib import Path
@@ -208,6 +209,12 @@ def test_maps_are_measured_and_shown_side_by_side(card):
         assert 0.2 <= part["top_share"] <= 1
     assert len(card["explanations"]) == 8
     assert all(len(one["models"]) == 2 for one in card["explanations"])
+
+
+def test_every_option_is_on_the_card_that_is_not_on_it_in_another_form(card):
+    options = set(inspect.signature(evaluation_card).parameters)
+    elsewhere = {"models", "data", "ood", "train", "show_progress", "resume", "overwrite"}
+    assert set(card["settings"]) == options - elsewhere
 
 
 def test_every_number_has_a_definition(card):

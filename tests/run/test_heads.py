@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -26,7 +27,7 @@ from hardsight.errors import (
     ShapeError,
     TableError,
 )
-from hardsight.heads import Head, _agreement
+from hardsight.heads import Head, _capture
 from hardsight.table import RunFolder
 
 CLASSES, WIDTH = 3, 8
@@ -94,7 +95,7 @@ def test_no_row_of_a_batch_that_does_not_fit_is_kept_for_a_resume(tmp_path):
 
 
 def test_rows_are_kept_only_when_the_device_has_said_that_they_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(_agreement, "is_there", lambda tensor: False)  # as on a GPU
+    monkeypatch.setattr(_capture, "is_there", lambda tensor: False)  # as on a GPU
     options = {"batch_size": 8, "shard_rows": 16, "out": tmp_path / "run"}
     with pytest.raises(HeadMismatchError, match="batch 5"):
         hs.score(Net(late_branch), with_late_example(48), **options)
@@ -236,6 +237,8 @@ ENDS = {
     "list": lambda x, features, logits: [logits.sum(), features, logits],
     "dict": lambda x, features, logits: {"features": features, "out": logits},
     "mapping": lambda x, features, logits: Answer(hidden=features, scores=logits),
+    "nested": lambda x, features, logits: {"a": {"logits": logits}, "f": features},
+    "nested tuple": lambda x, features, logits: (features, (None, [logits])),
 }
 
 
@@ -364,19 +367,22 @@ def test_evaluate_attacks_and_explains_the_output_that_fits_the_classes():
     options = {"mean": (0.0,), "std": (1.0,), "attack_examples": 8, "attack_steps": 1,
                "explain_examples": 0, "map_examples": 10, "feature_examples": 20}  # fmt: skip
     plain = hs.evaluation_card(Images(), data, **options)["models"][0]
-    tuples = hs.evaluation_card(Images(ENDS["tuple"]), data, **options)["models"][0]
-    assert tuples["accuracy"] == plain["accuracy"]
-    assert tuples["robustness"] == plain["robustness"]
-    assert (tuples["output"], plain["output"]) == (1, None)
+    assert plain["output"] is None
+    for form, output in (("tuple", 1), ("nested", "a.logits")):
+        several = hs.evaluation_card(Images(ENDS[form]), data, **options)["models"][0]
+        assert several["accuracy"] == plain["accuracy"]
+        assert several["robustness"] == plain["robustness"]
+        assert several["output"] == output
 
 
 def test_training_learns_the_output_that_fits_the_classes(tmp_path):
     data = noise()
     options = {"epochs": 1, "device": "cpu", "track": True, "show_progress": False}
     plain = hs.train(Images(), data, out=tmp_path / "plain", **options)
-    tuples = hs.train(Images(ENDS["tuple"]), data, out=tmp_path / "tuples", **options)
-    assert tuples.history[0]["train_loss"] == plain.history[0]["train_loss"]
-    torch.testing.assert_close(tuples.model.fc.weight, plain.model.fc.weight)
+    for form in ("tuple", "nested"):
+        several = hs.train(Images(ENDS[form]), data, out=tmp_path / form, **options)
+        assert several.history[0]["train_loss"] == plain.history[0]["train_loss"]
+        torch.testing.assert_close(several.model.fc.weight, plain.model.fc.weight)
 
 
 # without a head
@@ -558,6 +564,15 @@ def same_size():
     return Pair(lambda auxiliary, logits: (auxiliary, logits))
 
 
+def by_batch():
+    body, norm = nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=False)
+    return nn.Sequential(nn.Flatten(), body, norm, nn.ReLU(), nn.Linear(8, 10))
+
+
+def nested():
+    return Pair(lambda auxiliary, logits: {"aux": {"z": auxiliary}, "main": {"z": logits}})
+
+
 def late():
     def order(auxiliary, logits):
         if len(logits) == 1:  # the last batch of 449 examples by 64
@@ -588,6 +603,15 @@ def test_the_command_line_chooses_an_output(tmp_path):
     assert hs.read_table(tmp_path / "run").metadata["model"]["output"] == 1
 
 
+def test_the_command_line_names_a_nested_output_by_its_path(tmp_path):
+    refused = command(tmp_path, "nested")
+    assert refused.exit_code == 1
+    assert "pass output='main.z' (--output main.z)" in refused.output
+    assert command(tmp_path, "nested", "--output", "aux.z").exit_code == 0
+    model = hs.read_table(tmp_path / "run").metadata["model"]
+    assert (model["output"], model["head"]) == ("aux.z", "auxiliary")
+
+
 def test_the_command_line_notes_which_scores_are_missing(tmp_path):
     done = command(tmp_path, "NoHead")
     assert done.exit_code == 0, done.output
@@ -601,3 +625,160 @@ def test_the_command_line_ends_without_a_traceback_when_memory_runs_out(tmp_path
     assert "--batch-size" in done.output
     assert "--resume" in done.output
     assert "Traceback" not in done.output
+
+
+# rows that depend on more than the example
+
+
+class ByBatch(nn.Module):
+    """BatchNorm that takes the statistics of every batch, also in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fc = nn.Linear(6, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.norm = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.norm(self.body(x.flatten(1)[:, -6:])).relu())
+
+
+class ByDraw(Net):
+    """Dropout that is never turned off."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.body(x.flatten(1)[:, -6:]).relu(), 0.2, training=True)
+
+
+class StaysInTraining(nn.Module):
+    """Its ``train()`` is overridden, so that it cannot be put into eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(6, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3))
+
+    def train(self, mode: bool = True) -> StaysInTraining:
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class AlongTheBatch(nn.Module):
+    """Attention that takes the batch for a sentence, as batch_first is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attend, self.fc = nn.MultiheadAttention(6, 2), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x[:, None]
+        return self.fc(self.attend(tokens, tokens, tokens, need_weights=False)[0][:, 0])
+
+
+BY_BATCH = r"of ByBatch for an example depend on the other examples of its batch.*batch size"
+BY_DRAW = r"ByDraw gives other logits for the same examples every time.*eval mode.*turn it off"
+
+
+@pytest.mark.parametrize("scores", [None, ["entropy"]], ids=["all", "without a head"])
+@pytest.mark.parametrize(
+    ("make", "said", "recorded"),
+    [
+        (ByBatch, BY_BATCH, "batch"),
+        (ByDraw, BY_DRAW, "draw"),
+        (StaysInTraining, "of StaysInTraining for an example depend on the other", "batch"),
+        (AlongTheBatch, "of AlongTheBatch for an example depend on the other", "batch"),
+    ],
+)
+def test_score_tells_of_a_model_whose_rows_depend_on_more_than_the_example(
+    make, said, recorded, scores, tmp_path
+):
+    with pytest.warns(HardsightWarning, match=said) as told:
+        table = hs.score(make(), rows(), scores=scores)
+    assert len(told) == 1
+    assert table.metadata["model"]["rows_depend_on"] == recorded
+    page = hs.write_report(table, out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert {"batch": "the other examples of its batch, so", "draw": "draws at random"}[
+        recorded
+    ] in page
+
+
+@pytest.mark.parametrize(("make", "said"), [(ByBatch, BY_BATCH), (ByDraw, BY_DRAW)])
+def test_evaluate_tells_of_a_model_whose_rows_depend_on_more_than_the_example(make, said):
+    options = {"attack_examples": 0, "explain_examples": 0, "map_examples": 10}
+    with pytest.warns(HardsightWarning, match=said):
+        card = hs.evaluation_card(make(), rows(), feature_examples=20, **options)
+    assert card["models"][0]["rows_depend_on"] in ("batch", "draw")
+
+
+def test_study_degradation_tells_once_of_a_model_whose_rows_depend_on_the_batch():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")  # as a user has it: once for each line of her code
+        hs.study_degradation(ByBatch(), noise(), noise=(0.0, 0.1), mean=(0.0,), std=(1.0,))
+    assert [bool(re.search(BY_BATCH, str(one.message))) for one in told] == [True]
+
+
+class Counted(Net):
+    """Writes down how many rows every forward pass has."""
+
+    def forward(self, x: Tensor):
+        self.sizes.append(len(x))
+        return super().forward(x)
+
+
+def test_a_model_that_looks_at_each_example_by_itself_is_not_told_of():
+    net = Counted()
+    net.sizes = []
+    table = hs.score(net, rows(), batch_size=16)  # a warning would be an error
+    assert "rows_depend_on" not in table.metadata["model"]
+    # one pass finds the head, one and a half look at half of the rows alone, then the data come
+    assert net.sizes == [8, 8, 4, 16, 16, 8]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_not_taken_for_other_examples_or_a_draw(dtype):
+    class Deep(nn.Module):
+        """Sixty layers, whose logits are returned in float64: what was rounded is not seen."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            layers = [[nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU()] for _ in range(60)]
+            self.body = nn.Sequential(nn.Linear(6, 64), *(part for some in layers for part in some))
+            self.fc = nn.Linear(64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            noise = 1e-3 * len(x)  # rounds in another way in a batch of another size
+            features = self.body[1:](self.body[0](x) * (1 + noise * torch.finfo(dtype).eps))
+            return self.fc(features).double()
+
+    table = hs.score(Deep().to(dtype), rows(), scores=["entropy"])
+    assert "rows_depend_on" not in table.metadata["model"]
+
+
+def test_a_look_at_a_model_that_draws_does_not_shift_its_draws():
+    net, data = ByDraw(), rows()
+    torch.manual_seed(3)
+    probs = net(data.tensors[0]).softmax(dim=1).double()
+    torch.manual_seed(3)
+    with pytest.warns(HardsightWarning, match=BY_DRAW):
+        table = hs.score(net, data, scores=["entropy"], device="cpu", batch_size=40)
+    expected = -(probs * probs.log()).sum(dim=1).detach()
+    np.testing.assert_allclose(table.column("entropy"), expected, rtol=1e-5)
+
+
+def test_a_scored_dataset_of_a_model_that_draws_goes_on(tmp_path):
+    net = ByDraw()
+    options = {"batch_size": 8, "shard_rows": 8, "out": tmp_path / "run"}
+    with pytest.warns(HardsightWarning, match=BY_DRAW):
+        hs.score(net, rows(), **options)
+    with pytest.warns(HardsightWarning, match=BY_DRAW):  # changed code, it was said
+        assert len(hs.score(net, rows(), **options, resume=True)) == 40
+
+
+def test_the_command_line_says_once_that_rows_depend_on_the_batch(tmp_path):
+    done = command(tmp_path, "by_batch", "--batch-size", "50")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("depend on the other examples of its batch") == 1

@@ -350,10 +350,10 @@ def _interrupted(data: Path, out: Path, *, after: int) -> None:
     """A run that dies when it writes shard number ``after``."""
     original = RunFolder.write_shard
 
-    def dying(self, number, rows, errors):
+    def dying(self, number, rows, errors, **more):
         if number == after:
             raise KeyboardInterrupt
-        original(self, number, rows, errors)
+        original(self, number, rows, errors, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "write_shard", dying)
@@ -389,10 +389,10 @@ def test_a_run_does_not_go_on_in_changed_code_with_the_same_weights(tmp_path, is
     else:
         original = RunFolder.write_shard
 
-        def dying(self, number, rows, errors):
+        def dying(self, number, rows, errors, **more):
             if number == 3:
                 raise KeyboardInterrupt
-            original(self, number, rows, errors)
+            original(self, number, rows, errors, **more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RunFolder, "write_shard", dying)
@@ -744,3 +744,79 @@ def test_a_model_without_numbers_for_the_first_examples_is_scored(dark):
     table = hs.score(NaNFor(), digits.with_images(images), device="cpu", mean=(0.0,), std=(1.0,))
     assert len(table) == len(images)
     assert set(np.flatnonzero(np.isnan(table.column("model_confidence")))) == set(dark)
+
+
+class Streamed(IterableDataset):
+    """Random rows by a seed; from ``other_from`` on, those of another seed or with other labels."""
+
+    def __init__(self, count=200, *, fail=None, other_from=None, labels=False):
+        draw, other = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+        self.rows = [torch.randn(6, generator=draw) for _ in range(count)]
+        self.labels = [number % 3 for number in range(count)]
+        for at in range(count if other_from is None else other_from, count):
+            if labels:
+                self.labels[at] = (self.labels[at] + 1) % 3
+            else:
+                self.rows[at] = torch.randn(6, generator=other)
+        self.fail = fail
+
+    def __iter__(self):
+        for number, sample in enumerate(zip(self.rows, self.labels, strict=True)):
+            if number == self.fail:
+                raise OSError("line dropped")
+            yield sample
+
+
+def begun_stream(tmp_path, wrapped=lambda stream: stream):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    options = {"batch_size": 8, "shard_rows": 32, "out": tmp_path / "run"}
+    with pytest.raises(DataError, match="broke after position 149"):
+        hs.score(model, wrapped(Streamed(fail=150)), **options)
+    assert len(RunFolder(tmp_path / "run").done()) == 4
+    return model, {**options, "resume": True}
+
+
+WRAPPED = {
+    "dataset": lambda stream: stream,
+    "generator": lambda stream: (sample for sample in stream),
+    "loader": lambda stream: DataLoader(stream, batch_size=8),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("labels", [False, True], ids=["contents", "labels"])
+@pytest.mark.parametrize("other_from", [20, 127])
+def test_a_stream_that_only_begins_like_the_scored_one_is_not_mixed_with_it(
+    tmp_path, wrapped, labels, other_from
+):
+    model, options = begun_stream(tmp_path, wrapped)
+    other = Streamed(other_from=other_from, labels=labels)
+    with pytest.raises(RunMismatchError, match=r"first 128 examples of the stream .* --overwrite"):
+        hs.score(model, wrapped(other), **options)
+    table = hs.score(model, wrapped(Streamed()), **options)  # nothing was lost
+    expected = hs.score(model, wrapped(Streamed()), batch_size=8)
+    assert table.column("avh").tolist() == expected.column("avh").tolist()
+
+
+def test_a_stream_that_ends_before_what_was_scored_is_refused(tmp_path):
+    model, options = begun_stream(tmp_path)
+    with pytest.raises(RunMismatchError, match=r"ends after 100 examples, and 128 of them were"):
+        hs.score(model, Streamed(100), **options)
+    with pytest.raises(DataError, match=r"no examples|none of the examples"):
+        hs.score(model, Streamed(0), **options)
+    assert len(hs.score(model, Streamed(128), **options)) == 128
+
+
+def test_what_was_not_read_before_may_be_anything(tmp_path):
+    # what comes after the finished shards was never scored
+    model, options = begun_stream(tmp_path)
+    assert len(hs.score(model, Streamed(other_from=128), **options)) == 200
+
+
+def test_a_finished_table_of_a_stream_says_what_it_was_compared_by(tmp_path):
+    model, options = begun_stream(tmp_path)
+    finished = hs.score(model, Streamed(), **options)
+    with pytest.warns(HardsightWarning, match=r"only the first examples of the stream Streamed"):
+        again = hs.score(model, Streamed(other_from=100), **options)
+    assert again.column("avh").tolist() == finished.column("avh").tolist()

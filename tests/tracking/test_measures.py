@@ -12,7 +12,7 @@ from hardsight.scores import angular_visual_hardness
 from hardsight.tracking import HardnessTracker
 
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-LIMITS = "hardsight.tracking._measures"  # of the steps that wait to be measured
+LIMITS = "hardsight.tracking._steps"  # of the steps that wait to be measured
 
 
 def step(seed=0, rows=4, width=6, classes=3, dtype=torch.float32, first=0):

@@ -14,6 +14,7 @@ from hardsight.data.source import (
     ExampleSource,
     Fingerprint,
     Loading,
+    add_sample,
     class_indices,
     class_names,
     content_digest,
@@ -22,7 +23,7 @@ from hardsight.data.source import (
     states_kept,
     stream_digest,
 )
-from hardsight.errors import BadExampleError, DataError, HardsightError
+from hardsight.errors import BadExampleError, DataError, HardsightError, RunMismatchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -198,6 +199,9 @@ class StreamSource(ExampleSource):
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
         self._first: list[Any] = []  # the first sample, once it was read
+        self._marks: dict[int, str] = {}
+        self._known: Mapping[int, str] = {}
+        self._every: int | None = None  # without it nothing is taken in
 
     def __len__(self) -> int:
         try:
@@ -220,14 +224,21 @@ class StreamSource(ExampleSource):
 
         Raises:
             DataError: the stream broke; what comes after is lost, so this is not a bad example.
+            RunMismatchError: it is not the stream that it is held to.
         """
-        position = start
+        position, count, mark = start, 0, Fingerprint("read")
         try:
             for position, sample in enumerate(self._samples):
                 if not self._first:
                     self._first.append(sample)
+                if self._every is not None:
+                    add_sample(mark, sample)
+                    count = position + 1
+                    if count % self._every == 0:
+                        self._note(count, mark.hexdigest())
                 if position >= start:
                     yield position, sample
+            self._check_end(count)
         except HardsightError:
             raise
         except Exception as err:
@@ -235,6 +246,33 @@ class StreamSource(ExampleSource):
                 f"the stream {self.spec} broke after position {position}: {reason(err)}; make its "
                 "__iter__ pass over what it cannot read"
             ) from err
+
+    def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:
+        """Compare what is read with what was read before; see :class:`ExampleSource`."""
+        self._known, self._every, self._marks = dict(marks), every, {}
+
+    def mark_at(self, position: int) -> str | None:
+        """A digest of labels and a part of the contents of all examples before ``position``."""
+        return self._marks.get(position)
+
+    def _note(self, position: int, mark: str) -> None:
+        self._marks[position] = mark
+        if self._known.get(position, mark) != mark:
+            raise RunMismatchError(
+                f"the first {position:,} examples of the stream {self.spec} are not those that "
+                "were scored before, although it begins in the same way; pass the same stream, in "
+                "the same order, choose another --out, or replace the run with --overwrite "
+                "(overwrite=True)"
+            )
+
+    def _check_end(self, count: int) -> None:
+        wanted = max(self._known, default=0)
+        if count < wanted:
+            raise RunMismatchError(
+                f"the stream {self.spec} ends after {count:,} examples, and {wanted:,} of them "
+                "were scored before; pass the same stream, choose another --out, or replace the "
+                "run with --overwrite (overwrite=True)"
+            )
 
     def example(self, index: int, sample: Any) -> Example:
         """One sample of the stream as an example."""
@@ -251,7 +289,8 @@ class StreamSource(ExampleSource):
     def fingerprint(self) -> str:
         """SHA-256 over type, classes and the first 16 examples; what follows is not read.
 
-        They are kept for the pass that follows.
+        They are kept for the pass that follows. What follows is compared by :meth:`hold_to`, when
+        it is read.
         """
         mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
         return mark.add(stream_digest(self._samples)).hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from hardsight._checks import warn
 from hardsight.data.pixels import EXTENSIONS, decode_file
 from hardsight.data.source import (
     Example,
@@ -22,7 +22,7 @@ from hardsight.data.source import (
     evenly_spaced,
     is_regular,
 )
-from hardsight.errors import DataError, HardsightWarning, NoClassFoldersError
+from hardsight.errors import DataError, NoClassFoldersError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -296,11 +296,9 @@ def _said(passed_over: Counter[str], spec: str) -> Mapping[str, int]:
         shown = [f"{count} {_plural(kind, count)}" for kind, count in list(kinds.items())[:8]]
         more = ", ..." if len(kinds) > 8 else ""
         files = "1 file was" if total == 1 else f"{total:,} files were"
-        warnings.warn(
+        warn(
             f"in {spec} {files} passed over: {', '.join(shown)}{more}; what is to count as a "
-            "picture has to end as one (.jpg, .png, .webp, ...) and lie in a class folder",
-            HardsightWarning,
-            stacklevel=2,
+            "picture has to end as one (.jpg, .png, .webp, ...) and lie in a class folder"
         )
     return kinds
 

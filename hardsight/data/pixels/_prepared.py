@@ -14,16 +14,16 @@ Everything here is done by pillow and numpy, so that loader processes need no to
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
+from hardsight._checks import warn
 from hardsight.data.pixels._images import MAX_PIXELS, eight_bit, picture
 from hardsight.data.source import in_memory
-from hardsight.errors import BadExampleError, DataError, HardsightWarning, OptionError
+from hardsight.errors import BadExampleError, DataError, OptionError
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import unknown_name
 
@@ -211,11 +211,6 @@ class PixelContent:
     how: Preprocessing
     is_model_ready: bool = False
 
-    @property
-    def is_eight_bit(self) -> bool:
-        """Whether values are bytes."""
-        return isinstance(self.content, Image.Image) or self.content.dtype == np.uint8
-
 
 def pixels_of(content: Any, how: Preprocessing, source: ExampleSource) -> PixelContent | None:
     """The pixels of an example; ``None`` if it goes to the model as it is.
@@ -276,12 +271,10 @@ def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preproce
         return replace(pixels.how, origin=f"{how.origin}; applied to the tensors of {source.spec}")
     is_ours = isinstance(content, Image.Image) or not source.is_model_ready
     if not is_ours and how.white is None:
-        warnings.warn(
+        warn(
             f"the 8-bit tensors of {source.spec} are read as pixels of 0 to 255 and divided by "
             "255, as pictures are; pass white=255 to agree, or white=1 (--white) if the model does "
-            "that itself",
-            HardsightWarning,
-            stacklevel=2,
+            "that itself"
         )
     return how
 
@@ -413,7 +406,7 @@ def _warn_of_plain_pixels(content: Any, how: Preprocessing, source: ExampleSourc
             "agree"
         )
     if said:
-        warnings.warn(said, HardsightWarning, stacklevel=3)
+        warn(said)
 
 
 def _values(values: tuple[float, ...]) -> str:

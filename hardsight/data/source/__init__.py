@@ -1,5 +1,6 @@
 """What a source of examples is, and what every one needs: views, labels, fingerprints."""
 
+from hardsight.data.source._contents import add_sample as add_sample
 from hardsight.data.source._contents import content_digest as content_digest
 from hardsight.data.source._contents import states_kept as states_kept
 from hardsight.data.source._contents import stream_digest as stream_digest

@@ -6,15 +6,19 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from hardsight.data.source._source import Fingerprint, evenly_spaced, in_memory
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _SAMPLES = 16
 _MOST_ITEMS = 1000  # of a list inside one example
+_MOST_VALUES = 64  # of an array, if every example of a stream is taken in
 
 
 @contextmanager
@@ -72,6 +76,11 @@ def stream_digest(samples: Iterable[Any]) -> str:
     return mark.hexdigest()
 
 
+def add_sample(mark: Fingerprint, sample: Any) -> None:
+    """Take in one example of a stream while it is read: its label, and a part of every array."""
+    _add(mark, sample, values=True, most=_MOST_VALUES)
+
+
 def _digest(read: Callable[[int], Any], positions: list[int], *, values: bool) -> str:
     mark = Fingerprint("contents")
     for position in positions:
@@ -85,25 +94,38 @@ def _digest(read: Callable[[int], Any], positions: list[int], *, values: bool) -
     return mark.hexdigest()
 
 
-def _add(mark: Fingerprint, value: Any, *, values: bool) -> None:
-    """Take in a value of a kind whose content can be told; of others the type."""
+def _add(mark: Fingerprint, value: Any, *, values: bool, most: int | None = None) -> None:
+    """Take in a value of a kind whose content can be told; of others the type.
+
+    Args:
+        mark: to take it in.
+        value: of an example, or a part of one.
+        values: take in contents, not only their shapes.
+        most: how many values of an array, evenly spaced; ``None`` for all.
+    """
     mark.add(type(value).__name__)
     if isinstance(value, Image.Image):
         mark.add(value.mode, value.size)
         if values:
-            mark.add_array(np.asarray(value))
+            mark.add_array(_some(np.asarray(value), most))
     elif isinstance(value, np.ndarray | np.generic) or hasattr(value, "detach"):
         array = in_memory(value)
         mark.add(array.shape, array.dtype)
         if values and not array.dtype.hasobject:
-            mark.add_array(array)
+            mark.add_array(_some(array, most))
     elif isinstance(value, str | bytes | int | float | bool | None):
         mark.add(value if values else "")
     elif isinstance(value, Mapping):
         mark.add_names(str(key) for key in value)
         for inner in value.values():
-            _add(mark, inner, values=values)
+            _add(mark, inner, values=values, most=most)
     elif isinstance(value, list | tuple):
         mark.add(len(value))
         for inner in value[:_MOST_ITEMS]:
-            _add(mark, inner, values=values)
+            _add(mark, inner, values=values, most=most)
+
+
+def _some(array: NDArray[Any], most: int | None) -> NDArray[Any]:
+    if most is None or array.size <= most:
+        return array
+    return array.reshape(-1)[:: array.size // most]

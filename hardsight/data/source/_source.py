@@ -263,6 +263,21 @@ class ExampleSource(ABC):
         """Where the example is that has this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
 
+    def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:  # noqa: B027 (a default)
+        """Compare what is read of a stream with what was read of it before.
+
+        Its fingerprint is that of its first examples, so that it cannot tell two streams that begin
+        alike. Of other sources the fingerprint tells all there is to tell.
+
+        Args:
+            marks: from :meth:`mark_at`, by position.
+            every: after how many examples there is to be a mark.
+        """
+
+    def mark_at(self, position: int) -> str | None:
+        """A digest of all examples of a stream before ``position``, once they were read."""
+        return None
+
     def subset(self, rows: ArrayLike) -> ExampleSource:
         """The examples at ``rows``, in that order."""
         view = self._view(rows=rows)

@@ -53,10 +53,10 @@ class Setting(Recipe):
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "loss")
-    weights = {one.with_margin: weight for weight, one in setting.by_weight.items()}
+    weights = {loss.with_margin: weight for weight, loss in setting.by_weight.items()}
     best = grid.only(loss=weights).best("loss", "validation")
-    margins = {margin: one.with_margin for margin, one in setting.by_margin.items()}
-    found = {margin: grid.values("validation", loss=one) for margin, one in margins.items()}
+    margins = {margin: loss.with_margin for margin, loss in setting.by_margin.items()}
+    found = {margin: grid.values("validation", loss=loss) for margin, loss in margins.items()}
     means = ", ".join(f"m = {m:g} {grid.cell('validation', loss=x)}" for m, x in margins.items())
     is_asked = _MARGIN in margins and len(margins) > 1
     others = {f"minus m = {m:g}": values for m, values in found.items() if m != _MARGIN}
@@ -101,9 +101,9 @@ def amc_fig7(lab: Lab, setting: Setting) -> Result:
     test = lab.source(setting.dataset, "test")
     wanted = [Variant(), *setting.by_weight.values(), *setting.by_margin.values()]
     rows = [
-        {"loss": one.with_margin, "seed": seed}
-        | accuracies(lab, trained(lab, setting, train, one, seed=seed), test)
-        for one in dict.fromkeys(wanted)
+        {"loss": loss.with_margin, "seed": seed}
+        | accuracies(lab, trained(lab, setting, train, loss, seed=seed), test)
+        for loss in dict.fromkeys(wanted)
         for seed in setting.seeds
     ]
     grid = Grid.of(rows, "loss")
@@ -136,8 +136,8 @@ def _figure(lab: Lab, setting: Setting, grid: Grid) -> Figure:
             series = grid.series(part, "loss")
             points = [series[by[value].with_margin] for value in sorted(by)]
             axis.errorbar(
-                sorted(by), [one.mean for one in points], [one.std for one in points], fmt="o-",
-                capsize=3, color=colour, label=part,
+                sorted(by), [point.mean for point in points], [point.std for point in points],
+                fmt="o-", capsize=3, color=colour, label=part,
             )  # fmt: skip
             axis.axhline(series[CROSS_ENTROPY].mean, color=colour, linestyle="--", linewidth=1)
     title = f"m = {setting.margin_rad:g} rad"

@@ -96,7 +96,9 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             "(large insertion area).",
         ),
     ]
-    return tables, [one for weight in setting.weights for one in _questions(weight, places)]
+    return tables, [
+        question for weight in setting.weights for question in _questions(weight, places)
+    ]
 
 
 def _questions(weight: float, places: Mapping[str, Grid]) -> list[Question]:

@@ -56,7 +56,9 @@ class Setting(Recipe):
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "dataset", "loss")
-    questions = [one for name in data for one in _questions(name, grid.at(dataset=name), setting)]
+    questions = [
+        question for name in data for question in _questions(name, grid.at(dataset=name), setting)
+    ]
     return [_table(grid, setting)], questions
 
 

@@ -60,13 +60,13 @@ def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
 
 def _numbers(study: DegradationStudy) -> dict[str, object]:
     scores = {
-        one.name: {
-            "means": one.means, "stds": one.stds, "pooled": one.pooled,
-            "within": one.within and one.within.value,
+        score.name: {
+            "means": score.means, "stds": score.stds, "pooled": score.pooled,
+            "within": score.within and score.within.value,
         }
-        for one in study.scores
+        for score in study.scores
     }  # fmt: skip
-    return {**scores, "accuracy": [one.value for one in study.accuracy]}
+    return {**scores, "accuracy": [accuracy.value for accuracy in study.accuracy]}
 
 
 def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> DegradationStudy:
@@ -78,7 +78,7 @@ def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> Degradati
         found.append({key: values[-1] for key, values in recorded.items()})
 
     def stacked(key: str) -> NDArray[np.float64]:
-        return np.stack([one[key] for one in found])
+        return np.stack([curve[key] for curve in found])
 
     return degradation_study(
         levels_of(kind), {name: stacked(name) for name in _SCORES}, stacked("correct"), kind=kind,
@@ -90,11 +90,11 @@ def degradation_claim(by_model: Studies, kind: str) -> Claim:
     """AVH follows the level in every network and seed."""
     is_noise = kind == "noise"
     found = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
-    within = [one.within for one in found if one.within is not None]
-    values = [one.value for one in within]
+    within = [score.within for score in found if score.within is not None]
+    values = [interval.value for interval in within]
     # pictures get harder to see with more noise, and with less contrast
-    expected = [one.low > 0 if is_noise else one.high < 0 for one in within]
-    rises = sum(all(np.diff(one.means) > 0) for one in found)
+    expected = [interval.low > 0 if is_noise else interval.high < 0 for interval in within]
+    rises = sum(all(np.diff(score.means) > 0) for score in found)
     return Claim.of_runs(
         "AVH is larger where a picture is harder to recognise: with "
         f"{'more noise' if is_noise else 'less contrast'}.",
@@ -113,7 +113,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
     rows = []
     for model, of_seeds in by_model.items():
         for seed, study in enumerate(of_seeds):
-            curves = {"accuracy": tuple(one.value for one in study.accuracy)}
+            curves = {"accuracy": tuple(accuracy.value for accuracy in study.accuracy)}
             curves |= {title: study.score(name).means for name, title in _TITLES.items()}
             rows += [
                 {"network": say(model), "what": what, "level": level, "seed": seed, "mean": mean}
@@ -133,7 +133,7 @@ def _level_table(by_model: Studies, kind: str) -> Table:
 def _coefficient_table(by_model: Studies, kind: str) -> Table:
     rows = [
         {"network": say(model), "score": title, "seed": seed, "pooled": study.score(name).pooled}
-        | {"within": (one := study.score(name).within) and one.value}
+        | {"within": (within_picture := study.score(name).within) and within_picture.value}
         for model, of_seeds in by_model.items()
         for name, title in _TITLES.items()
         for seed, study in enumerate(of_seeds)
@@ -153,7 +153,7 @@ def _figure(lab: Lab, by_model: Studies, kind: str) -> Figure:
         levels = np.array(of_seeds[0].levels)
         mean = np.mean([study.score("avh").means for study in of_seeds], axis=0)
         std = np.mean([study.score("avh").stds for study in of_seeds], axis=0)
-        right = np.mean([[one.value for one in s.accuracy] for s in of_seeds], axis=0)
+        right = np.mean([[accuracy.value for accuracy in s.accuracy] for s in of_seeds], axis=0)
         axis.plot(levels, mean, "o-", color=COLOURS[0], label="AVH, mean")
         axis.fill_between(levels, mean - std, mean + std, color=COLOURS[0], alpha=0.15, lw=0,
                           label="± standard deviation over pictures")  # fmt: skip

@@ -106,7 +106,7 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
             of_run = (
                 run.overall.means,
                 {group.group: {"n": group.n, **group.means} for group in run.groups},
-                {key: [one.value for one in found] for key, found in run.human.items()},
+                {key: [interval.value for interval in found] for key, found in run.human.items()},
             )
             for key, part in zip(STORED, of_run, strict=True):
                 data[key][model].append(part)
@@ -114,7 +114,7 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
             for kind, by_model in data["by_level"].items():
                 sets = [models.set_name(kind, level) for level in models.levels_of(kind)[1:]]
                 others = [run_dynamics(subjects.histories(done, name)).overall for name in sets]
-                by_model[model].append([clean, *(one.means for one in others)])
+                by_model[model].append([clean, *(other.means for other in others)])
     data["digits"] = [run.overall.means for run in _digits_runs(lab, setting)]
     data["first_steps"] = [_first_steps(lab, setting, seed) for seed in setting.seeds]
     runs, digits = stored_runs(data)
@@ -187,7 +187,7 @@ def _inputs(source: MemorySource, device: torch.device) -> tuple[torch.Tensor, t
 
 
 def _last(curves: Sequence[Curves], key: str, epoch: int = -1) -> Cell:
-    return spread([one.means[key][epoch] for one in curves])
+    return spread([run.means[key][epoch] for run in curves])
 
 
 def _curve_table(runs: Runs, digits: Sequence[RunDynamics], who: str) -> Table:
@@ -220,7 +220,7 @@ def _gap_table(runs: Runs) -> Table:
         for place, group in enumerate(of_seeds[0].groups):
             curves = [run.groups[place] for run in of_seeds]
             cells = (_last(curves, key) for key in ("norm", "avh", "confidence", "correct"))
-            settled = spread([settled_epoch(one.means["avh"]) for one in curves])
+            settled = spread([settled_epoch(run.means["avh"]) for run in curves])
             rows.append([say(model), group.group, group.n, *cells, settled])
     return Table(
         "Last epoch by human frequency",

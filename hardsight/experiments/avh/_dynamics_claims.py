@@ -27,7 +27,7 @@ def stored_runs(data: Mapping[str, Any]) -> tuple[Runs, list[RunDynamics]]:
     for model in data["overall"]:
         of_seeds = zip(*(data[key][model] for key in STORED), strict=True)
         runs[model] = [_stored(*parts) for parts in of_seeds]
-    return runs, [_stored(one, {}, {}) for one in data["digits"]]
+    return runs, [_stored(run, {}, {}) for run in data["digits"]]
 
 
 def _stored(
@@ -82,7 +82,7 @@ def _rise_and_plateau(runs: Sequence[RunDynamics], which: str, paper: str) -> li
     """Observations 1 and 2: each run is judged by itself."""
     rises, plateaus = zip(*(observations([run])[:2] for run in runs), strict=True)
     return [
-        Claim.of_runs(which + each[0].says, paper, seen, [one.holds for one in each])
+        Claim.of_runs(which + each[0].says, paper, seen, [claim.holds for claim in each])
         for each, seen in ((rises, _counted_rise(runs)), (plateaus, _counted_plateau(runs)))
     ]
 
@@ -124,9 +124,9 @@ def _people(runs: Sequence[RunDynamics], who: str) -> Claim:
     """Observation 3, from the epoch on in which a run has learned its task."""
     early: list[bool] = []
     later: list[bool] = []
-    values = [one.value for run in runs for one in run.human.get("avh", ())]
+    values = [interval.value for run in runs for interval in run.human.get("avh", ())]
     for run in runs:
-        below = [one.high < 0 for one in run.human.get("avh", ())]
+        below = [interval.high < 0 for interval in run.human.get("avh", ())]
         start = (study.learned_epoch(run) or len(below) + 1) - 1
         early, later = early + below[:start], later + below[start:]
     outcomes = [observations([run])[2].holds for run in runs]
@@ -154,7 +154,7 @@ def _better(runs: Runs) -> Claim:
     ]
     # [E, networks, 2]: accuracy and AVH
     points = np.stack(means).transpose(2, 0, 1).tolist()
-    agree, pairs = np.sum([study.concordance(one) for one in points], axis=0)
+    agree, pairs = np.sum([study.concordance(point) for point in points], axis=0)
     last = study.concordance(points[-1])
     listed = "; ".join(
         f"{say(model)}: {100 * accuracy:.1f} %, AVH {avh:.4f}"

@@ -91,10 +91,10 @@ def avh_geometry(lab: Lab, setting: GeometrySetting) -> Result:
             draw.path_figure(lab, outputs[0], paths[0], setting),
         ],
         data={
-            "plane": [measures.plane_numbers(one) for one in outputs],
-            "sphere": [one.numbers() for one in spheres],
+            "plane": [measures.plane_numbers(output) for output in outputs],
+            "sphere": [sphere.numbers() for sphere in spheres],
             "growth": growth,
-            "paths": [one.numbers() for one in paths],
+            "paths": [path.numbers() for path in paths],
         },
     )
 
@@ -107,9 +107,9 @@ def _one_row(title: str, rows: Rows, columns: Mapping[str, str], note: str) -> T
 
 def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
     rows: list[list[Cell]] = [
-        [seed, one["examples"], one["flipped"], one["shrunk"], one["least_norm"],
-         f"{one['norm_first']} of {one['of']}"]
-        for seed, one in zip(seeds, paths, strict=True)
+        [seed, path["examples"], path["flipped"], path["shrunk"], path["least_norm"],
+         f"{path['norm_first']} of {path['of']}"]
+        for seed, path in zip(seeds, paths, strict=True)
     ]  # fmt: skip
     return Table(
         "Out of the class by gradient ascent (Fig. 22)",
@@ -123,20 +123,21 @@ def _path_table(paths: Rows, seeds: Sequence[int]) -> Table:
 
 def _cones(plane: Rows) -> Claim:
     listed = ", ".join(
-        f"{one['own_angle']:.0f}° against {one['nearest_other_angle']:.0f}°" for one in plane
+        f"{boundary['own_angle']:.0f}° against {boundary['nearest_other_angle']:.0f}°"
+        for boundary in plane
     )
     return Claim.of_runs(
         "Samples of each class concentrate in a convex cone around their class weight.",
         "Figs. 2, 8",
         f"median angle to the own class against the nearest other one, by seed: {listed}",
-        [one["own_angle"] < one["nearest_other_angle"] for one in plane],
+        [boundary["own_angle"] < boundary["nearest_other_angle"] for boundary in plane],
     )
 
 
 def _overlap(spheres: Rows) -> Claim:
-    ahead = [one["avh"] > one["norm"] and one["p"] < 0.05 for one in spheres]
-    behind = [one["avh"] < one["norm"] and one["p"] < 0.05 for one in spheres]
-    listed = ", ".join(f"{one['avh']:.2f} against {one['norm']:.2f}" for one in spheres)
+    ahead = [sphere["avh"] > sphere["norm"] and sphere["p"] < 0.05 for sphere in spheres]
+    behind = [sphere["avh"] < sphere["norm"] and sphere["p"] < 0.05 for sphere in spheres]
+    listed = ", ".join(f"{sphere['avh']:.2f} against {sphere['norm']:.2f}" for sphere in spheres)
     return Claim.of_runs(
         "AVH is high where the classes overlap; the norm has less to do with hard examples.",
         "Figs. 3, 7",
@@ -148,7 +149,7 @@ def _overlap(spheres: Rows) -> Claim:
 
 def _growing(growth: Mapping[str, Mapping[str, Sequence[float]]]) -> Claim:
     near, far = growth["nearer"], growth["farther"]
-    still = max(max(one["avh"]) - min(one["avh"]) for one in (near, far))
+    still = max(max(path["avh"]) - min(path["avh"]) for path in (near, far))
     up, down = np.diff(near["confidence"]), np.diff(far["confidence"])
     return Claim(
         "As the norm grows, confidence goes to 1 (or to 0 on the wrong side) while AVH stays "
@@ -166,7 +167,7 @@ def _norm_then_angle(paths: Rows) -> Claim:
         "An adversarial example first shrinks its norm towards the origin and then turns its angle."
     )
     flipped, shrunk, first = (
-        sum(one[key] for one in paths) for key in ("flipped", "of", "norm_first")
+        sum(path[key] for path in paths) for key in ("flipped", "of", "norm_first")
     )
     if not shrunk:
         seen = f"none of {flipped} examples that changed class came nearer to the origin"

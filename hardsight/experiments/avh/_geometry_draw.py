@@ -40,16 +40,16 @@ def _scatter_plane(axis: Any, outputs: Outputs, *, most: int = 3000, alpha: floa
              ylabel="second dimension")  # fmt: skip
 
 
-def sphere_figure(lab: Lab, one: Sphere) -> Figure:
+def sphere_figure(lab: Lab, sphere: Sphere) -> Figure:
     """Classes, AVH and norm on the sphere (Figs. 3, 7)."""
     figure, axes = panels(1, 3, width=3.8, height=3.2)
-    across, up = one.points[:, 0] - one.points[:, 1], one.points[:, 2]
+    across, up = sphere.points[:, 0] - sphere.points[:, 1], sphere.points[:, 2]
     for label in (0, 1):
-        rows = one.labels == label
+        rows = sphere.labels == label
         axes[0].plot(across[rows], up[rows], ".", ms=2.5, color=(COLOURS[0], COLOURS[2])[label],
                      label=f"class {label}", rasterized=True)  # fmt: skip
     axes[0].set_title("points on the sphere")
-    for axis, values, title in ((axes[1], one.avh, "AVH"), (axes[2], one.norm, "norm ‖x‖")):
+    for axis, values, title in ((axes[1], sphere.avh, "AVH"), (axes[2], sphere.norm, "norm ‖x‖")):
         dots = axis.scatter(across, up, c=values, s=4, cmap="viridis", rasterized=True)
         figure.colorbar(dots, ax=axis, label=title).solids.set_rasterized(True)
         axis.set_title(title)

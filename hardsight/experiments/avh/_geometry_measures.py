@@ -68,8 +68,8 @@ def digits(lab: Lab, setting: GeometrySetting) -> tuple[MemorySource, MemorySour
     if setting.enlarge == 1:
         return found
     times = setting.enlarge
-    one, two = (s.with_images(s.images.repeat(times, 1).repeat(times, 2)) for s in found)
-    return one, two
+    train, test = (s.with_images(s.images.repeat(times, 1).repeat(times, 2)) for s in found)
+    return train, test
 
 
 def plane(lab: Lab, setting: GeometrySetting, train: MemorySource, seed: int) -> TrainResult:

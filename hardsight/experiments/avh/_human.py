@@ -104,7 +104,10 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
             "accuracy": accuracy,
             **human.coefficients(studies),
             "hypotheses": {
-                model: [{one.name: one.outcome for one in study.hypotheses} for study in of_seeds]
+                model: [
+                    {hypothesis.name: hypothesis.outcome for hypothesis in study.hypotheses}
+                    for study in of_seeds
+                ]
                 for model, of_seeds in studies.items()
             },
         },
@@ -118,7 +121,7 @@ def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> 
 
 
 def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
-    counts = [one.n for one in studies[0].score(AVH).bins]
+    counts = [group.n for group in studies[0].score(AVH).bins]
     rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
     for name, title in TITLES.items():
         total = np.abs(human.spearman_of(studies, name))
@@ -136,8 +139,10 @@ def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
 
 def _quantile_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
     bins = studies[0].score(AVH).quantile_bins
-    edges = [f"[{one.low:.3g}, {one.high:.3g}{']' if one is bins[-1] else ')'}" for one in bins]
-    rows: list[list[Cell]] = [["Number of samples", *(one.n for one in bins)]]
+    edges = [
+        f"[{group.low:.3g}, {group.high:.3g}{']' if group is bins[-1] else ')'}" for group in bins
+    ]
+    rows: list[list[Cell]] = [["Number of samples", *(group.n for group in bins)]]
     for name, title in TITLES.items():
         rows.append([title, *_means(studies, name, "quantile_bins", len(bins))])
     return Table(
@@ -159,13 +164,13 @@ def _test_table(studies: Studies) -> Table:
             if not tests:
                 continue
             ours, theirs = ([pair[k] for pair in tests] for k in (0, 1))
-            first, second = ([getattr(one, key) for one in ours] for key in ("first", "second"))
+            first, second = ([getattr(own, key) for own in ours] for key in ("first", "second"))
             z_scores = [spread(np.arctanh(values).tolist()) for values in (first, second)]
             rows.append([
                 say(model), title, spread(first), spread(second), *z_scores,
-                spread([one.z for one in theirs]),
-                said_p(max(one.p / 2 if one.z > 0 else 1 - one.p / 2 for one in theirs)),
-                spread([one.z for one in ours]), said_p(max(one.p for one in ours)),
+                spread([other.z for other in theirs]),
+                said_p(max(other.p / 2 if other.z > 0 else 1 - other.p / 2 for other in theirs)),
+                spread([own.z for own in ours]), said_p(max(own.p for own in ours)),
             ])  # fmt: skip
             if model in _PAPER_TESTS:
                 name, numbers = _PAPER_TESTS[model]
@@ -182,7 +187,7 @@ def _test_table(studies: Studies) -> Table:
 
 
 def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
-    names = [one.name for one in next(iter(studies.values()))[0].scores if one.correlations]
+    names = [score.name for score in next(iter(studies.values()))[0].scores if score.correlations]
     found = {name: [human.spearman_of(of, name) for of in studies.values()] for name in names}
     strength = {
         name: float(np.mean([np.mean(np.abs(values)) for values in by_model]))
@@ -205,13 +210,13 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
 def _hypothesis_table(studies: Studies) -> Table:
     words = {True: "rejected", False: "not rejected", None: "not tested"}
     rows: list[list[Cell]] = []
-    for place, one in enumerate(human.every_run(studies)[0].hypotheses):
+    for place, hypothesis in enumerate(human.every_run(studies)[0].hypotheses):
         cells = []
         for of_seeds in studies.values():
             outcomes = [words[study.hypotheses[place].rejected] for study in of_seeds]
             counted = {word: outcomes.count(word) for word in dict.fromkeys(outcomes)}
             cells.append(", ".join(f"{word} ({n})" for word, n in counted.items()))
-        rows.append([one.name, one.says, one.paper, *cells])
+        rows.append([hypothesis.name, hypothesis.says, hypothesis.paper, *cells])
     return Table(
         "Hypotheses: the null hypothesis is ...",
         ("", "hypothesis", "paper", *(say(model) for model in studies)),

@@ -42,7 +42,7 @@ def human_claims(
 
 
 def _outcome(study: HumanStudy, name: str) -> bool | None:
-    return next(one.rejected for one in study.hypotheses if one.name == name)
+    return next(hypothesis.rejected for hypothesis in study.hypotheses if hypothesis.name == name)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -88,7 +88,7 @@ def _no_norm(studies: Studies, who: str) -> Claim:
         "Spearman 0.0017, p > 0.05",
         f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {sum(rejected)} of "
         f"{len(runs)} runs",
-        [not one for one in rejected],
+        [not is_rejected for is_rejected in rejected],
     )
 
 
@@ -117,18 +117,18 @@ def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
         "Table 1; its text says that the harder the sample, the weaker the correlation)."
     )
     paper = "0.228 in [0, .2], 0.094 in [.8, 1]"
-    counts = [one.n for one in studies[0].score(AVH).bins]
+    counts = [group.n for group in studies[0].score(AVH).bins]
     found = [bin_values(studies, AVH, "bins", place) for place in range(len(counts))]
     usable = [at for at, n in enumerate(counts) if n >= _ENOUGH and len(found[at]) == len(studies)]
     if len(usable) < 2:
         return Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
     hard, easy = usable[0], usable[-1]
-    one, two = spread(found[hard]), spread(found[easy])
-    # the bins hold different examples, so here the two coefficients are independent
+    in_hard, in_easy = spread(found[hard]), spread(found[easy])
+    # the bins hold different examples, so here the in_easy coefficients are independent
     error = np.sqrt(1 / (counts[hard] - 3) + 1 / (counts[easy] - 3))
-    z = float((np.arctanh(one.mean) - np.arctanh(two.mean)) / error)
+    z = float((np.arctanh(in_hard.mean) - np.arctanh(in_easy.mean)) / error)
     seen = (
-        f"{say(model)}: {one} in {BINS[hard]} (n {counts[hard]}), {two} in {BINS[easy]} "
+        f"{say(model)}: {in_hard} in {BINS[hard]} (n {counts[hard]}), {in_easy} in {BINS[easy]} "
         f"(n {counts[easy]}), z of the difference {z:.2f}"
     )
     return Claim(says, paper, seen, None if abs(z) < 1.96 else z > 0)

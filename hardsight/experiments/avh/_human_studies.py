@@ -30,21 +30,21 @@ def every_run(studies: Studies) -> list[HumanStudy]:
 def spearman_of(studies: Sequence[HumanStudy], name: str) -> list[float]:
     """Spearman of a score with the frequency, one for each study in which it is defined."""
     found = [study.score(name).correlations.get("spearman") for study in studies]
-    return [one.value for one in found if one is not None]
+    return [correlation.value for correlation in found if correlation is not None]
 
 
 def bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
     """|Spearman| within one of the bins (``which``: ``bins`` or ``quantile_bins``), by study."""
     every = [getattr(study.score(name), which) for study in studies]
     found = [bins[place].correlation for bins in every if place < len(bins)]
-    return [abs(one.value) for one in found if one is not None]
+    return [abs(correlation.value) for correlation in found if correlation is not None]
 
 
 def coefficients(studies: Studies) -> dict[str, Any]:
     """Every coefficient of every score by network, one per seed."""
     rows = [
         {"model": model, "score": score.name, "seed": seed}
-        | {key: one.value for key, one in score.correlations.items()}
+        | {key: correlation.value for key, correlation in score.correlations.items()}
         | ({"within_class": within.value} if score.correlations and within else {})
         for model, of_seeds in studies.items()
         for seed, study in enumerate(of_seeds)

@@ -152,7 +152,8 @@ def degraded(
     pixels = images.astype(np.float32) / np.float32(255)
     pale = reduced_contrast(1 - pixels if invert else pixels, level=contrast)
     noisy = [
-        with_uniform_noise(one, width=noise, seed=0, index=index) for index, one in enumerate(pale)
+        with_uniform_noise(image, width=noise, seed=0, index=index)
+        for index, image in enumerate(pale)
     ]
     made: NDArray[np.uint8] = np.rint(np.stack(noisy) * 255).astype(np.uint8)
     return made

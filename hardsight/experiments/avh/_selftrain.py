@@ -200,7 +200,7 @@ def avh_selftrain(lab: Lab, setting: Setting) -> Result:
     numbers = {
         f"{pair}, seed {seed}": {
             rule: {
-                "rounds": [{key: one.get(key) for key in kept} for one in run.rounds],
+                "rounds": [{key: round_.get(key) for key in kept} for round_ in run.rounds],
                 "stopped": run.stopped,
             }
             for rule, run in done.runs.items()
@@ -307,12 +307,15 @@ def _by_round(lab: Lab, runs: Runs, setting: Setting) -> Figure:
     for axis, pair in zip(axes, setting.pairs, strict=True):
         for rule in setting.rules:
             series = [
-                [100 * one["evaluation"]["mean_class_accuracy"] for one in done.runs[rule].rounds]
+                [
+                    100 * round_["evaluation"]["mean_class_accuracy"]
+                    for round_ in done.runs[rule].rounds
+                ]
                 for seed in setting.seeds
                 if (done := runs[pair, seed])
             ]
             # a rule that stopped keeps its model
-            full = [[*one, *[one[-1]] * (setting.rounds + 1 - len(one))] for one in series]
+            full = [[*curve, *[curve[-1]] * (setting.rounds + 1 - len(curve))] for curve in series]
             style = {"linestyle": "--", "color": "#1f1f1f"} if rule == _SOURCE else {}
             axis.plot(range(setting.rounds + 1), np.mean(full, axis=0), label=rule, **style)
         axis.set(title=_arrow(pair), xlabel="round", xticks=range(setting.rounds + 1))

@@ -159,12 +159,12 @@ def avh_table5(lab: Lab, setting: Setting) -> Result:
             lab.step(f"{model}: all but {left_out}")
             others = [source for name, source in sources.items() if name != left_out]
             train, held_out = held_apart(_joined(others), setting.validation)
-            one = LeftOut(lab, setting, at, train, held_out, test)
-            data[model][_PLAIN][left_out] = one.measured(None)
-            tried = one.by_scale()
-            scale = max(tried, key=lambda one: tried[one])
-            data[model][_ANGULAR][left_out] = one.measured(scale) | {
-                "validation_by_scale": {f"{one:g}": value for one, value in tried.items()}
+            training = LeftOut(lab, setting, at, train, held_out, test)
+            data[model][_PLAIN][left_out] = training.measured(None)
+            tried = training.by_scale()
+            scale = max(tried, key=lambda scale: tried[scale])
+            data[model][_ANGULAR][left_out] = training.measured(scale) | {
+                "validation_by_scale": {f"{scale:g}": value for scale, value in tried.items()}
             }
     grid = Grid.read(data, setting.seeds, "model", "loss", "domain")
     return Result(figures=[_figure(lab, grid)], data=data)
@@ -192,8 +192,12 @@ class LeftOut:
 
     def by_scale(self) -> dict[float, float]:
         """Accuracy on held-out images by scale of the AVH loss, in percent, of one seed."""
-        runs = {one: self._trained(one, self.setting.choice_seed) for one in self.setting.scales}
-        return {one: angular_accuracy(self.lab.outputs(runs[one], self.held_out)) for one in runs}
+        runs = {
+            scale: self._trained(scale, self.setting.choice_seed) for scale in self.setting.scales
+        }
+        return {
+            scale: angular_accuracy(self.lab.outputs(runs[scale], self.held_out)) for scale in runs
+        }
 
     def measured(self, scale: float | None) -> dict[str, Any]:
         """Percent of one loss, a value per seed: cross-entropy without a scale."""

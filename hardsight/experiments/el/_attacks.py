@@ -112,7 +112,7 @@ def published_curve(
             attacked = Attacked(lab, run, test)
             clean = attacked.right(attacked.inputs)  # what was wrong before stays wrong
             changed = (attacked.stepped(radius, clamps=PUBLISHED[kind]) for radius in radii)
-            return [100 * float((clean & attacked.right(one)).mean()) for one in changed]
+            return [100 * float((clean & attacked.right(images)).mean()) for images in changed]
 
     found: list[float] = lab.measured(run, {"attack": kind, "radii": radii, "on": test}, measure)
     return found

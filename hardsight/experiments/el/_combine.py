@@ -172,19 +172,19 @@ def recipe_of(setting: Setting, base: str, has_bonus: bool) -> dict[str, Any]:
 def _measured(lab: Lab, setting: Setting, recipe: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Each measure of one model, in per cent; nothing if its run was lost."""
     task = Task.named(setting.task)
-    one = recipes.fitted(lab, task, setting, seed=seed, **recipe)
-    if one is None:
+    fit = recipes.fitted(lab, task, setting, seed=seed, **recipe)
+    if fit is None:
         return {}
-    outputs = lab.outputs(one.run, task.data(lab, setting)[1])
+    outputs = lab.outputs(fit.run, task.data(lab, setting)[1])
     sure, guess = outputs.logits.softmax(dim=1).max(dim=1)
     error = calibration_error(sure.numpy(), (guess == outputs.labels).numpy())
     images = lab.source(task.dataset, "test", limit=setting.images)
     key = {"attack": "PGD on the margin", "radius": setting.attack, "steps": setting.steps}
 
     def under_attack() -> float:
-        with borrowed(one.run.model, lab.device):
+        with borrowed(fit.run.model, lab.device):
             attack = partial(pgd, epsilon=setting.attack, steps=setting.steps, loss="margin")
-            return Attacked(lab, one.run, images).accuracy_under(attack)
+            return Attacked(lab, fit.run, images).accuracy_under(attack)
 
-    under = lab.measured(one.run, {**key, "on": images}, under_attack)
-    return dict(zip(MEASURES, (one.test, 100 * error, under), strict=True))
+    under = lab.measured(fit.run, {**key, "on": images}, under_attack)
+    return dict(zip(MEASURES, (fit.test, 100 * error, under), strict=True))

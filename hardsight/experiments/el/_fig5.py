@@ -103,19 +103,19 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
     data: dict[str, Any] = {}
     energies: dict[str, list[Tensor]] = {}
     for loss, runs in recipes.fitted_by_loss(lab, task, setting, setting.log_ends).items():
-        outputs = [None if one is None else lab.outputs(one.run, test) for one in runs]
-        sharp = [(None, None) if one is None else sharpness(one) for one in outputs]
+        outputs = [None if fit is None else lab.outputs(fit.run, test) for fit in runs]
+        sharp = [(None, None) if output is None else sharpness(output) for output in outputs]
         heads = [
-            None if one is None else _new_head(lab, setting, task, one, seed)
-            for seed, one in zip(setting.seeds, runs, strict=True)
+            None if fit is None else _new_head(lab, setting, task, fit, seed)
+            for seed, fit in zip(setting.seeds, runs, strict=True)
         ]
-        energies[loss] = [mean_energies(one) for one in outputs if one is not None]
+        energies[loss] = [mean_energies(output) for output in outputs if output is not None]
         there = iter(energies[loss])
         data[loss] = {
             "sharpness": [raw for raw, _ in sharp],
             "scaled_sharpness": [scaled for _, scaled in sharp],
             "new_head": heads,
-            "energy": [None if one is None else next(there).numpy().round(4) for one in runs],
+            "energy": [None if fit is None else next(there).numpy().round(4) for fit in runs],
             "lost": runs.count(None),
             "lost_heads": heads.count(None) - runs.count(None),
         }
@@ -123,10 +123,10 @@ def el_fig5(lab: Lab, setting: Setting) -> Result:
 
 
 def _new_head(
-    lab: Lab, setting: Setting, task: Task, one: recipes.Fitted, seed: int
+    lab: Lab, setting: Setting, task: Task, fit: recipes.Fitted, seed: int
 ) -> float | None:
     """Test accuracy in per cent of a new head on frozen features."""
-    started = {"name": task.model, "weights": str(one.run.folder / "model.safetensors")}
+    started = {"name": task.model, "weights": str(fit.run.folder / "model.safetensors")}
     again = recipes.fitted(
         lab, task, setting, recipes.encouraging(None), seed=seed, model=started,
         epochs=setting.head_epochs, freeze_body=True, reset_head=True,
@@ -157,7 +157,8 @@ def _figure(
     for place, target in zip(axes, setting.targets, strict=True):
         row = classes.index(target)
         for colour, (loss, each) in zip(COLOURS, energies.items(), strict=False):
-            band(place, places, [one[row].numpy() for one in each], colour, loss, marker="o")
+            levels = [energy[row].numpy() for energy in each]
+            band(place, places, levels, colour, loss, marker="o")
         place.axvline(row, color="grey", lw=0.8, linestyle=":")
         place.set_xticks(places, classes, rotation=45, ha="right")
         place.set_title(f"examples of class “{target}”")

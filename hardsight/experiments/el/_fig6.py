@@ -45,7 +45,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
                 {"loss": "loss"},
                 {column: column for column in _COLUMNS},
                 note=setting.note(
-                    {loss: one["lost"] for loss, one in part.items()},
+                    {loss: outcome["lost"] for loss, outcome in part.items()},
                     "The paper's margins are centred at 15 for CE and 50 for EL (ResNet-50, "
                     "CIFAR-10).",
                 ),
@@ -59,7 +59,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
 
 def _questions(title: str, grid: Grid) -> list[Question]:
     el, ce = {"loss": recipes.normal_or_last(grid.names("loss"))}, {"loss": "CE"}
-    medians = np.array([grid.values("median", **one) for one in (el, ce)])
+    medians = np.array([grid.values("median", **loss) for loss in (el, ce)])
     both = medians[:, ~np.isnan(medians).any(axis=0)]
     times = f"{np.divide(*both.mean(axis=1)):.1f} times: " if both.size else ""
     return [
@@ -101,14 +101,14 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
         rows, drawn = [], {}
         for loss, runs in recipes.fitted_by_loss(lab, task, setting, setting.log_ends).items():
             found = [
-                None if one is None else margins_and_scale(lab.outputs(one.run, test))
-                for one in runs
+                None if fit is None else margins_and_scale(lab.outputs(fit.run, test))
+                for fit in runs
             ]
             rows += [
-                {"loss": loss, "seed": seed, **(margin_measures(*one) if one else {})}
-                for seed, one in zip(setting.seeds, found, strict=True)
+                {"loss": loss, "seed": seed, **(margin_measures(*pair) if pair else {})}
+                for seed, pair in zip(setting.seeds, found, strict=True)
             ]
-            drawn[loss] = [one for one in found if one is not None]
+            drawn[loss] = [pair for pair in found if pair is not None]
         figures.append(_figure(lab, task, drawn))
         data[name] = Grid.of(rows, "loss", measures=_COLUMNS).data(lost="median")
     return Result(figures=figures, data=data)
@@ -133,15 +133,15 @@ def _figure(lab: Lab, task: Task, margins: Mapping[str, list[tuple[Any, float]]]
     figure, axes = panels(1, 2, width=4.0)
     for place, is_relative in zip(axes, (False, True), strict=True):
         values = {
-            loss: np.concatenate([one / (scale if is_relative else 1) for one, scale in each])
+            loss: np.concatenate([margin / (scale if is_relative else 1) for margin, scale in each])
             for loss, each in margins.items()
             if each
         }
         everything = np.concatenate(list(values.values())) if values else np.zeros(1)
         low, high = np.quantile(everything, [0.002, 0.998])
         edges = np.linspace(low, high, 70)
-        for colour, (loss, one) in zip(COLOURS, values.items(), strict=False):
-            place.hist(one, edges, density=True, histtype="step", color=colour, label=loss,
+        for colour, (loss, of_loss) in zip(COLOURS, values.items(), strict=False):
+            place.hist(of_loss, edges, density=True, histtype="step", color=colour, label=loss,
                        linewidth=1.4)  # fmt: skip
         place.axvline(0, color="grey", lw=0.8, linestyle=":")
         place.set_xlabel("margin / scale of the logits" if is_relative else "margin, logits")

@@ -88,9 +88,9 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     task, lost = Task.named(setting.task), data["lost"]
     curves = _grid(setting, setting.kinds, data["curves"])
     rows = (
-        {"loss": loss, "seed": seed, **(one or {})}
+        {"loss": loss, "seed": seed, **(check or {})}
         for loss, each in data["checks"].items()
-        for seed, one in zip(setting.seeds, each, strict=True)
+        for seed, check in zip(setting.seeds, each, strict=True)
     )
     checks = Grid.of(rows, "loss", measures=["PGD", attacks.STRONGEST])
     tables = [_checks_table(setting, task, checks, lost), _curves_table(setting, curves, lost)]
@@ -106,11 +106,11 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
     """Accuracy by attack, loss and radius."""
     rows = [
         {"attack": kind, "loss": loss, "radius": radius, "seed": seed}
-        | {"accuracy": math.nan if one is None else one[kind][at]}
+        | {"accuracy": math.nan if accuracies is None else accuracies[kind][at]}
         for kind in kinds
         for loss, each in curves.items()
         for at, radius in enumerate(setting.radii(kind))
-        for seed, one in zip(setting.seeds, each, strict=True)
+        for seed, accuracies in zip(setting.seeds, each, strict=True)
     ]
     return Grid.of(rows, "attack", "loss", "radius")
 
@@ -205,13 +205,13 @@ def _attacked(lab: Lab, setting: Setting) -> Result:
 
     for loss, each in runs.items():
         found = [
-            {} if one is None else measured(one.run, _rival(runs, loss, at))
-            for at, one in enumerate(each)
+            {} if fit is None else measured(fit.run, _rival(runs, loss, at))
+            for at, fit in enumerate(each)
         ]
         for part, by_loss in data.items():
             if part != "published" or setting.published:
-                by_loss[loss] = [one.get(part) for one in found]
-    data["accuracy"] = {loss: [one and one.test for one in each] for loss, each in runs.items()}
+                by_loss[loss] = [measures.get(part) for measures in found]
+    data["accuracy"] = {loss: [fit and fit.test for fit in each] for loss, each in runs.items()}
     data["lost"] = {loss: each.count(None) for loss, each in runs.items()}
     return Result(figures=[_figure(lab, setting, data["curves"], data["checks"])], data=data)
 
@@ -248,7 +248,7 @@ def _curves_table(setting: Setting, curves: Grid, lost: Mapping[str, int]) -> Ta
         points, seeds = runs.series("accuracy", "radius"), len(setting.seeds)
         if not points:
             return f"none of {seeds} ended"
-        text = ", ".join(f"{radius:g}: {one.mean:.1f}" for radius, one in points.items())
+        text = ", ".join(f"{radius:g}: {point.mean:.1f}" for radius, point in points.items())
         ended = next(iter(points.values())).n
         return text if ended == seeds else f"{text} ({ended} of {seeds})"
 
@@ -267,7 +267,9 @@ def _published_table(setting: Setting, published: Grid, lost: Mapping[str, int])
     return Grid(frame.drop(columns=["loss", "attack"]), ("row", "radius")).table(
         "The published attack: accuracy, %, by radius in units of the normalised input",
         {"row": "loss and attack"},
-        published.across("radius", "accuracy", {one: f"{one:g}" for one in setting.published}),
+        published.across(
+            "radius", "accuracy", {radius: f"{radius:g}" for radius in setting.published}
+        ),
         note=setting.note(
             lost,
             "All test images. In pixels on [0, 1] a radius is its product with the deviation that "
@@ -314,10 +316,12 @@ def _figure(lab: Lab, setting: Setting, curves: Found, checks: Found) -> Figure:
     figure, axes = panels(1, len(setting.kinds), width=3.4)
     for place, kind in zip(axes, setting.kinds, strict=True):
         for colour, (loss, each) in zip(COLOURS, curves.items(), strict=False):
-            values = [one[kind] for one in each if one is not None]
+            values = [accuracies[kind] for accuracies in each if accuracies is not None]
             band(place, setting.radii(kind), values, colour, loss, marker="o", ms=3)
             if "∞" in kind and values:
-                worst = np.mean([one[attacks.STRONGEST] for one in checks[loss] if one is not None])
+                worst = np.mean(
+                    [check[attacks.STRONGEST] for check in checks[loss] if check is not None]
+                )
                 place.plot([setting.check_at], [worst], "x", color=colour, ms=8, mew=2)
         place.set(title=kind, xlabel="radius, pixels in [0, 1]")
     axes[0].set_ylabel("accuracy, %")

@@ -282,9 +282,9 @@ class Fitted:
 ACCURACIES = ("validation", "test", "best_test")
 
 
-def accuracies(one: Fitted | None) -> dict[str, float]:
+def accuracies(fit: Fitted | None) -> dict[str, float]:
     """What a trained model reaches; nothing if its run was lost."""
-    return {} if one is None else {name: getattr(one, name) for name in ACCURACIES}
+    return {} if fit is None else {name: getattr(fit, name) for name in ACCURACIES}
 
 
 def fitted(

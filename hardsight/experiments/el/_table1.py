@@ -96,9 +96,9 @@ def el_table1(lab: Lab, setting: Setting) -> Result:
         ends = (*setting.log_ends, *((recipes.EXACT,) if name in setting.exact_tasks else ()))
         runs = recipes.fitted_by_loss(lab, Task.named(name), setting, ends)
         rows += [
-            {"task": name, "loss": loss, "seed": seed, **recipes.accuracies(one)}
+            {"task": name, "loss": loss, "seed": seed, **recipes.accuracies(fit)}
             for loss, each in runs.items()
-            for seed, one in zip(setting.seeds, each, strict=True)
+            for seed, fit in zip(setting.seeds, each, strict=True)
         ]
     grid = Grid.of(rows, "task", "loss", measures=recipes.ACCURACIES)
     forms = {loss_name(end): end for end in setting.log_ends}  # the paper's
@@ -148,7 +148,7 @@ def _table(setting: Setting, grid: Grid, chosen: Mapping[str, float]) -> Table:
         grid.across("task", "test", titles),
         note=setting.note(lost, f"{about} LE is {recipes.CHOICE}." if is_choice else about),
         paper=[
-            [label, *(None if one is None else one[at] for one in theirs)]
+            [label, *(None if pair is None else pair[at] for pair in theirs)]
             for at, label in enumerate(("CE", "EL"))
             if any(theirs)
         ],
@@ -176,7 +176,7 @@ def _figure(lab: Lab, grid: Grid, forms: Mapping[str, float]) -> Figure:
     for place, name in zip(axes, names, strict=True):
         points = grid.at(task=name).series("test", "loss")
         el = {end: points[loss] for loss, end in forms.items() if loss in points}
-        means, stds = ([getattr(one, part) for one in el.values()] for part in ("mean", "std"))
+        means, stds = ([getattr(point, part) for point in el.values()] for part in ("mean", "std"))
         place.errorbar(list(el), means, stds, marker="o", capsize=3, label="EL")
         if "CE" in points:
             mean, std = points["CE"].mean, points["CE"].std

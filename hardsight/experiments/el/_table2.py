@@ -97,9 +97,9 @@ def el_table2(lab: Lab, setting: Setting) -> Result:
     task, adam_task = Task.named(setting.task), Task.named(setting.adam_task)
 
     def row(end: recipes.LogEnd, rate: float, seed: int, of: Task, **more: Any) -> dict[str, Any]:
-        one = recipes.fitted(lab, of, setting, recipes.encouraging(end), seed=seed, **more)
+        fit = recipes.fitted(lab, of, setting, recipes.encouraging(end), seed=seed, **more)
         named = {"loss": loss_name(end), "rate": f"{rate:g}", "seed": seed}
-        return named | recipes.accuracies(one)
+        return named | recipes.accuracies(fit)
 
     sgd = [
         row(end, factor, seed, task, lr_factor=factor)
@@ -142,7 +142,9 @@ def _table(setting: Setting, sgd: Grid, chosen: Mapping[str, str]) -> Table:
             "chosen on validation": lambda _, loss: f"× {chosen[loss]}",
         },
         note=setting.note(_lost(sgd, "× "), about),
-        paper=[[name, *(_PAPER.get((name, one)) for one in factors), ""] for name in ("CE", _EL)],
+        paper=[
+            [name, *(_PAPER.get((name, factor)) for factor in factors), ""] for name in ("CE", _EL)
+        ],
     )
 
 
@@ -152,7 +154,8 @@ def failed(adam: Grid) -> dict[tuple[str, str], int]:
     If every run of CE was lost there is no mean, and only lost runs count.
     """
     bars = {
-        rate: one.mean - _FAILED for rate, one in adam.at(loss="CE").series("test", "rate").items()
+        rate: point.mean - _FAILED
+        for rate, point in adam.at(loss="CE").series("test", "rate").items()
     }
     return {
         (loss, rate): sum(
@@ -205,7 +208,7 @@ def _figure(lab: Lab, adam: Grid) -> Figure:
     figure, (axes,) = panels(1, 1, width=4.6)
     for loss in adam.names("loss"):
         runs = adam.at(loss=loss)
-        points = {float(rate): one.mean for rate, one in runs.series("test", "rate").items()}
+        points = {float(rate): point.mean for rate, point in runs.series("test", "rate").items()}
         (line,) = axes.plot(list(points), list(points.values()), marker="o", label=loss)
         same = {"color": line.get_color()}
         axes.plot(

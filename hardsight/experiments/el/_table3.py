@@ -191,5 +191,7 @@ def _shares(lab: Lab, setting: Setting, task: Task, method: str, seed: int) -> d
     outputs = lab.outputs(run, task.data(lab, setting)[1])
     predicted, labels = outputs.logits.argmax(dim=1).numpy(), outputs.labels.numpy()
     shots = shot_accuracy(predicted, labels, _counts(lab, setting, task))
-    each = {group: 100 * one.value for group, one in shots.items() if one is not None}
+    each = {
+        group: 100 * accuracy.value for group, accuracy in shots.items() if accuracy is not None
+    }
     return {"overall": 100 * outputs.accuracy, **each}

@@ -21,10 +21,10 @@ _INDICATORS = {
     "min_energy": "energy", "free_energy": "free energy", "max_probability": "probability",
 }  # fmt: skip
 _MEASURES: dict[str, Callable[[Detection], float]] = {
-    "auroc": lambda one: 100 * one.auroc.value,
-    "fpr95": lambda one: 100 * one.fpr95,
-    "aupr_in": lambda one: 100 * one.aupr_in,
-    "aupr_out": lambda one: 100 * one.aupr_out,
+    "auroc": lambda detection: 100 * detection.auroc.value,
+    "fpr95": lambda detection: 100 * detection.fpr95,
+    "aupr_in": lambda detection: 100 * detection.aupr_in,
+    "aupr_out": lambda detection: 100 * detection.aupr_out,
 }
 
 
@@ -50,7 +50,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
     for pair, part in data.items():
         # a loss has its numbers by indicator, and beside them those of the model itself
-        by = {loss: {name: one[name] for name in _INDICATORS} for loss, one in part.items()}
+        by = {loss: {name: outcome[name] for name in _INDICATORS} for loss, outcome in part.items()}
         grid = Grid.read(by, setting.seeds, "loss", "indicator")
         task, foreign = _parts(pair)
         title = f"{task.title}, against {foreign}"
@@ -94,7 +94,7 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
         others = foreign_images(lab, foreign, test)
         runs = recipes.fitted_by_loss(lab, task, setting, setting.log_ends)
         data[pair] = {
-            loss: _numbers([_detected(lab, one, test, others) for one in each], each)
+            loss: _numbers([_detected(lab, fit, test, others) for fit in each], each)
             for loss, each in runs.items()
         }
     return Result(data=data)
@@ -106,12 +106,15 @@ def _numbers(found: list[dict[str, Detection] | None], runs: list[Fitted | None]
     return {
         **{
             indicator: {
-                name: [None if one is None else measure(one[indicator]) for one in found]
+                name: [
+                    None if by_indicator is None else measure(by_indicator[indicator])
+                    for by_indicator in found
+                ]
                 for name, measure in _MEASURES.items()
             }
             for indicator in _INDICATORS
         },
-        "accuracy": [None if one is None else one.test for one in runs],
+        "accuracy": [None if fit is None else fit.test for fit in runs],
         "lost": lost,
         "tells_nothing_apart": found.count(None) - lost,
     }
@@ -128,12 +131,12 @@ def _parts(pair: str) -> tuple[Task, str]:
 
 
 def _detected(
-    lab: Lab, one: Fitted | None, test: MemorySource, others: MemorySource
+    lab: Lab, fit: Fitted | None, test: MemorySource, others: MemorySource
 ) -> dict[str, Detection] | None:
     """By indicator; ``None`` if the run was lost, or its model says the same of every image."""
-    if one is None:
+    if fit is None:
         return None
-    own, strange = (ood_indicators(lab.outputs(one.run, part).logits) for part in (test, others))
+    own, strange = (ood_indicators(lab.outputs(fit.run, part).logits) for part in (test, others))
     try:
         return {name: detection(own[name].numpy(), strange[name].numpy()) for name in _INDICATORS}
     except StatisticError:
@@ -168,9 +171,9 @@ def _table(
             "8.69; the table is shown."
         )
     flat = [
-        f"{one['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
-        for loss, one in part.items()
-        if one["tells_nothing_apart"]
+        f"{outcome['tells_nothing_apart']} of {len(setting.seeds)} of {loss}"
+        for loss, outcome in part.items()
+        if outcome["tells_nothing_apart"]
     ]
     if flat:
         about += f" Left out, as the model says the same of every image: {'; '.join(flat)}."
@@ -182,7 +185,7 @@ def _table(
             for indicator, kind in _INDICATORS.items()
             for what, measure in (("AUROC ↑", "auroc"), ("FPR95 ↓", "fpr95"))
         },
-        note=setting.note({loss: one["lost"] for loss, one in part.items()}, about),
+        note=setting.note({loss: outcome["lost"] for loss, outcome in part.items()}, about),
         paper=[[name, *values, *[None] * 4] for name, values in _PAPER.items() if is_papers],
     )
 

@@ -85,7 +85,7 @@ def compared_in_pairs(pairs: Mapping[K, tuple[PerSeed, PerSeed]]) -> dict[K, Com
 
 def corrected(found: Mapping[K, Compared]) -> dict[K, Compared]:
     """The same comparisons with p-values raised by Holm's method over those that were tested."""
-    tested = [name for name, one in found.items() if not math.isnan(one.p)]
+    tested = [name for name, compared in found.items() if not math.isnan(compared.p)]
     raised = adjusted_p_values([found[name].p for name in tested])
     changed = {n: replace(found[n], p=float(p)) for n, p in zip(tested, raised, strict=True)}
     return {**found, **changed}
@@ -140,18 +140,20 @@ class Question:
 
     def claim(self, found: Mapping[str, Compared]) -> Claim:
         """The sentence with the outcome of its comparisons."""
-        listed = "; ".join(f"{name}: {one}" if name else str(one) for name, one in found.items())
+        listed = "; ".join(
+            f"{name}: {compared}" if name else str(compared) for name, compared in found.items()
+        )
         seen = self.told(found) if callable(self.told) else self.told.format(listed)
         if self.weak:
             seen = f"{self.weak}; uncorrected: {seen}"
             return Claim(self.says, self.paper, seen, None, is_weak=True)
-        outcomes = [self._outcome(one) for one in found.values()]
+        outcomes = [self._outcome(compared) for compared in found.values()]
         return Claim(self.says, self.paper, seen, all_of(outcomes))
 
-    def _outcome(self, one: Compared) -> bool | None:
+    def _outcome(self, compared: Compared) -> bool | None:
         if self.within:
-            return abs(one.difference) < self.within if one.p < _LEVEL else None
-        above = one.is_above
+            return abs(compared.difference) < self.within if compared.p < _LEVEL else None
+        above = compared.is_above
         return above if above is None or self.larger else not above
 
 
@@ -177,13 +179,15 @@ def judged(asked: Sequence[Question | Claim]) -> list[Claim]:
         if isinstance(question, Question)
         for name, rival in question.rivals.items()
     }
-    fit = {key: one for key, one in alone.items() if not getattr(asked[key[0]], "weak", "")}
+    fit = {
+        key: compared for key, compared in alone.items() if not getattr(asked[key[0]], "weak", "")
+    }
     found = {**alone, **corrected(fit)}
     return [
-        one.claim({name: found[at, name] for name in one.rivals})
-        if isinstance(one, Question)
-        else one
-        for at, one in enumerate(asked)
+        question.claim({name: found[at, name] for name in question.rivals})
+        if isinstance(question, Question)
+        else question
+        for at, question in enumerate(asked)
     ]
 
 

@@ -218,7 +218,7 @@ class Grid:
         lines = []
         for setting in settings:
             runs = self.at(**dict(zip(rows, setting, strict=True)))
-            lines.append([*setting, *(runs._cell(one, setting) for one in columns.values())])
+            lines.append([*setting, *(runs._cell(column, setting) for column in columns.values())])
         return Table(title, (*rows.values(), *columns), lines, note, paper or None)
 
     def _cell(self, column: Column, setting: tuple[Any, ...]) -> Cell:
@@ -259,7 +259,7 @@ def _leaves(data: Mapping[str, Any], depth: int) -> Iterable[tuple[tuple[str, ..
 
 def _is_per_seed(value: Any, seeds: Sequence[int]) -> bool:
     is_list = isinstance(value, list) and len(value) == len(seeds)
-    return is_list and all(one is None or isinstance(one, int | float) for one in value)
+    return is_list and all(entry is None or isinstance(entry, int | float) for entry in value)
 
 
 def _number(values: Any, at: int) -> float:

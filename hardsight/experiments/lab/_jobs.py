@@ -87,8 +87,8 @@ def train_side_by_side(job: Job, tell: Callable[[str], None]) -> None:
     """
     spec, plan = EXPERIMENTS[job.name], planned(job)
     trained = [
-        Unit(digest, one.seed, one.title)
-        for digest, one in (plan or {}).items()
+        Unit(digest, planned.seed, planned.title)
+        for digest, planned in (plan or {}).items()
         if not (Path(job.lab["runs"]) / digest / "result.json").exists()
     ]
     if trained:

@@ -103,7 +103,7 @@ def _words(value: Any) -> str:
         ('0.1, 10', '60,000', 'all', 'MNIST', 'none')
     """
     if isinstance(value, tuple):
-        return ", ".join(_words(one) for one in value) or "none"
+        return ", ".join(_words(entry) for entry in value) or "none"
     if value is None:
         return "all"
     if isinstance(value, str):

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
+from hardsight._checks import versions
 from hardsight.config import config_from, toml_value
 from hardsight.errors import ConfigError, OptionError
 from hardsight.experiments.lab._lab import Lab, Sources
 from hardsight.experiments.lab._registry import EXPERIMENTS, SCALES, SHORT_NAMES, Experiment
 from hardsight.experiments.lab._result import Result, plain, write_result
 from hardsight.registry import unknown_name
-from hardsight.run.loop import versions
 from hardsight.run_folder import EXPERIMENT, RunFolder, write_bytes, writing
 
 _HOW = ("capture", "compile", "autotune", "resident", "workers")
@@ -188,7 +188,7 @@ def _how(given: Sequence[str]) -> dict[str, Any]:
 def _check_lists(spec: Experiment, setting: Any) -> None:
     """Refuse an empty list if no scale has one, and a seed that comes twice."""
     for field in dataclasses.fields(setting):
-        usual = [getattr(one, field.name) for one in spec.scales.values()]
+        usual = [getattr(scale, field.name) for scale in spec.scales.values()]
         if getattr(setting, field.name) == () and () not in usual:
             raise ConfigError(f"{spec.name}: expected at least one of {field.name}, got none")
     if len(set(setting.seeds)) < len(setting.seeds):

@@ -54,7 +54,7 @@ class Findings:
         self.overall = self.grid
         for key in _NOISE:
             self.overall = self.overall.mean_over(key)
-        self._means = {one: self.overall.series(one, "method") for one in MEASURES}
+        self._means = {measure: self.overall.series(measure, "method") for measure in MEASURES}
 
     def mean(self, method: str, measure: str = "AUROC", **noise: Any) -> float:
         """Mean over seeds, and over the kinds of noise that are not stated."""
@@ -150,9 +150,9 @@ def _ranking(findings: Findings) -> Table:
 def _comparison_table(findings: Findings, measure: str, found: Found) -> Table:
     rows: list[list[Cell]] = []
     for method in findings.others(measure):
-        one = found[method, measure]
-        p = None if math.isnan(one.p) else f"{one.p:.2g}"
-        rows.append([method, one.difference, one.low, one.high, p])
+        compared = found[method, measure]
+        p = None if math.isnan(compared.p) else f"{compared.p:.2g}"
+        rows.append([method, compared.difference, compared.low, compared.high, p])
     return Table(
         f"Suspicion minus each other method: {measure}",
         ("method", "difference", "low", "high", "p (Holm)"),
@@ -167,7 +167,7 @@ def _by_setting(findings: Findings) -> Table:
     rivals, shares = findings.rivals(), sorted(findings.grid.names("share"))
     rows = [
         [name, kind, f"{share:.0%}"]
-        + [findings.both(one, digits=4, dataset=name, kind=kind, share=share) for one in rivals]
+        + [findings.both(rival, digits=4, dataset=name, kind=kind, share=share) for rival in rivals]
         for name, kind in findings.groups()
         for share in shares
     ]

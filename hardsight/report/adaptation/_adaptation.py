@@ -111,9 +111,9 @@ def _page(values: dict[str, Any], folder: Path, title: str | None) -> str:
             classes=values["classes"],
             chart=accuracy_chart(values["runs"]),
             differences=[
-                one
+                difference
                 for rule, run in values["runs"].items()
-                for one in _differences(folder / rule, run["rounds"], values["classes"])
+                for difference in _differences(folder / rule, run["rounds"], values["classes"])
             ],
             record=json.dumps({key: values.get(key) for key in keys}, indent=2, ensure_ascii=False),
             colours=_COLOURS,

@@ -28,10 +28,10 @@ def attack_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart | 
     lines = []
     for place, curve in curves.items():
         marks = [
-            Mark(round(x.at(one["epsilon"]), 1), round(y.at(one["accuracy"]["value"]), 1),
-                 f"{models[place]['name']}, epsilon {number(one['epsilon'])}: "
-                 f"{percent(one['accuracy']['value'])}")
-            for one in curve
+            Mark(round(x.at(point["epsilon"]), 1), round(y.at(point["accuracy"]["value"]), 1),
+                 f"{models[place]['name']}, epsilon {number(point['epsilon'])}: "
+                 f"{percent(point['accuracy']['value'])}")
+            for point in curve
         ]  # fmt: skip
         lines.append(Line(place, _path(marks), marks))
     ends = "; ".join(f"{models[p]['name']} {percent(c[-1]['accuracy']['value'])}"
@@ -49,13 +49,13 @@ def reliability_chart(place: int, model: dict[str, Any]) -> Chart | None:
     lines = []
     for when in ("before", "after"):
         bins = part[when]["bins"]
-        most = max(one["count"] for one in bins)
+        most = max(group["count"] for group in bins)
         marks = [
-            Mark(round(x.at(one["confidence"]), 1), round(y.at(one["accuracy"]), 1),
-                 f"{when} scaling, {count(one['count'])} examples: confidence "
-                 f"{percent(one['confidence'])}, accuracy {percent(one['accuracy'])}",
-                 r=round(2 + 5 * float(np.sqrt(one["count"] / most)), 1), kind=when)
-            for one in bins
+            Mark(round(x.at(group["confidence"]), 1), round(y.at(group["accuracy"]), 1),
+                 f"{when} scaling, {count(group['count'])} examples: confidence "
+                 f"{percent(group['confidence'])}, accuracy {percent(group['accuracy'])}",
+                 r=round(2 + 5 * float(np.sqrt(group["count"] / most)), 1), kind=when)
+            for group in bins
         ]  # fmt: skip
         lines.append(Line(place, _path(marks), marks, dashed=when == "before"))
     summary = (
@@ -89,20 +89,22 @@ def distribution_bars(place: int, model: dict[str, Any], key: str) -> Bars | Non
 
 def energy_chart(models: list[dict[str, Any]], classes: list[str]) -> Chart | None:
     """Quartiles of the conditional energy per class: a bar from Q1 to Q3 and a dot."""
-    rows = [(c, place, one) for c in range(len(classes)) for place, model in enumerate(models)
-            if (one := model["energy"][c])]  # fmt: skip
+    rows = [(c, place, energy) for c in range(len(classes)) for place, model in enumerate(models)
+            if (energy := model["energy"][c])]  # fmt: skip
     if not rows or len(classes) > 40:
         return None
-    ends = np.array([one[key] for _, _, one in rows for key in ("q1", "q3")])
+    ends = np.array([energy[key] for _, _, energy in rows for key in ("q1", "q3")])
     x = axis_for(ends, 96.0, 712.0)
     step = max(22, 7 * len(models) + 6)  # room for text that a phone shows at half size
     lines = []
-    for c, place, one in rows:
+    for c, place, energy in rows:
         y = round(10 + c * step + (place + 0.5) * (step - 4) / len(models), 1)
-        quartiles = f"quartiles {number(one['q1'])} to {number(one['q3'])}"
-        text = f"{classes[c]}, {models[place]['name']}: median {number(one['median'])}, {quartiles}"
-        path = f"M{x.at(one['q1']):.1f} {y}H{x.at(one['q3']):.1f}"
-        lines.append(Line(place, path, [Mark(round(x.at(one["median"]), 1), y, text)]))
+        quartiles = f"quartiles {number(energy['q1'])} to {number(energy['q3'])}"
+        text = (
+            f"{classes[c]}, {models[place]['name']}: median {number(energy['median'])}, {quartiles}"
+        )
+        path = f"M{x.at(energy['q1']):.1f} {y}H{x.at(energy['q3']):.1f}"
+        lines.append(Line(place, path, [Mark(round(x.at(energy["median"]), 1), y, text)]))
     marks = [Tick(10 + c * step + (step - 4) / 2, name) for c, name in enumerate(classes)]
     summary = f"Conditional energy of {len(classes)} classes, quartiles per model."
     return Chart("energy", "", "conditional energy E(y|x)", "", x.ticks(6), marks, summary, lines)
@@ -144,7 +146,7 @@ def _turned(points: Any) -> tuple[Any, Any]:
 
 
 def _path(marks: list[Mark]) -> str:
-    return "M" + "L".join(f"{one.x} {one.y}" for one in marks)
+    return "M" + "L".join(f"{mark.x} {mark.y}" for mark in marks)
 
 
 def _height(n: int, scale: float) -> float:

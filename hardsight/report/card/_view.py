@@ -76,8 +76,8 @@ class Tables:
         rows = []
         for place, name in enumerate(self.card["data"]["classes"]):
             found = [model["accuracy"]["classes"][place] for model in self.models]
-            n = next((one["n"] for one in found if one), 0)
-            cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
+            n = next((estimate["n"] for estimate in found if estimate), 0)
+            cells, values = list(map(_estimate, found)), list(map(_value, found))
             rows.append((name, n, _marked(cells, values, "higher")))
         return rows
 
@@ -121,9 +121,9 @@ class Tables:
         """Median and quartiles of one quantity."""
         cells = []
         for model in self.models:
-            one = model[key].get("all")
-            text = f"{number(one['q1'])} to {number(one['q3'])}" if one else ""
-            cells.append(Cell(number(one["median"]), text) if one else Cell(NONE))
+            spread = model[key].get("all")
+            text = f"{number(spread['q1'])} to {number(spread['q3'])}" if spread else ""
+            cells.append(Cell(number(spread["median"]), text) if spread else Cell(NONE))
         return Row(key, f"{self._title(key)}, median", cells)
 
     def _title(self, key: str) -> str:
@@ -132,7 +132,7 @@ class Tables:
 
     def _estimates(self, key: str, *path: str | int, title: str | None = None) -> Row:
         found = [_got(model, path) for model in self.models]
-        cells, values = [_estimate(one) for one in found], [_value(one) for one in found]
+        cells, values = list(map(_estimate, found)), list(map(_value, found))
         return Row(key, title or self._title(key), _marked(cells, values, self._better(key)))
 
     def _values(
@@ -143,7 +143,7 @@ class Tables:
         title: str | None = None,
     ) -> Row:
         found = [_got(model, path) for model in self.models]
-        cells = [Cell(shape(one)) for one in found]
+        cells = [Cell(shape(estimate)) for estimate in found]
         return Row(key, title or self._title(key), _marked(cells, found, self._better(key)))
 
     def _better(self, key: str) -> str:
@@ -172,15 +172,15 @@ def _note(note: str) -> Cell:
     return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
 
 
-def _estimate(one: dict[str, Any] | None) -> Cell:
-    if not one:
+def _estimate(estimate: dict[str, Any] | None) -> Cell:
+    if not estimate:
         return Cell(NONE)
-    interval = f"{100 * one['low']:.1f} to {100 * one['high']:.1f}%"
-    return Cell(percent(one["value"]), interval)
+    interval = f"{100 * estimate['low']:.1f} to {100 * estimate['high']:.1f}%"
+    return Cell(percent(estimate["value"]), interval)
 
 
-def _value(one: dict[str, Any] | None) -> float | None:
-    return None if not one else one["value"]
+def _value(estimate: dict[str, Any] | None) -> float | None:
+    return None if not estimate else estimate["value"]
 
 
 def _marked(cells: list[Cell], values: list[float | None], better: str) -> list[Cell]:

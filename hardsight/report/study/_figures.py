@@ -31,13 +31,16 @@ def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, s
 
 
 def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
-    shown = {name: one for name, one in content["figures"]["histograms"].items() if one}
+    shown = {
+        name: histogram for name, histogram in content["figures"]["histograms"].items() if histogram
+    }
     spearman = {
-        one["name"]: one["correlations"].get("spearman") for one in content["result"]["scores"]
+        score["name"]: score["correlations"].get("spearman")
+        for score in content["result"]["scores"]
     }
     figure, axes = panels(columns=max(1, len(shown)), width=4.0, height=3.6)
-    for axis, (name, one) in zip(axes, shown.items(), strict=False):
-        density(figure, axis, one["counts"], one["x_edges"], one["y_edges"])
+    for axis, (name, histogram) in zip(axes, shown.items(), strict=False):
+        density(figure, axis, histogram["counts"], histogram["x_edges"], histogram["y_edges"])
         found = spearman.get(name)
         said = f"Spearman {found['value']:.3f}" if found else "constant"
         axis.set(
@@ -48,17 +51,17 @@ def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, st
 
 
 def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
-    tested = [one for one in content["result"]["scores"] if one["correlations"]][::-1]
+    tested = [score for score in content["result"]["scores"] if score["correlations"]][::-1]
     figure, (axis,) = panels(width=6.5, height=0.32 * len(tested) + 1.6)
     places = np.arange(len(tested))
     for offset, method, colour in ((0.12, "spearman", 0), (-0.12, "pearson", 1)):
-        values, reach = _intervals([one["correlations"][method] for one in tested])
+        values, reach = _intervals([score["correlations"][method] for score in tested])
         axis.errorbar(
             values, places + offset, xerr=reach, fmt="o", ms=4, capsize=2,
             color=COLOURS[colour], label=method.capitalize(),
         )  # fmt: skip
     axis.axvline(0, color="#888888", lw=1)
-    axis.set_yticks(places, [one["name"] for one in tested])
+    axis.set_yticks(places, [score["name"] for score in tested])
     axis.set(xlabel="correlation with human selection frequency (95 % interval)")
     legend(figure)
     file = save(figure, folder / "human-scores.svg")
@@ -67,7 +70,9 @@ def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
 
 def _intervals(found: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Values ``[N]``, and how far their intervals reach down and up, ``[2, N]``."""
-    low, values, high = (np.array([one[key] for one in found]) for key in ("low", "value", "high"))
+    low, values, high = (
+        np.array([correlation[key] for correlation in found]) for key in ("low", "value", "high")
+    )
     return values, np.stack([values - low, high - values]).clip(0)
 
 
@@ -82,12 +87,12 @@ def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     values, reach = _intervals(study["accuracy"])
     axes[0].errorbar(levels, values, yerr=reach, fmt="o-", capsize=3, color=COLOURS[0])
     axes[0].set(title="accuracy (95 % interval)", xlabel=f"{kind} level", ylabel="accuracy")
-    for axis, one in zip(axes[1:], study["scores"], strict=True):
-        mean, std = np.array(one["means"]), np.array(one["stds"])
+    for axis, score in zip(axes[1:], study["scores"], strict=True):
+        mean, std = np.array(score["means"]), np.array(score["stds"])
         axis.plot(levels, mean, "o-", color=COLOURS[1], label="mean over pictures")
         axis.fill_between(levels, mean - std, mean + std, color=COLOURS[1], alpha=0.15,
                           label="± standard deviation", lw=0)  # fmt: skip
-        axis.set(title=title(one["name"]), xlabel=f"{kind} level", ylabel=title(one["name"]))
+        axis.set(title=title(score["name"]), xlabel=f"{kind} level", ylabel=title(score["name"]))
     if kind == "contrast":  # harder to the right, as for noise
         for axis in axes:
             axis.invert_xaxis()

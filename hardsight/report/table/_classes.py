@@ -112,10 +112,10 @@ def _means(view: View) -> NDArray[np.float64]:
 
 def _grouped(confusions: list[Confusion], *, by_prediction: bool) -> dict[int, list[Confusion]]:
     groups: dict[int, list[Confusion]] = {}
-    for one in confusions:
-        group = groups.setdefault(one.prediction if by_prediction else one.label, [])
+    for confusion in confusions:
+        group = groups.setdefault(confusion.prediction if by_prediction else confusion.label, [])
         if len(group) < _CONFUSIONS:
-            group.append(one)
+            group.append(confusion)
     return groups
 
 

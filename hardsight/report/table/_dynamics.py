@@ -114,7 +114,7 @@ def _groups(view: View) -> list[tuple[str, str, NDArray[np.int64]]]:
     gallery = view.gallery
     groups = [
         ("Probably mislabelled", "the label keeps losing against another class", gallery.suspects),
-        ("Hardest", "far from their class, whatever the reason", gallery.hardest),
+        ("Hardest", "far from their class, for any reason", gallery.hardest),
         ("Learned last", "right in the end, and late", gallery.learned_last),
         ("Easiest", "settled early", gallery.easiest),
     ]
@@ -225,7 +225,7 @@ def _bars(
     every = -(-len(sums) // 10)  # texts below the bars would run into each other
     entries = [*zip(sums, labels, strict=True), (never, "never")]
     width = (_RIGHT - _LEFT) / len(entries)
-    tallest = max(one for one, _ in entries)
+    tallest = max(entry for entry, _ in entries)
     bars = [
         Bar(
             x=round(_LEFT + i * width + 0.1 * width, 2),

@@ -106,14 +106,14 @@ class Galleries:
         return {
             "columns": [*marks, *self.columns],
             "examples": {
-                str(one.row): {
-                    "id": one.id,
-                    "label": one.label,
-                    "prediction": one.prediction,
-                    "outcome": one.outcome,
-                    "values": one.values,
+                str(example.row): {
+                    "id": example.id,
+                    "label": example.label,
+                    "prediction": example.prediction,
+                    "outcome": example.outcome,
+                    "values": example.values,
                 }
-                for one in self.examples.values()
+                for example in self.examples.values()
             },
         }
 
@@ -132,32 +132,32 @@ def galleries(view: View) -> Galleries:
         strip("late", "Learned last", "", gallery.learned_last, "First learned epoch"),
         strip("easiest", "Easiest overall", "", gallery.easiest, hard),
     ]
-    tracked = [one for one in tracked if one.examples]
+    tracked = [part for part in tracked if part.examples]
 
     no_wrong = "No wrong predictions here."
     return Galleries(
         by=hard,
         confidence_by=confident,
         overall=[
-            *(one for one in tracked if one.key == "suspects"),
+            *(part for part in tracked if part.key == "suspects"),
             strip("hardest", "Hardest overall", "Nothing to rank.", gallery.hardest, hard),
             strip(
                 "wrong", "Most confidently wrong", no_wrong, gallery.confidently_wrong, confident
             ),
-            *(one for one in tracked if one.key != "suspects"),
+            *(part for part in tracked if part.key != "suspects"),
         ],
         panels=[
             ClassPanel(
-                label=one.label,
-                name=view.class_name(one.label),
-                about=_about_class(view, one.label),
+                label=panel.label,
+                name=view.class_name(panel.label),
+                about=_about_class(view, panel.label),
                 strips=[
-                    strip("hardest", "Hardest", "", one.hardest),
-                    strip("wrong", "Most confidently wrong", no_wrong, one.confidently_wrong),
-                    strip("easiest", "Easiest", "", one.easiest),
+                    strip("hardest", "Hardest", "", panel.hardest),
+                    strip("wrong", "Most confidently wrong", no_wrong, panel.confidently_wrong),
+                    strip("easiest", "Easiest", "", panel.easiest),
                 ],
             )
-            for one in gallery.classes
+            for panel in gallery.classes
         ],
         classes_left_out=gallery.classes_left_out,
         examples=examples,

@@ -139,7 +139,7 @@ def _group(axis: Axis, name: str, values: NDArray[np.float64]) -> Group:
         return Group(name, "0", (NONE,) * 3, None)
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     places = (round(axis.at(low), 2), round(axis.at(middle), 2), round(axis.at(high), 2))
-    shown = tuple(number(one, trim=False) for one in (low, middle, high))
+    shown = tuple(number(value, trim=False) for value in (low, middle, high))
     return Group(name, count(len(values)), shown, places)
 
 
@@ -152,5 +152,7 @@ def _chance(view: View, name: str, axis: Axis) -> Tick | None:
 
 
 def _summary(title: str, groups: list[Group]) -> str:
-    parts = [f"{one.name.lower()}: median {one.quartiles[1]}, n {one.count}" for one in groups]
+    parts = [
+        f"{group.name.lower()}: median {group.quartiles[1]}, n {group.count}" for group in groups
+    ]
     return f"Histogram of {title}. {'; '.join(parts).capitalize()}."

@@ -25,6 +25,12 @@ _SAMPLE_NOTES = {
     "unknown": "It is not recorded whether the model was trained on these examples. If it was, "
     "memorised mistakes may look easy.",
 }
+_DEPENDS = {
+    "batch": "The model's answer to an example depends on the other examples of its batch, so "
+    "these numbers change with the batch size and with the order of the examples.",
+    "draw": "The model draws at random and answers the same example differently every time, so "
+    "these numbers change from run to run.",
+}
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,9 @@ def _notes(view: View) -> list[Note]:
     if missing:
         text = f"Missing: {', '.join(missing['scores'])}, because {missing['reason']}."
         notes.append(Note(text, warning=True))
+    depends = (view.metadata.get("model") or {}).get("rows_depend_on")
+    if depends in _DEPENDS:
+        notes.append(Note(_DEPENDS[depends], warning=True))
     unknown = int((view.outcome < 0).sum())
     if unknown > 0:
         text = f"{plural(unknown, 'example')} without a label or a finite prediction"

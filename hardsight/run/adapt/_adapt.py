@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import require
+from hardsight._checks import require, versions, warns_of
 from hardsight.config import config_from
 from hardsight.errors import ModelError
 from hardsight.models import LoadedModel, StoredModel, description_of
@@ -32,9 +32,6 @@ from hardsight.run.loop import (
     chosen_precision,
     chosen_workers,
     returning,
-    state_digest,
-    versions,
-    warns_of,
 )
 from hardsight.run.train import (
     Sources,
@@ -47,7 +44,7 @@ from hardsight.run.train import (
     run_recipe,
     typed_model,
 )
-from hardsight.run_folder import ADAPT, AGAIN, RunFolder, write_json, writing
+from hardsight.run_folder import ADAPT, AGAIN, RunFolder, state_digest, write_json, writing
 
 RESULT = "result.json"
 _SOURCE = "source"

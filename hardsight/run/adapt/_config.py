@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hardsight._checks import warn
 from hardsight.config import load_config
-from hardsight.errors import ConfigError, HardsightWarning, OptionError, UnknownNameError
+from hardsight.errors import ConfigError, OptionError, UnknownNameError
 from hardsight.registry import unknown_name
 from hardsight.run.train import (
     AugmentConfig,
@@ -283,7 +283,7 @@ def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
         is_trained: whether the model is not trained on the source any more.
     """
     for text in _without_effect(config, is_trained=is_trained):
-        warnings.warn(text, HardsightWarning, stacklevel=4)
+        warn(text)
 
 
 def _without_effect(config: AdaptConfig, *, is_trained: bool) -> Iterator[str]:

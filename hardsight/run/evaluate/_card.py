@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hardsight._checks import checked_options
+from hardsight._checks import checked_options, versions, warns_of
 from hardsight.config import Settings
 from hardsight.data import (
     DATASETS,
@@ -37,18 +37,14 @@ from hardsight.run.loop import (
     matched_classes,
     model_at_work,
     stated_classes,
-    values_digest,
-    versions,
-    warns_of,
 )
 from hardsight.run.score import length_of
-from hardsight.run_folder import EVALUATE, RunFolder, write_text, writing
+from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
 
 CARD = "card.json"
 FORMAT = 1
 # what does not decide the result, and may be another when a finished card is asked for again
 MAY_CHANGE = ("out", "workers", "data_root", "versions")
-_NOT_ON_THE_CARD = ("models", "data", "ood", "train", "show_progress", "resume", "overwrite")
 # given for all models; what each of them makes of it is on record
 _OF_THE_MODELS = (
     "size", "mean", "std", "channels", "crop", "squash", "white", "preprocessing", "head",
@@ -197,8 +193,9 @@ def evaluation_card(
             models and data.
         overwrite: replace the evaluation in ``out``; other files there stay.
         head: name of the classifier layer or bare parameter, if it is not found by itself.
-        output: the model's output that holds the logits, by key, attribute or position (from 0);
-            by default the one with a column for each class of the data.
+        output: the model's output that holds the logits, by key, attribute or position (from 0),
+            or by a path of them (heads.logits); by default the one with a column for each class of
+            the data.
         split: split of ``data``, such as test.
         ood_split: split of ``ood``.
         train_split: split of ``train``.
@@ -253,8 +250,20 @@ def evaluation_card(
         >>> card["models"][0]["accuracy"]["top1"]["n"]
         449
     """
-    settings = {key: _plain(value) for key, value in locals().items()
-                if key not in _NOT_ON_THE_CARD}  # fmt: skip
+    settings = {
+        "out": out, "head": head, "output": output, "split": split, "ood_split": ood_split,
+        "train_split": train_split, "data_root": data_root, "classes": classes,
+        "num_classes": num_classes, "preprocessing": preprocessing, "size": size, "mean": mean,
+        "std": std, "channels": channels, "crop": crop, "squash": squash, "white": white,
+        "model_classes": model_classes, "class_order": class_order,
+        "trust_remote_code": trust_remote_code, "epsilons": epsilons, "epsilons_l2": epsilons_l2,
+        "attack_steps": attack_steps, "attack_examples": attack_examples,
+        "explain_examples": explain_examples, "cam_layer": cam_layer,
+        "feature_examples": feature_examples, "map_examples": map_examples,
+        "validation_share": validation_share, "batch_size": batch_size, "workers": workers,
+        "device": device, "seed": seed,
+    }  # fmt: skip
+    settings = {name: _plain(value) for name, value in settings.items()}
     _check_options(settings)
     with ExitStack() as stack:
         run = None

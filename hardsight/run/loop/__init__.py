@@ -2,6 +2,7 @@
 
 from hardsight.run.loop._classes import CLASS_ORDERS as CLASS_ORDERS
 from hardsight.run.loop._classes import ClassOrder as ClassOrder
+from hardsight.run.loop._classes import check_labels as check_labels
 from hardsight.run.loop._classes import check_labels_agree as check_labels_agree
 from hardsight.run.loop._classes import matched_classes as matched_classes
 from hardsight.run.loop._classes import stated_classes as stated_classes
@@ -17,10 +18,10 @@ from hardsight.run.loop._model import model_traits as model_traits
 from hardsight.run.loop._model import returning as returning
 from hardsight.run.loop._model import stated_preprocessing as stated_preprocessing
 from hardsight.run.loop._model import wanted_preprocessing as wanted_preprocessing
+from hardsight.run.loop._pass import Advance as Advance
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed
 from hardsight.run.loop._pass import borrowed as borrowed
-from hardsight.run.loop._pass import check_labels as check_labels
 from hardsight.run.loop._pass import chosen_device as chosen_device
 from hardsight.run.loop._pass import chosen_layout as chosen_layout
 from hardsight.run.loop._pass import chosen_precision as chosen_precision
@@ -31,16 +32,9 @@ from hardsight.run.loop._pass import generator as generator
 from hardsight.run.loop._pass import memory_errors as memory_errors
 from hardsight.run.loop._pass import model_errors as model_errors
 from hardsight.run.loop._pass import moved as moved
+from hardsight.run.loop._pass import pictures as pictures
+from hardsight.run.loop._pass import progress as progress
 from hardsight.run.loop._pass import random_states_kept as random_states_kept
 from hardsight.run.loop._pass import seed_generators as seed_generators
 from hardsight.run.loop._pass import seed_of as seed_of
 from hardsight.run.loop._pass import seeded as seeded
-from hardsight.run.loop._record import Advance as Advance
-from hardsight.run.loop._record import pictures as pictures
-from hardsight.run.loop._record import progress as progress
-from hardsight.run.loop._record import state_digest as state_digest
-from hardsight.run.loop._record import tensors_digest as tensors_digest
-from hardsight.run.loop._record import values_digest as values_digest
-from hardsight.run.loop._record import versions as versions
-from hardsight.run.loop._record import warn as warn
-from hardsight.run.loop._record import warns_of as warns_of

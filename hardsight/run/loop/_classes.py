@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from hardsight.data import EmbeddingSource, ExampleSource
+from hardsight._checks import warn
+from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.errors import LabelError, MissingDataError, OptionError
 from hardsight.models import ClassNames
 from hardsight.registry import unknown_name
-from hardsight.run.loop._record import warn
 
 CLASS_ORDERS = ("auto", "name", "position")
 _SHOWN = 6  # names in a message
@@ -160,6 +160,28 @@ def check_labels_agree(
                 f"the class {name!r} is label {label} in {where} and label {label_of[name]} in "
                 f"{whose}; pass {step} with all names in one order: {names}"
             )
+
+
+def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> None:
+    """Raise unless the labels of a batch are classes of the model.
+
+    Args:
+        batch: of the data.
+        num_classes: of the model.
+        whose: the classes are, in words.
+        verb: what is done to the data.
+
+    Raises:
+        LabelError: names the first example with another label.
+    """
+    outside = (batch.labels < 0) | (batch.labels >= num_classes)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0, 0])
+        raise LabelError(
+            f"expected labels in [0, {num_classes}), the classes of {whose}, got "
+            f"{int(batch.labels[row])} for {batch.ids[row]}; {verb} data with the model's classes, "
+            "or a model with the data's"
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
 from hardsight.errors import (
     AmbiguousHeadError,
@@ -29,6 +31,7 @@ from hardsight.errors import (
 )
 from hardsight.heads import (
     Head,
+    agree,
     call_model,
     find_head,
     logit_rows,
@@ -39,8 +42,14 @@ from hardsight.heads import (
 )
 from hardsight.models import ClassNames, LoadedModel, load_model
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop._pass import borrowed, fed_in_its_dtype, moved, seeded
-from hardsight.run.loop._record import state_digest, warn
+from hardsight.run.loop._pass import (
+    borrowed,
+    fed_in_its_dtype,
+    moved,
+    random_states_kept,
+    seeded,
+)
+from hardsight.run_folder import state_digest
 
 _STEP = (
     "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
@@ -48,6 +57,20 @@ _STEP = (
 )
 Need = Literal["must", "may", "none"]
 _MOST_TRIED = 256  # examples, in search of one with finite outputs
+_OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
+_OTHER_THAN_THE_EXAMPLE = {
+    "batch": (
+        "the logits of {} for an example depend on the other examples of its batch, as with "
+        "BatchNorm that has no running statistics or attention along the batch: its numbers change "
+        "with the batch size and with the order of the examples; let it look at each example by "
+        "itself, or compare only results of the same data and batch size"
+    ),
+    "draw": (
+        "{} gives other logits for the same examples every time, as with dropout or noise that "
+        "stays on in eval mode: its numbers change from run to run; turn it off, or take the mean "
+        "of several runs"
+    ),
+}
 
 
 class PixelOptions(NamedTuple):
@@ -258,6 +281,8 @@ class ModelTraits:
         shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
         output: the part of its output that holds the logits; ``None`` for a bare tensor.
         no_head: why there is no head.
+        rows_depend_on: what an example's logits depend on beside the example: the other examples
+            of its ``batch``, or a ``draw`` at random; ``None`` for a model that is as it should be.
     """
 
     head: Head | None
@@ -265,6 +290,7 @@ class ModelTraits:
     shape: tuple[int, ...] | None
     output: int | str | None = None
     no_head: str | None = None
+    rows_depend_on: Literal["batch", "draw"] | None = None
 
 
 def model_traits(
@@ -311,7 +337,8 @@ def model_traits(
             inputs = moved(batch.inputs, device)
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
-                return traits
+                other = _rows_depend_on(model, inputs, len(batch.index), device, traits.output)
+                return dataclasses.replace(traits, rows_depend_on=other)
             headless = headless or question.answer_of_logits(inputs)
             if seen >= _MOST_TRIED:
                 break
@@ -406,6 +433,61 @@ class _Question:
         return output, logits
 
 
+def _rows_depend_on(
+    model: nn.Module, inputs: Any, count: int, device: torch.device, output: int | str | None
+) -> Literal["batch", "draw"] | None:
+    """What the logits of an example depend on beside the example, as :class:`ModelTraits` has it.
+
+    The second half of the examples is run again by itself, in reverse, in the mode that the model
+    is in. A half of its own is rounded in other ways, which differs by far less than
+    ``_OTHER_BATCH``; the same batch is not rounded in other ways, so that a draw shows much sooner.
+
+    Args:
+        model: on ``device``.
+        inputs: of a batch, on ``device``.
+        count: of its examples.
+        device: where the model is.
+        output: the part of the model's output that holds the logits.
+    """
+    half = list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
+    part = _rows_of(inputs, count, half)
+
+    def logits(some: Any) -> Tensor:
+        rows = logit_rows(call_model(unwrapped(model), some), output).float()
+        return torch.where(torch.isfinite(rows), rows, 0)
+
+    try:
+        with (
+            random_states_kept(device),
+            torch.inference_mode(),
+            torch.compiler.set_stance("force_eager"),  # other sizes would be compiled again
+        ):
+            whole = logits(inputs)
+            alone = None if part is None else logits(part)
+            if alone is not None and (len(alone) != len(half) or agree(whole[half], alone)):
+                return None
+            if not agree(whole, logits(inputs)):
+                return "draw"
+            is_apart = alone is not None and not agree(whole[half], alone, _OTHER_BATCH)
+            return "batch" if is_apart else None
+    except (Exception, SystemExit):  # the pass over the data says in its own words what fails
+        return None
+
+
+def _rows_of(inputs: Any, count: int, rows: list[int]) -> Any:
+    """Some of the examples of a batch; ``None`` if it cannot be told what belongs to which."""
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    leaves = tree_leaves(inputs)
+    are_rows = [isinstance(leaf, Tensor) and leaf.ndim > 0 for leaf in leaves]
+    plain = int | float | str | None
+    if not rows or not any(are_rows):
+        return None
+    for leaf, is_rows in zip(leaves, are_rows, strict=True):
+        if len(leaf) != count if is_rows else not isinstance(leaf, plain):
+            return None
+    return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.ndim else leaf, inputs)
+
+
 def _shape(inputs: Any) -> tuple[int, ...] | None:
     """Of one input; ``None`` if inputs are not one tensor."""
     return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
@@ -447,6 +529,7 @@ class ModelAtWork:
 
     def facts(self) -> dict[str, Any]:
         """For the metadata of a result."""
+        other = self.traits.rows_depend_on
         return {
             "spec": self.loaded.spec,
             "weights": self.loaded.weights_origin,
@@ -454,6 +537,7 @@ class ModelAtWork:
             "digest": state_digest(self.network),
             "head": None if self.traits.head is None else self.traits.head.name,
             "output": self.traits.output,
+            **({} if other is None else {"rows_depend_on": other}),
         }
 
 
@@ -515,6 +599,9 @@ def model_at_work(
             need=need,
             at_once=at_once,
         )
+        if traits.rows_depend_on is not None:
+            kind = type(unwrapped(network)).__name__
+            warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(kind))
         stack.enter_context(returning(network, traits.output))
         yield ModelAtWork(loaded, network, how, names, traits)
 

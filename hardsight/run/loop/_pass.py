@@ -1,4 +1,4 @@
-"""How a model is run: where, in which precision, from which random state, and in one pass.
+"""How a loop runs: where, in which precision, from which random state, in one pass, with a bar.
 
 Every loop over data that a verb has is :class:`ModelPass`; training alone goes its own way, by
 Lightning.
@@ -12,16 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 import torch
+from rich import progress as bars
+from rich.console import Console
+from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight.data import Batch, ExampleSource, batches
-from hardsight.errors import HardsightError, LabelError, ModelError, OptionError, OutOfMemoryError
+from hardsight.data import Batch, ExampleSource, batches, thumbnail
+from hardsight.errors import (
+    BadExampleError,
+    HardsightError,
+    ModelError,
+    OptionError,
+    OutOfMemoryError,
+)
+from hardsight.gallery import gallery_rows
 from hardsight.heads import Forward, Head, call_model, capture, logit_rows
 from hardsight.preprocessing import Preprocessing
+from hardsight.table import THUMBNAIL_SCHEMA, ScoreTable
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
@@ -444,23 +456,66 @@ def _first_line(err: BaseException) -> str:
     return lines[0][:300]
 
 
-def check_labels(batch: Batch, num_classes: int, *, whose: str, verb: str) -> None:
-    """Raise unless the labels of a batch are classes of the model.
+class _RateColumn(bars.ProgressColumn):
+    """Units per second, over the last moments."""
+
+    def render(self, task: bars.Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "", style="cyan")
+
+
+class Advance(Protocol):
+    """Moves a bar forward."""
+
+    def __call__(self, units: int, *, title: str | None = None) -> None:
+        """``units`` were just done; ``title`` replaces the bar's, if given."""
+
+
+@contextmanager
+def progress(
+    title: str, *, total: int | None, done: int = 0, show: bool | None = None
+) -> Iterator[Advance]:
+    """Show progress on stderr while the block runs.
 
     Args:
-        batch: of the data.
-        num_classes: of the model.
-        whose: the classes are, in words.
-        verb: what is done to the data.
+        title: what is being done.
+        total: how many units there are; ``None`` if nobody knows.
+        done: units an earlier run has done.
+        show: force the bar on or off; by default it is shown on a terminal.
 
-    Raises:
-        LabelError: names the first example with another label.
+    Yields:
+        a function that takes the number of units just done.
     """
-    outside = (batch.labels < 0) | (batch.labels >= num_classes)
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0, 0])
-        raise LabelError(
-            f"expected labels in [0, {num_classes}), the classes of {whose}, got "
-            f"{int(batch.labels[row])} for {batch.ids[row]}; {verb} data with the model's classes, "
-            "or a model with the data's"
-        )
+    console = Console(stderr=True)
+    if not (console.is_terminal if show is None else show):
+        yield lambda units, *, title=None: None
+        return
+    bar = bars.Progress(
+        bars.SpinnerColumn(),
+        bars.TextColumn("{task.description}", markup=False),  # a path may have brackets
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        _RateColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task(title, total=total, completed=done)
+        yield lambda units, *, title=None: bar.update(task, advance=units, description=title)
+
+
+def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool | None) -> pa.Table:
+    """Small pictures of the examples a report shows; what is not an image has none."""
+    indices = gallery_rows(table, budget=most).indices().tolist()
+    kept: dict[int, bytes] = {}
+    with progress("thumbnails", total=len(indices), show=show) as advance:
+        for index in indices:
+            try:
+                picture = thumbnail(source[source.position_of(index)].content)
+            except BadExampleError:
+                picture = None  # the file is gone meanwhile; its row stays
+            if picture is not None:
+                kept[index] = picture
+            advance(1)
+    return pa.table([list(kept), list(kept.values())], schema=THUMBNAIL_SCHEMA)

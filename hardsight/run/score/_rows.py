@@ -487,7 +487,9 @@ class ScoreRun:
         """All shards, computed or read, and the number of unreadable examples."""
         folder, kept = self.folder, list[pa.Table]()
         done = 0 if folder is None else _complete_from_the_start(folder)
-        start = done * self.batches_per_shard * scorer.batch_size
+        per_shard = self.batches_per_shard * scorer.batch_size
+        start = done * per_shard
+        self._hold_to_what_is_done(source, done, per_shard)
         failed = 0
         title = f"scoring {source.spec}"
         with progress(title, total=length_of(source), done=start, show=self.show) as advance:
@@ -499,10 +501,19 @@ class ScoreRun:
                     failed += errors.num_rows
                     continue
                 folder.begin()  # only now: what fails on the first examples leaves no folder
-                folder.write_shard(number, rows, errors)
+                end = (number + 1) * per_shard
+                mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
+                folder.write_shard(number, rows, errors, mark=mark)
         if folder is None:
             return lambda: iter(kept), failed
         return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
+
+    def _hold_to_what_is_done(self, source: Source, done: int, per_shard: int) -> None:
+        """Let a stream be compared with what was read of it, while that is passed over."""
+        if self.folder is None or isinstance(source, EmbeddingSource):
+            return
+        mark = self.folder.shard_mark(done - 1) if done else None
+        source.hold_to({} if mark is None else {done * per_shard: mark}, every=per_shard)
 
     def _pieces(
         self, scorer: Scorer, start: int, advance: Callable[[int], None]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight._checks import checked_options
+from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
@@ -29,10 +29,6 @@ from hardsight.run.loop import (
     matched_classes,
     model_at_work,
     stated_classes,
-    tensors_digest,
-    values_digest,
-    versions,
-    warns_of,
 )
 from hardsight.run.score._rows import (
     EmbeddingScorer,
@@ -44,7 +40,14 @@ from hardsight.run.score._rows import (
     naming_other_scores,
     piece_rows,
 )
-from hardsight.run_folder import SCORE, TABLE, RunFolder, open_parquet
+from hardsight.run_folder import (
+    SCORE,
+    TABLE,
+    RunFolder,
+    open_parquet,
+    tensors_digest,
+    values_digest,
+)
 from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:
@@ -168,8 +171,9 @@ def score(
             the name of one.
         head: name of the classifier layer or bare parameter, if it is not found by itself. It is
             held to the logits of every batch. In Python also a :class:`Head`.
-        output: the model's output that holds the logits, by key, attribute or position (from 0);
-            by default the one with a column for each class of the data.
+        output: the model's output that holds the logits, by key, attribute or position (from 0),
+            or by a path of them (heads.logits); by default the one with a column for each class of
+            the data.
         batch_size: examples at once; chosen by the device by default.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         out: folder of the run; table.parquet and more appear in it. In Python ``None`` keeps the
@@ -321,9 +325,16 @@ def score(
         per_shard = max(1, round(rows / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
-            if folder.is_done or folder.goes_on:
+            is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
+            if (folder.is_done or folder.goes_on) and not is_drawn:
                 _check_same_outputs(folder, scorer)
             if folder.is_done:
+                if isinstance(source, ExampleSource) and source.is_stream:
+                    warn(
+                        f"only the first examples of the stream {source.spec} were compared with "
+                        f"the finished table in {folder.folder}, which is taken as it is; if the "
+                        "rest may have changed, score it again with --overwrite (overwrite=True)"
+                    )
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)

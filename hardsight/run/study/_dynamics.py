@@ -336,8 +336,8 @@ def _with_people(runs: Sequence[RunDynamics], accuracy: float) -> Observation:
             parts.append(f"{part}, not judged: accuracy stays below {100 * accuracy:g} %")
             continue
         later = found[learned - 1 :]
-        verdicts.append(all(one.high < 0 for one in later))
-        weakest = max(later, key=lambda one: one.value)
+        verdicts.append(all(interval.high < 0 for interval in later))
+        weakest = max(later, key=lambda interval: interval.value)
         parts.append(
             f"{part}, weakest from epoch {learned} on (accuracy of at least {100 * accuracy:g} %) "
             f"{said_interval(weakest)}"
@@ -440,5 +440,8 @@ def _observation_table(observed: Sequence[Observation]) -> StudyTable:
     return StudyTable(
         "The paper's observations",
         ("", "the paper says", "seen here", "holds"),
-        tuple((one.name, one.says, one.seen, words[one.holds]) for one in observed),
+        tuple(
+            (observation.name, observation.says, observation.seen, words[observation.holds])
+            for observation in observed
+        ),
     )

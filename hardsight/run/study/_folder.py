@@ -95,17 +95,17 @@ def _typed(value: Any, kind: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        return _typed(value, next(one for one in inner if one is not type(None)))
+        return _typed(value, next(hint for hint in inner if hint is not type(None)))
     if origin is tuple:
-        return tuple(_typed(one, inner[0]) for one in value)
+        return tuple(_typed(item, inner[0]) for item in value)
     if origin is list:
-        return [_typed(one, inner[0]) for one in value]
+        return [_typed(item, inner[0]) for item in value]
     if origin is dict:
-        return {key: _typed(one, inner[1]) for key, one in value.items()}
+        return {key: _typed(item, inner[1]) for key, item in value.items()}
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return typing.cast(Any, kind)(
-            **{key: _typed(one, hints[key]) for key, one in value.items()}
+            **{key: _typed(item, hints[key]) for key, item in value.items()}
         )
     if kind is float:
         return math.nan if value is None else float(value)

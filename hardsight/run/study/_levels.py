@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
 from hardsight.errors import DataError, OptionError
-from hardsight.run.loop import PixelOptions, chosen_device, loaded_model, state_digest
+from hardsight.run.loop import PixelOptions, chosen_device, loaded_model
 from hardsight.run.score import score
+from hardsight.run_folder import state_digest
 from hardsight.table import ScoreTable
 
 Levels = tuple[

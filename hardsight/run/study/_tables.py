@@ -57,8 +57,8 @@ def said_p(p: float | None) -> str:
 
 def said_bin(bins: Sequence[BinCorrelation], place: int) -> str:
     """``[0.2, 0.4)``; the last one is closed."""
-    one = bins[place]
-    return f"[{one.low:.3g}, {one.high:.3g}{']' if place == len(bins) - 1 else ')'}"
+    group = bins[place]
+    return f"[{group.low:.3g}, {group.high:.3g}{']' if place == len(bins) - 1 else ')'}"
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """A recipe to a trained model, its checkpoint and its training dynamics."""
 
-from hardsight.run.train._adversary import Adversary as Adversary
 from hardsight.run.train._batches import Draws as Draws
 from hardsight.run.train._batches import EvaluationBatches as EvaluationBatches
 from hardsight.run.train._batches import Pixels as Pixels
@@ -24,7 +23,12 @@ from hardsight.run.train._data import is_first_process as is_first_process
 from hardsight.run.train._data import normalised_for as normalised_for
 from hardsight.run.train._data import opened_sources as opened_sources
 from hardsight.run.train._fit import fit as fit
+from hardsight.run.train._fit import frozen_body as frozen_body
+from hardsight.run.train._fit import loaded_for as loaded_for
+from hardsight.run.train._fit import numbered_for as numbered_for
+from hardsight.run.train._fit import output_of as output_of
 from hardsight.run.train._fit import quiet as quiet
+from hardsight.run.train._fit import reset_head as reset_head
 from hardsight.run.train._fit import start_of as start_of
 from hardsight.run.train._fit import trainer_of as trainer_of
 from hardsight.run.train._folder import MAY_CHANGE as MAY_CHANGE
@@ -37,11 +41,7 @@ from hardsight.run.train._images import TrainBatch as TrainBatch
 from hardsight.run.train._images import decoded_whole as decoded_whole
 from hardsight.run.train._images import fits as fits
 from hardsight.run.train._images import loaded as loaded
-from hardsight.run.train._model import frozen_body as frozen_body
-from hardsight.run.train._model import loaded_for as loaded_for
-from hardsight.run.train._model import numbered_for as numbered_for
-from hardsight.run.train._model import output_of as output_of
-from hardsight.run.train._model import reset_head as reset_head
+from hardsight.run.train._objective import Adversary as Adversary
 from hardsight.run.train._objective import TotalLoss as TotalLoss
 from hardsight.run.train._objective import linear_layer as linear_layer
 from hardsight.run.train._objective import optimizer_of as optimizer_of

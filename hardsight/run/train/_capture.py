@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hardsight.run.loop import warn
+from hardsight._checks import warn
 from hardsight.run.train._images import TrainBatch
 
 _WARM_UPS = 3  # libraries choose and allocate in the first passes, which must not be recorded

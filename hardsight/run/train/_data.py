@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hardsight._checks import warn
 from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
@@ -19,14 +20,7 @@ from hardsight.data import (
 from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import (
-    ClassOrder,
-    PixelOptions,
-    generator,
-    seed_of,
-    wanted_preprocessing,
-    warn,
-)
+from hardsight.run.loop import ClassOrder, PixelOptions, generator, seed_of, wanted_preprocessing
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 

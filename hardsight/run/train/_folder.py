@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 from torch import nn
 
+from hardsight._checks import versions, warn
 from hardsight.config import defaults_of
 from hardsight.errors import RunMismatchError
 from hardsight.models import MODELS, LoadedModel
-from hardsight.run.loop import pictures, versions, warn
+from hardsight.run.loop import pictures
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import Sources, is_first_process
 from hardsight.run.train._images import Decoded

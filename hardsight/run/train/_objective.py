@@ -1,4 +1,4 @@
-"""What a recipe minimises, and how: its losses added up, its optimizer, its schedule."""
+"""What a recipe minimises, and how: losses, images that an adversary changes, the optimizer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,9 +16,17 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from hardsight.config import fitted
 from hardsight.errors import ConfigError, HardsightError, HeadError, OptionError
+from hardsight.evaluate import Normalisation, fgsm, pgd
+from hardsight.heads import logits_of
 from hardsight.losses import GaussianRampLR  # the import also fills the registry of losses
 from hardsight.registry import LOSSES, unknown_name
-from hardsight.run.train._config import LossConfig, OptimizerConfig, ScheduleConfig
+from hardsight.run.train._config import (
+    AdversarialConfig,
+    LossConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
+from hardsight.run.train._images import Decoded, TrainBatch
 
 _CROSS_ENTROPY = "cross_entropy"
 _CLASS_INPUTS = ("class_weights", "bias")
@@ -344,3 +353,62 @@ def learning_rate_factor(
         done = min(1.0, (epoch - warmup) / max(epochs - warmup, 1e-9))
         return config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * done))
     return 1.0
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Changes a share of every training batch so that it misleads the model.
+
+    The model attacked is the one of inference: batch norm with its running statistics, no
+    dropout. Its statistics do not see the images on the way.
+
+    Attributes:
+        config: which attack, and how far.
+        normalisation: how inputs come from pixels.
+    """
+
+    config: AdversarialConfig
+    normalisation: Normalisation
+
+    def changed(self, model: nn.Module, batch: TrainBatch) -> TrainBatch:
+        """The batch with its first ``share`` of images changed; the order is random anyway."""
+        count = max(1, round(self.config.share * len(batch.labels)))
+        was_training = model.training
+        model.eval()
+        try:
+            moved = self._attacked(model, batch.inputs[:count], batch.labels[:count])
+        finally:
+            model.train(was_training)
+        return batch._replace(inputs=torch.cat([moved, batch.inputs[count:]]))
+
+    def _attacked(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        config = self.config
+
+        def forward(images: Tensor) -> Tensor:
+            return logits_of(model(images)).float()
+
+        common: dict[str, Any] = {
+            "epsilon": config.epsilon, "normalisation": self.normalisation,
+        }  # fmt: skip
+        if config.attack == "fgsm":
+            return fgsm(forward, inputs, labels, **common)
+        return pgd(
+            forward, inputs, labels, norm=config.norm, steps=config.steps,
+            step_size=config.step_size, **common,
+        )  # fmt: skip
+
+
+def adversary_of(config: AdversarialConfig | None, train: Decoded) -> Adversary | None:
+    """Who changes the training images, if the recipe wants it.
+
+    Raises:
+        ConfigError: pixels are not known, so that no change of them can be measured.
+    """
+    if config is None:
+        return None
+    if not train.are_ours or train.row(0)[1].ndim != 3:
+        raise ConfigError(
+            "adversarial training needs images whose pixels are known, got tensors or vectors from "
+            f"{train.source.spec}; pass images, and leave their normalisation to the recipe"
+        )
+    return Adversary(config, Normalisation(train.how.mean, train.how.std))

@@ -26,9 +26,7 @@ from hardsight.run.loop import (
     chosen_workers,
     random_states_kept,
     returning,
-    state_digest,
 )
-from hardsight.run.train._adversary import Adversary, adversary_of
 from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import (
@@ -39,7 +37,20 @@ from hardsight.run.train._data import (
     normalised_for,
     opened_sources,
 )
-from hardsight.run.train._fit import fit, own_device, quiet, start_of, trainer_of
+from hardsight.run.train._fit import (
+    check_parameters,
+    fit,
+    frozen_body,
+    head_of,
+    loaded_for,
+    numbered_for,
+    output_of,
+    own_device,
+    quiet,
+    reset_head,
+    start_of,
+    trainer_of,
+)
 from hardsight.run.train._folder import (
     RESULT,
     Trackers,
@@ -51,17 +62,8 @@ from hardsight.run.train._folder import (
     trackers_of,
 )
 from hardsight.run.train._images import Decoded
-from hardsight.run.train._model import (
-    check_parameters,
-    frozen_body,
-    head_of,
-    loaded_for,
-    numbered_for,
-    output_of,
-    reset_head,
-)
-from hardsight.run.train._objective import TotalLoss
-from hardsight.run_folder import AGAIN, RunFolder, write_json, writing
+from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (

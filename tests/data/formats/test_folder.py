@@ -70,6 +70,13 @@ def test_hidden_files_other_files_and_folders_named_like_images_are_no_examples(
     assert (len(source), source.classes) == (5, ("cat", "dog"))
 
 
+def test_the_warning_names_the_line_of_the_users_own_code(class_folders):
+    (class_folders / "cat" / "notes.txt").write_text("cats")
+    with pytest.warns(HardsightWarning) as said:
+        open_source(class_folders)
+    assert [warning.filename for warning in said] == [__file__]
+
+
 def test_what_is_not_read_as_a_picture_is_counted_and_said(class_folders, png_bytes):
     for name in ("a.heic", "b.HEIC", "deep/c.svg", "photo"):
         file = class_folders / "cat" / name

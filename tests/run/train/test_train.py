@@ -1085,13 +1085,13 @@ def test_a_disk_that_is_full_for_weights_or_metrics_is_named(
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_training(images, net, tmp_path, monkeypatch):
-    from hardsight.models import _stored
+    from hardsight.models import _known
 
     def full(*args, **kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_stored, "save_file", full)
+        patch.setattr(_known, "save_file", full)
         with pytest.raises(hs.errors.OutputError, match=r"No space left .* --resume"):
             hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
     done = hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)

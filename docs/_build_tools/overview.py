@@ -1,0 +1,104 @@
+"""Write ``results/README.md``: every table and figure of the papers, and what stands for it here.
+
+``PYTHONPATH=. python docs/_build_tools/overview.py``. What a table or figure shows and which page
+stands for it is in ``results/papers.toml``; scale, accuracies and verdicts are read from the
+results, so that the page cannot say something else than they do.
+"""
+
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardsight.experiments.lab import read_result
+
+RESULTS = Path(__file__).parents[2] / "results"
+PAPERS = {
+    "avh": "Angular Visual Hardness",
+    "amc": "AMC-Loss",
+    "el": "Encouraging Loss",
+}
+_ORDER = ("yes", "no", "undecided")
+
+
+def overview(results: Path = RESULTS) -> str:
+    """The whole page."""
+    stated = tomllib.loads((results / "papers.toml").read_text(encoding="utf-8"))
+    parts = [_head(results)]
+    for key, title in PAPERS.items():
+        rows = "\n".join(_row(entry, results, stated["networks"]) for entry in stated[key])
+        parts.append(
+            f"## {title}\n\n| item | shows | page and scale | network without the change, accuracy "
+            f"| claims of the page |\n| --- | --- | --- | --- | --- |\n{rows}\n"
+        )
+    return "\n".join(parts)
+
+
+def _head(results: Path) -> str:
+    counts: Counter[str] = Counter()
+    for file in sorted(results.glob("*/result.json")):
+        counts += _verdicts(file.parent)
+    total = sum(counts.values())
+    return (
+        "# The papers, item by item\n\nEvery table and figure of the three papers, and the page "
+        "that stands for it. A page judges its claims as a whole, so figures that share a page "
+        "share its verdicts. *short*: fewer epochs and smaller networks than the paper's. "
+        "*paper*: the paper's own, and the page lists what differs. A weak network proves little "
+        "either way: look at its accuracy first.\n\n"
+        f"Of {total} claims on all pages {_told(counts)} "
+        "([how a claim is judged](https://hardsight.readthedocs.io/papers/claims/)).\n"
+    )
+
+
+def _row(entry: dict[str, Any], results: Path, networks: dict[str, Any]) -> str:
+    cells = [entry["item"], entry["shows"]]
+    if "why" in entry:
+        return f"| {' | '.join(cells)} | none: {entry['why']} | | |"
+    pages, accuracies, verdicts = [], [], []
+    for name in entry["pages"]:
+        folder = results / name
+        content = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        pages.append(f"[{name}]({name}/README.md), {content['scale']}, n = {len(content['seeds'])}")
+        accuracies += [
+            f"{network} {_accuracy(content['data'], path)}"
+            for network, path in networks.get(name, {}).items()
+        ]
+        verdicts.append(_told(_verdicts(folder)))
+    if "differs" in entry:
+        pages.append(f"here: {entry['differs']}")
+    cells += ["<br>".join(pages), "<br>".join(accuracies) or "not stored", "<br>".join(verdicts)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _verdicts(folder: Path) -> Counter[str]:
+    result, _ = read_result(folder)
+    return Counter(claim.verdict for claim in result.claims)
+
+
+def _told(counts: Counter[str]) -> str:
+    known = [name for name in _ORDER if counts[name]]
+    known += sorted(set(counts) - set(_ORDER))
+    return ", ".join(f"{counts[name]} {name}" for name in known) or "none"
+
+
+def _accuracy(data: Any, path: list[str | int]) -> str:
+    """Mean of what lies at a path, in per cent; stored accuracies are shares or per cent."""
+    mean = float(np.mean(_at(data, path)))
+    return f"{100 * mean if mean <= 1 else mean:.1f} %"
+
+
+def _at(data: Any, path: list[str | int]) -> Any:
+    if not path:
+        return data
+    first, *rest = path
+    if first == "*":
+        held = data.values() if isinstance(data, dict) else data
+        return [_at(value, rest) for value in held]
+    return _at(data[first], rest)
+
+
+if __name__ == "__main__":
+    (RESULTS / "README.md").write_text(overview(), encoding="utf-8")
