@@ -48,7 +48,6 @@ from hardsight.run.train._objective import TotalLoss
 if TYPE_CHECKING:
     from hardsight.run.train.engine import RunRecorder, TrainModule
 
-
 _PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _SMALLER = "set a smaller batch_size (--set batch_size=...), in another --out"
 _GOES_ON = "--resume (resume=True) goes on after the last whole epoch, with the same recipe"
