@@ -860,3 +860,12 @@ def test_a_model_without_values_is_refused_in_words(verb):
     data = TensorDataset(torch.rand(12, 6), torch.arange(12) % 3)
     with pytest.raises(ModelError, match=r"is on the meta device and has no values; load weights"):
         verb(net, data, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("head", "fc"), ("output", 1), ("weights", "w.pt"), ("trust_remote_code", True)],
+)
+def test_what_is_said_of_a_model_is_refused_for_stored_embeddings(embeddings_file, option, value):
+    with pytest.raises(OptionError, match=rf"{option} cannot be used with stored embeddings"):
+        hs.score(None, embeddings_file, **{option: value})

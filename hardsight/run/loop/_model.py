@@ -374,6 +374,7 @@ def _rows_depend_on(
     part = _rows_of(inputs, count, half)
 
     def logits(some: Any) -> Tensor:
+        some = tree_map_only(Tensor, torch.clone, some)  # a model may work in place
         rows = logit_rows(call_model(unwrapped(model), some), output).float()
         return torch.where(torch.isfinite(rows), rows, 0)
 

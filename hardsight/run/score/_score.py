@@ -271,6 +271,10 @@ def score(
         scorer: Scorer
         if isinstance(source, EmbeddingSource):
             _refuse_pixel_options(pixels, preprocessing)
+            _refuse_model_options(
+                head=head if isinstance(head, str) else None, output=output, weights=weights,
+                trust_remote_code=trust_remote_code or None,
+            )  # fmt: skip
             stored = _stored_head(model, head, source)
             scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
             parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
@@ -346,6 +350,15 @@ def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | N
         raise OptionError(
             f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
             "leave it out"
+        )
+
+
+def _refuse_model_options(**options: Any) -> None:
+    named = [name for name, value in options.items() if value is not None]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with stored embeddings, which need no model; leave "
+            "it out (their head is class_weights=, --class-weights)"
         )
 
 
