@@ -96,7 +96,7 @@ def _vgg_body(channels: int) -> nn.Sequential:
             layers += conv_block(width, outputs)
             width = outputs
         layers.append(nn.MaxPool2d(2))
-    # the last one takes whatever is left: 2x2 at 32x32, a single pixel at 28x28
+    # the last one takes what is left: 2x2 at 32x32, a single pixel at 28x28
     layers[-1] = nn.AdaptiveMaxPool2d(1)
     return nn.Sequential(*layers, nn.Flatten())
 
