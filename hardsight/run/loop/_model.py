@@ -123,6 +123,8 @@ def loaded_model(
     try:
         loaded = load(preprocessing)
         check_processor(loaded)
+        if not is_stated:
+            _tell_of_a_processor_not_seen(loaded)
     except ModelError:
         if preprocessing is not None or not is_stated:
             raise
@@ -167,6 +169,19 @@ def check_processor(loaded: LoadedModel) -> None:
                 f"the {how.origin} is a {kind}, which does something else to pictures than its "
                 f"settings say: inputs differ by up to {worst:.3g}; {_STEP}"
             )
+
+
+def _tell_of_a_processor_not_seen(loaded: LoadedModel) -> None:
+    """Warn of settings that are followed without the processor to compare with, as of DINOv3."""
+    how = loaded.preprocessing
+    if loaded.processor is not None or how is None:
+        return
+    if how.origin == f"image processor of {loaded.spec}":  # not of a run folder, which has its own
+        warn(
+            f"the {how.origin} cannot be built here, so that its settings are followed as they are "
+            "written, and nothing is compared with the processor itself; install torchvision to "
+            "have it compared, or state size, mean and std together (--size, --mean, --std)"
+        )
 
 
 def _pictures(channels: int | None) -> Iterator[Image.Image]:
