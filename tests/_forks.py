@@ -6,6 +6,7 @@ a fork is Python code, under ``-W error``.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +145,7 @@ def serve() -> None:
         else:
             with suppress(ImportError):  # hardsight says what is missing, in the fork
                 importlib.import_module(order["loads"] or "torch")
+            gc.freeze()  # what is loaded is not garbage, in no fork
             answer = os.fork()
             if not answer:
                 _become(order)
@@ -150,6 +153,9 @@ def serve() -> None:
 
 
 def _load() -> None:
+    # as in pyproject.toml: matplotlib and a newer pyparsing
+    warnings.filterwarnings("ignore", ".*deprecated - use", DeprecationWarning, "matplotlib")
+    gc.disable()  # until a fork: looking for garbage takes a quarter of the time of imports
     import pandas  # noqa: F401  # which pyarrow loads when it first needs it
     import torch  # noqa: F401
 
@@ -168,6 +174,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
         os.close(descriptor)
     if order["until"] is not None:
         threading.Thread(target=_watch, args=(order["until"],), daemon=True).start()
+    gc.enable()
     sys.argv = ["python", *order["words"]]
     status = 1
     try:

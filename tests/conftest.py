@@ -1,6 +1,7 @@
 """Settings of every test: the same examples each time, one thread unless told otherwise."""
 
 import functools
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -31,6 +32,8 @@ os.fsync = os.fstat  # still refuses a descriptor that is not open
 importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 _seeds.shift_seeds()
+
+gc.disable()  # until everything is imported: what modules make stays, and there is much of it
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +68,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if _seeds.NUMBER and item.get_closest_marker("pinned"):
             item.add_marker(pytest.mark.skip(reason="compares with numbers of one seed"))
+
+
+def pytest_collection_finish():
+    """Leave what was imported out of every later search for garbage, which took half a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser):

@@ -227,7 +227,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Put it into the folder, in place of an older one."""
-        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        content = {"format": FORMAT, **vars(self)}
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -57,6 +58,13 @@ def planted(monkeypatch):
         )
 
     return EXPERIMENTS["planted"]
+
+
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory):
+    """A folder of trained models for all experiments, also of tests in other processes."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared-runs"
 
 
 @pytest.fixture

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
 from hardsight.experiments import EXPERIMENTS, run_experiment
-
-
-@pytest.fixture(scope="session")
-def shared_runs(tmp_path_factory):
-    """A folder of trained models for all experiments, also of tests in other processes."""
-    own = tmp_path_factory.getbasetemp()
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared-runs"
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))

@@ -146,7 +146,7 @@ def _questions(weight: float, places: Mapping[str, Grid]) -> list[Question]:
     scales={
         "smoke": Setting(
             plane_dataset="builtin:digits", plane_model="small_cnn", plane_epochs=1,
-            dataset="builtin:digits", weights=(0.1,), points=200, maps=40, seeds=(0,), **SMOKE,
+            dataset="builtin:digits", weights=(0.1,), points=100, maps=20, seeds=(0,), **SMOKE,
         ),
         "short": Setting(),
     },

@@ -79,7 +79,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
     reproduces="Angular Visual Hardness, Figs. 4, 9-13, 15, Observations 1-4",
     scales={
         "smoke": _setting(
-            models.SMOKE, digits="builtin:digits", digits_epochs=4, iterations=12, watched=200
+            models.SMOKE, digits="builtin:digits", digits_epochs=3, iterations=8, watched=100
         ),
         "short": _setting(models.SHORT),
     },

@@ -76,7 +76,7 @@ class ModelSetting:
 
 SMOKE = ModelSetting(
     dataset="builtin:digits", models=("small_cnn:embedding_width=12", "small_cnn"),
-    epochs=4, batch_size=32, train_limit=500, test_limit=250, degraded=60, seeds=(0, 1),
+    epochs=3, batch_size=32, train_limit=300, test_limit=150, degraded=40, seeds=(0, 1),
 )  # fmt: skip
 SHORT = ModelSetting()
 

@@ -107,8 +107,8 @@ def _questions(task: Task, grid: Grid) -> list[Question]:
     measures_by_seed=True,
     scales={
         "smoke": Setting(
-            task="builtin:digits/small_cnn", steps=3, images=100,
-            **{**recipes.SMOKE, "limit": 300, "seeds": (0,)},
+            task="builtin:digits/small_cnn", steps=3, images=40,
+            **{**recipes.SMOKE, "seeds": (0,)},
         ),
         "short": Setting(),
         "paper": Setting(

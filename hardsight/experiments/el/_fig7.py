@@ -123,7 +123,7 @@ def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1, 0.2), l2=(0.0, 0.5),
-            steps=2, images=60, **recipes.SMOKE,
+            steps=2, images=40, **recipes.SMOKE,
         ),
         "short": Setting(),
         "paper": Setting(
@@ -162,7 +162,7 @@ _SMALL: dict[str, Any] = {
     scales={
         "smoke": Setting(
             task="builtin:digits/small_cnn", log_ends=(1.0,), linf=(0.0, 0.1), l2=(0.0, 0.5),
-            steps=2, images=60, **{**recipes.SMOKE, **recipes.PUBLISHED_ATTACK, "grey_epochs": 2},
+            steps=2, images=40, **{**recipes.SMOKE, **recipes.PUBLISHED_ATTACK, "grey_epochs": 2},
         ),
         "short": Setting(images=1000, **_SMALL),
         "paper": Setting(images=2000, steps=40, **_SMALL, seeds=tuple(range(10))),

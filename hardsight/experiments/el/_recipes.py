@@ -132,7 +132,7 @@ class Recipe:
         return " ".join(filter(None, ["Mean ± standard deviation over seeds.", text, ending]))
 
 
-SMOKE: dict[str, Any] = {"grey_epochs": 2, "grey_batch": 32, "limit": 500, "seeds": (0, 1)}
+SMOKE: dict[str, Any] = {"grey_epochs": 2, "grey_batch": 32, "limit": 300, "seeds": (0, 1)}
 # the published recipe on MNIST; its option of a weight decay never reaches the optimizer
 PUBLISHED_MNIST: dict[str, Any] = {
     "grey_epochs": 100,

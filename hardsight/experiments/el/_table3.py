@@ -99,7 +99,7 @@ def _questions(title: str, grid: Grid) -> list[Question]:
     scales={
         "smoke": Setting(
             tasks=("builtin:digits/small_cnn",), imbalance=20.0, tail_epochs=2, head_epochs=1,
-            **{**SMOKE, "limit": None},
+            **{**SMOKE, "limit": 600},
         ),
         "short": Setting(),
     },

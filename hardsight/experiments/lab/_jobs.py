@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,7 @@ def train_side_by_side(job: Job, tell: Callable[[str], None]) -> None:
 
 
 def _work_off(job: Job, units: Sequence[Unit], tell: Callable[[str], None]) -> None:
-    # not forked: a forked process cannot use a GPU that its parent has looked at
-    context = get_context("spawn")
+    context = _context()
     waiting, told = context.Queue(), context.Queue()
     count = min(job.processes, len(units))
     for unit in (*units, *[None] * count):
@@ -132,6 +131,19 @@ def _work_off(job: Job, units: Sequence[Unit], tell: Callable[[str], None]) -> N
             for process in processes:
                 if process.pid is not None:
                     process.join()
+
+
+def _context() -> Any:
+    """How processes are started: forks of one that has imported all modules and nothing more.
+
+    With a GPU each begins from nothing: a fork cannot use one that its parent has looked at, and
+    to import a module may be to look.
+    """
+    if torch.cuda.is_available() or "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["hardsight.experiments", "lightning.pytorch"])
+    return context
 
 
 def _end(processes: Sequence[Any]) -> None:

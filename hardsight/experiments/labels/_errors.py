@@ -87,8 +87,8 @@ class Setting:
     "(Northcutt et al. 2021)",
     scales={
         "smoke": Setting(
-            datasets=("builtin:digits",), epochs=(4,), shares=(0.2,), folds=2, batch_size=32,
-            lr=0.005, limit=320, seeds=(0, 1),
+            datasets=("builtin:digits",), epochs=(3,), shares=(0.2,), folds=2, batch_size=32,
+            lr=0.005, limit=200, seeds=(0, 1),
         ),
         "short": Setting(),
     },

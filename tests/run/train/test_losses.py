@@ -6,6 +6,7 @@ from torch import nn
 
 from hardsight.errors import ConfigError, HeadError
 from hardsight.losses import large_margin_softmax_loss
+from hardsight.registry import LOSSES, LossSpec
 from hardsight.run.train import LossConfig, TotalLoss, linear_layer
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0]])
@@ -167,6 +168,20 @@ def test_classes_are_weighed_by_the_inverse_of_their_effective_number(beta):
     loss = TotalLoss([LossConfig("cross_entropy", class_balance=beta)], counts)
     got = loss(logits, labels, embeddings=None, layer=None, epoch=0)
     torch.testing.assert_close(got, -(share * logits.log_softmax(1).diag()).sum())
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
+def test_weights_that_balance_classes_average_one(beta, monkeypatch):
+    # our own losses divide by the sum of the weights; this one does not, so it sees their scale
+    def weight_of_labels(logits, labels, *, weight=None):
+        return weight[labels].mean()
+
+    spec = LossSpec("weight_of_labels", weight_of_labels, nn.Module, ("logits", "labels"), 1)
+    monkeypatch.setitem(LOSSES._specs, spec.name, spec)
+    loss = TotalLoss([LossConfig(spec.name, class_balance=beta)], class_counts=[50, 5, 1])
+    every_class = torch.tensor([0, 1, 2])
+    got = loss(torch.zeros(3, 3), every_class, embeddings=None, layer=None, epoch=0)
+    torch.testing.assert_close(got, torch.tensor(1.0))
 
 
 def test_deferred_re_weighting_is_two_terms_that_take_turns():
