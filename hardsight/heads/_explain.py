@@ -48,7 +48,7 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
 
 
 def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
-    """Why a layer that was called does not give the logits, where that can be told."""
+    """Why a layer that was called does not give the logits, if that can be told."""
     if one.rectified is not None and agree(one.rectified, logits):
         return HeadMismatchError(
             f"a ReLU between the 1x1 convolution {one.name!r} and the average pool keeps the "

@@ -234,7 +234,7 @@ def _tensors(output: Any) -> dict[Which | None, Tensor]:
     for name, part in _leaves(output).items():
         if not isinstance(part, Tensor) or part.ndim < 2 or not part.is_floating_point():
             continue
-        # lists of hidden states are no doubt, nor is a tensor that is there by another name
+        # lists of hidden states leave no doubt, nor does a tensor that is there by another name
         is_news = _has_rows(part) and not any(part is other for other in tensors.values())
         if name in own or is_news:
             tensors[name] = part
