@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hardsight._checks import require, versions, warns_of
+from hardsight._checks import require, versions, warn, warns_of
 from hardsight.config import config_from, defaults_of
 from hardsight.errors import ModelError, RunMismatchError
 from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
@@ -215,6 +215,11 @@ def _run_in(
     epochs = config.source_epochs(is_trained=_is_trained(config))
     say_what_plays_no_part(config, is_trained=not epochs)
     aim = opened_target(config.target, target, sources.classes)
+    if aim.fingerprint == sources.fingerprint:
+        warn(
+            f"the target {aim.source.spec} is the source itself, so that there is nothing to adapt "
+            "to: the model has its labels already; name other data as the target"
+        )
     is_stated = None not in (config.source.mean, config.source.std)
     loaded = loaded_for(
         config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hardsight as hs
-from hardsight.errors import ConfigError
+from hardsight.errors import ConfigError, HardsightWarning
 from hardsight.models import load_model
 from hardsight.run.adapt import AdaptConfig
 
@@ -81,3 +81,10 @@ def test_vectors_cannot_be_augmented_while_adapting(tmp_path):
     with pytest.raises(ConfigError, match="augment needs images"):
         hs.adapt(net, rows, rows, out=tmp_path / "run", augment={"flip": True}, **SMALL)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:round")  # about classes that are never predicted
+def test_a_target_that_is_the_source_is_told_of(net, source, settings, tmp_path):
+    settings = {**settings, "rounds": 1}
+    with pytest.warns(HardsightWarning, match="the target .* is the source itself"):
+        hs.adapt(net, source, source, out=tmp_path / "run", **settings)
