@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,8 @@ def serve() -> None:
 
 
 def _load() -> None:
+    # as in pyproject.toml: matplotlib and a newer pyparsing
+    warnings.filterwarnings("ignore", ".*deprecated - use", DeprecationWarning, "matplotlib")
     gc.disable()  # until a fork: looking for garbage takes a quarter of the time of imports
     import pandas  # noqa: F401  # which pyarrow loads when it first needs it
     import torch  # noqa: F401

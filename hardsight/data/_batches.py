@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight._checks import warn
 from hardsight.data.formats import StreamSource, reason, split_sample
 from hardsight.data.pixels import check_collated, prepared
-from hardsight.data.source import SourceView, in_memory, single_class_index
-from hardsight.errors import BadExampleError, DataError, HardsightError, OptionError
+from hardsight.data.source import SourceView, in_memory, single_class_index, states_kept
+from hardsight.errors import (
+    BadExampleError,
+    DataError,
+    HardsightError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2
+_OF_ONE_CLASS = 16  # batches whose labels are all the same; collated twice to see their order
 
 
 @dataclass
@@ -210,6 +217,7 @@ class _Collate:
         self, spec: str, classes: tuple[str, ...], custom: Callable[[list[Any]], Any] | None
     ) -> None:
         self._spec, self._classes, self._custom = spec, classes, custom
+        self._of_one_class = 0  # batches that were collated twice
 
     def __call__(self, rows: list[_Row]) -> Batch | HardsightError:
         try:
@@ -248,24 +256,59 @@ class _Collate:
                 f"expected {len(samples)} labels from the collate_fn of {self._spec}, got "
                 f"{len(labels)}; it must keep every example"
             )
-        where = f"a batch of {self._spec}"
-        found = [single_class_index(value, self._classes, where=where) for value in labels]
-        self._check_order(samples, found)
+        found = self._class_indices(labels)
+        self._check_order(samples, inputs, found)
         return inputs, found
 
-    def _check_order(self, samples: list[Any], labels: list[int]) -> None:
-        """Raise if labels came back in another order, as far as the samples have some."""
-        try:
-            values = [in_memory(split_sample(sample)[1]) for sample in samples]
-            own = [single_class_index(value, self._classes, where="") for value in values]
-        except Exception:  # only the collate_fn knows how to read them
-            return
-        if own != labels and sorted(own) == sorted(labels):
+    def _class_indices(self, labels: Any) -> list[int]:
+        where = f"a batch of {self._spec}"
+        return [single_class_index(value, self._classes, where=where) for value in labels]
+
+    def _check_order(self, samples: list[Any], inputs: Any, labels: list[int]) -> None:
+        """Raise if the examples came back in another order; warn if that cannot be told."""
+        own = self._own_labels(samples)
+        is_kept: bool | None = True
+        if own is None or sorted(own) != sorted(labels):  # only the collate_fn can read them
+            is_kept = self._keeps_order(samples, inputs, labels)
+        elif len(set(own)) > 1:
+            is_kept = own == labels
+        elif self._of_one_class < _OF_ONE_CLASS:  # of sorted data that may be most of them
+            self._of_one_class += 1
+            is_kept = self._keeps_order(samples, inputs, labels)
+        if is_kept is False:
             raise DataError(
                 f"the collate_fn of {self._spec} puts the examples of a batch in another order, so "
                 "that rows would be taken for other examples; let it keep it, and sort inside the "
                 "model if that has to be"
             )
+        if is_kept is None and own is None:
+            warn(
+                f"the collate_fn of {self._spec} alone can read the labels, so that it cannot be "
+                "seen whether it keeps the order of the examples: each row is taken for the "
+                "example at its place in the batch"
+            )
+
+    def _own_labels(self, samples: list[Any]) -> list[int] | None:
+        """Labels as the samples have them; ``None`` if only the collate_fn knows how to read."""
+        try:
+            values = [in_memory(split_sample(sample)[1]) for sample in samples]
+            return self._class_indices(values)
+        except Exception:  # of any kind: they are a user's own
+            return None
+
+    def _keeps_order(self, samples: list[Any], inputs: Any, labels: list[int]) -> bool | None:
+        """Whether samples in reverse come back in reverse; ``None`` if that does not tell."""
+        rows = _row_digests(inputs, labels)
+        try:
+            with states_kept():  # so that the next batch draws what it would have drawn
+                turned, values = split_sample(self._custom(samples[::-1]))  # type: ignore[misc]
+            again = _row_digests(turned, self._class_indices(in_memory(values)))
+        except Exception:  # of any kind: it is a user's own
+            return None
+        if again == rows[::-1]:
+            # the same row twice or more looks alike in any order
+            return True if len(set(rows)) > 1 or len(rows) == 1 else None
+        return False if sorted(again) == sorted(rows) else None  # else it draws at random
 
     def _stacked(self, examples: list[Example]) -> Any:
         from torch.utils.data import default_collate
@@ -291,6 +334,23 @@ class _Collate:
                 f"the inputs of {self._spec} do not stack into a batch: {reason(err)}; pass a "
                 "DataLoader with a collate_fn of your own"
             ) from err
+
+
+def _row_digests(inputs: Any, labels: list[int]) -> list[tuple[int, bytes]]:
+    """Each row of a batch by its label and what it holds; of inputs without rows the label."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    leaves = tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else inputs)
+    parts = [
+        in_memory(leaf)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim and len(leaf) == len(labels)
+    ]
+    return [
+        (label, b"".join(np.ascontiguousarray(part[row]).tobytes() for part in parts))
+        for row, label in enumerate(labels)
+    ]
 
 
 def _cannot_share(err: BaseException) -> DataError:

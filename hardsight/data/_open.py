@@ -411,7 +411,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
-    if isinstance(data, IterableDataset) or _is_streamed(data):
+    is_iterator = hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+    if isinstance(data, IterableDataset) or is_iterator:
         return StreamSource(data, classes=options.classes, loading=loading)
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not indexed or isinstance(data, Mapping):
@@ -451,10 +452,6 @@ def _loading(loader: Any) -> Loading:
         worker_init=loader.worker_init_fn,
         context=loader.multiprocessing_context,
     )
-
-
-def _is_streamed(data: Any) -> bool:
-    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
 
 
 def _huggingface(data: Any, options: _Options) -> ExampleSource:

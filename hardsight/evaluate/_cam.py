@@ -73,9 +73,10 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
     outputs = _outputs(model, inputs)
     if name is not None:
         if name not in outputs:
+            usable = [key for key, output in outputs.items() if _is_map(output)]
             raise ModelError(
                 f"no layer {name!r} of {type(model).__name__} gives one tensor in a forward pass; "
-                f"Grad-CAM can use: {', '.join(_named_layers(outputs)) or 'none'}"
+                f"Grad-CAM can use: {', '.join(usable[-5:]) or 'none'}"
             )
         return _described(name, outputs[name])
     convolutions = [key for key in outputs if isinstance(model.get_submodule(key), nn.Conv2d)]
@@ -272,10 +273,6 @@ def _described(name: str, output: Tensor) -> CamLayer:
         f"the output {list(output.shape)} of layer {name!r} is not laid out like an image; "
         "Grad-CAM needs maps [N, K, H, W] or tokens [N, T, K] of a square grid"
     )
-
-
-def _named_layers(outputs: dict[str, Tensor]) -> list[str]:
-    return [key for key, output in outputs.items() if _is_map(output)][-5:]
 
 
 def _token_layer(

@@ -18,7 +18,8 @@ def explanation(
     fitting = [name for name, layer in layers.items() if class_weights(layer, num_classes)]
     if not fitting:
         return _no_such_width(model, layers, num_classes)
-    what = f"{_listed(fitting)} of {kind} with {num_classes} outputs"
+    layer = "layer" if len(fitting) == 1 else "layers"
+    what = f"{layer} {', '.join(fitting)} of {kind} with {num_classes} outputs"
     called = [one for one in calls if one.name in fitting]
     if not called:
         return HeadNotFoundError(
@@ -47,7 +48,7 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
 
 
 def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
-    """Why a layer that was called does not give the logits, where that can be told."""
+    """Why a layer that was called does not give the logits, if that can be told."""
     if one.rectified is not None and agree(one.rectified, logits):
         return HeadMismatchError(
             f"a ReLU between the 1x1 convolution {one.name!r} and the average pool keeps the "
@@ -67,10 +68,6 @@ def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError
                 error.function = name
                 return error
     return None
-
-
-def _listed(names: list[str]) -> str:
-    return f"layer{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def not_its_head(model: nn.Module, head: Head, logits: Tensor) -> HeadMismatchError:

@@ -86,7 +86,7 @@ def find_head(
         inputs: a batch as the model takes it: a tensor, a tuple or list of arguments, or a mapping
             of keywords. Two examples are enough. Without it the head is guessed from the structure
             alone, and :func:`capture` verifies it on its first batch.
-        name: the layer to use, where the search is not wanted or not unambiguous. Also the name of
+        name: the layer to use, if the search is not wanted or finds more than one. Also the name of
             a bare parameter ``[C, D]`` or ``[D, C]`` that the model multiplies by itself, as with
             ``einsum``; the embeddings are then looked for among all that enters or leaves one of
             the model's modules.

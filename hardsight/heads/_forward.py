@@ -171,9 +171,13 @@ def _part(output: Any, which: Which) -> Tensor:
             "output out"
         )
     parts = _leaves(output)
-    held = ", ".join(f"{name!r} {_shape(part)}" for name, part in parts.items()) or "nothing"
+    held = ", ".join(
+        f"{name!r} {list(part.shape) if isinstance(part, Tensor) else type(part).__name__}"
+        for name, part in parts.items()
+    )
     raise ModelError(
-        f"output={which!r} {what} in what the model returns, a {type(output).__name__} of {held}"
+        f"output={which!r} {what} in what the model returns, a {type(output).__name__} of "
+        f"{held or 'nothing'}"
     )
 
 
@@ -196,10 +200,6 @@ def _part_at(output: Any, which: Which) -> Any:
         reached = (_part_at(held, rest) for held, rest in inner if held is not None)
         part = next((held for held in reached if held is not None), None)
     return part
-
-
-def _shape(part: Any) -> str:
-    return str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
 
 
 def _named_parts(output: Any) -> dict[Which, Any]:
@@ -234,7 +234,7 @@ def _tensors(output: Any) -> dict[Which | None, Tensor]:
     for name, part in _leaves(output).items():
         if not isinstance(part, Tensor) or part.ndim < 2 or not part.is_floating_point():
             continue
-        # lists of hidden states are no doubt, nor is a tensor that is there by another name
+        # lists of hidden states leave no doubt, nor does a tensor that is there by another name
         is_news = _has_rows(part) and not any(part is other for other in tensors.values())
         if name in own or is_news:
             tensors[name] = part

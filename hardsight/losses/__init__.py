@@ -16,7 +16,6 @@ from hardsight.losses._euclidean import EuclideanContrastiveLoss as EuclideanCon
 from hardsight.losses._euclidean import euclidean_contrastive_loss as euclidean_contrastive_loss
 from hardsight.losses._focal import FocalLoss as FocalLoss
 from hardsight.losses._focal import focal_loss as focal_loss
-from hardsight.losses._gather import gather_rows as gather_rows
 from hardsight.losses._large_margin import LargeMarginSoftmaxLoss as LargeMarginSoftmaxLoss
 from hardsight.losses._large_margin import large_margin_logits as large_margin_logits
 from hardsight.losses._large_margin import large_margin_softmax_loss as large_margin_softmax_loss
@@ -26,6 +25,7 @@ from hardsight.losses._linear_encouraging import LinearEncouragingLoss as Linear
 from hardsight.losses._linear_encouraging import linear_encouraging_loss as linear_encouraging_loss
 from hardsight.losses._mirror_mse import MirrorMSELoss as MirrorMSELoss
 from hardsight.losses._mirror_mse import mirror_mse_loss as mirror_mse_loss
+from hardsight.losses._pairs import gather_rows as gather_rows
 from hardsight.losses._presets import AMC_PRESETS as AMC_PRESETS
 from hardsight.losses._presets import AMCPreset as AMCPreset
 from hardsight.losses._presets import amc_preset as amc_preset

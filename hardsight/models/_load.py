@@ -374,7 +374,8 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            known = [key for key, value in vars(found).items() if _is_factory(key, value)]
+            public = {key: v for key, v in vars(found).items() if not key.startswith("_")}
+            known = [key for key, value in public.items() if callable(value)]
             raise ModelError(unknown_name(f"factory in {place}", name, known))
         found = getattr(found, part)
     if isinstance(found, nn.Module):
@@ -387,10 +388,6 @@ def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
         )
     factory: Callable[..., Any] = found
     return factory
-
-
-def _is_factory(name: str, value: Any) -> bool:
-    return callable(value) and not name.startswith("_")
 
 
 def _keywords(

@@ -11,7 +11,7 @@ from torch.nn.functional import relu
 
 from hardsight._checks import require
 from hardsight.errors import OptionError
-from hardsight.models._classifier import Classifier, conv_block, drawn_from, pooled
+from hardsight.models._classifier import Classifier, conv_block, pooled
 from hardsight.models._weights import load_weights
 from hardsight.preprocessing import Preprocessing
 
@@ -96,7 +96,7 @@ def _vgg_body(channels: int) -> nn.Sequential:
             layers += conv_block(width, outputs)
             width = outputs
         layers.append(nn.MaxPool2d(2))
-    # the last one takes whatever is left: 2x2 at 32x32, a single pixel at 28x28
+    # the last one takes what is left: 2x2 at 32x32, a single pixel at 28x28
     layers[-1] = nn.AdaptiveMaxPool2d(1)
     return nn.Sequential(*layers, nn.Flatten())
 
@@ -369,7 +369,7 @@ _LITE_FEATURE = "model efficientnet_lite0"
 _IMAGENET_CLASSES = 1000
 
 
-class EfficientNetLite0(nn.Module):
+class EfficientNetLite0(Classifier):
     """EfficientNet-Lite0, made for 224 px; 4,652,008 parameters at 1,000 classes.
 
     The network is that of the package ``efficientnet_lite_pytorch``, the weights are those of
@@ -412,18 +412,22 @@ class EfficientNetLite0(nn.Module):
         batch_norm_momentum: float = 0.1,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         if channels not in (1, 3):
             raise OptionError(f"expected 1 or 3 channels, got {channels}")
         package = require(_LITE_NETWORK, extra="models", feature=_LITE_FEATURE)
-        with drawn_from(seed):
-            made: Any = package.EfficientNet.from_name(
+
+        def body() -> nn.Module:
+            made: nn.Module = package.EfficientNet.from_name(
                 "efficientnet-lite0", num_classes=_IMAGENET_CLASSES, image_size=image_size
             )
             if pretrained:
                 load_weights(made, _imagenet_file())
-            width = made._fc.in_features
-            head = made._fc if num_classes == _IMAGENET_CLASSES else nn.Linear(width, num_classes)
+            return made
+
+        super().__init__(body, embedding_width=1280, num_classes=num_classes, seed=seed)
+        made: Any = self.body
+        if num_classes == _IMAGENET_CLASSES:
+            self.head = made._fc
         made._fc = nn.Identity()
         for module in made.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -431,8 +435,6 @@ class EfficientNetLite0(nn.Module):
         if channels == 1:
             stem = made._conv_stem
             stem.in_channels, stem.weight = 1, nn.Parameter(stem.weight.sum(dim=1, keepdim=True))
-        self.body: nn.Module = made
-        self.head = head
         self.preprocessing = Preprocessing(
             size=(image_size, image_size),
             mean=(127 / 255,) * channels,
@@ -442,16 +444,6 @@ class EfficientNetLite0(nn.Module):
             channels=channels,
             origin="EfficientNet-Lite0: (pixel - 127) / 128",
         )
-
-    def features(self, images: Tensor) -> Tensor:
-        """Embeddings ``[N, 1280]`` of images ``[N, channels, H, W]``."""
-        embeddings: Tensor = self.body(images)
-        return embeddings
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits ``[N, C]`` of images ``[N, channels, H, W]``."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
 
 
 def _imagenet_file() -> str:

@@ -26,7 +26,7 @@ def load_weights(model: nn.Module, file: str | os.PathLike[str]) -> str:
 
     The file is safetensors, or a torch file of tensors alone. The state dict may lie under
     ``state_dict``, ``model_state_dict`` or ``model``; the prefixes ``module.``, ``_orig_mod.`` and
-    ``model.`` are stripped where that makes the names fit.
+    ``model.`` are stripped if that makes the names fit.
 
     Raises:
         MissingDataError: there is no such file.

@@ -313,7 +313,7 @@ def differences(
     """
     before = {**_leaves(plain(defaults or {})), **_leaves(_compared(old, may_change))}
     after = _leaves(_compared(new, may_change))
-    before = {name: value for name, value in before.items() if _top(name) not in may_change}
+    before = {name: value for name, value in before.items() if name.split(".")[0] not in may_change}
     settings = [
         f"{name} = {before.get(name)!r} instead of {after.get(name)!r}"
         for name in {**after, **before}
@@ -330,10 +330,6 @@ def differences(
 def _compared(manifest: Manifest, may_change: Collection[str]) -> dict[str, Any]:
     values = {"versions": manifest.versions, **manifest.settings}
     return dict(plain({name: value for name, value in values.items() if name not in may_change}))
-
-
-def _top(name: str) -> str:
-    return name.split(".")[0]
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -51,11 +51,24 @@ def test_a_recipe_ends_with_the_model_and_the_next_command(recipe, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("loss=amc", "the head is not trained"), ("freeze_body=true", "freeze_body keeps a body")],
+)
+def test_what_is_not_trained_is_said_in_one_line(recipe, setting, said):
+    done = run(recipe, "--epochs", 1, "--set", setting)
+    assert done.exit_code == 0, done.output
+    assert done.output.count(said) == 1
+    assert ".py" not in done.output.partition(said)[0]
+
+
+@pytest.mark.filterwarnings("default")
 def test_what_plays_no_part_is_said_in_one_line_before_the_result(recipe):
     done = run(recipe, "--epochs", 1, "--set", "thumbnails=3")
     assert done.exit_code == 0, done.output
-    assert "thumbnails plays no part without track = true\n" in done.stderr
-    assert ".py" not in done.stderr
+    told, _, result = done.output.partition("thumbnails plays no part without track = true\n")
+    assert "selected: train loss" in result
+    assert ".py" not in told
 
 
 def test_a_folder_is_printed_as_it_is_called(recipe, tmp_path):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from hardsight.data import Batch, batches, open_source
-from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
+from hardsight.errors import BadExampleError, DataError, HardsightWarning, LabelError, OptionError
 from hardsight.preprocessing import Preprocessing
 
 PLAIN = Preprocessing()
@@ -409,6 +409,63 @@ def test_a_collate_function_that_sorts_its_examples_is_refused(workers):
         found = list(batches(open_source(loader), PLAIN))
         assert [batch.index.tolist() for batch in found] == [[0, 1, 2], [3, 4, 5]]
         assert found[0].labels.tolist() == [first, 1 - first, first]
+
+
+class Named(Answers):
+    """The same with labels that only a collate_fn can read."""
+
+    def __getitem__(self, index):
+        values, label = super().__getitem__(index)
+        return {"words": values, "answer": ("no", "yes")[label]}
+
+
+def read(samples):
+    return [(sample["words"], ("no", "yes").index(sample["answer"])) for sample in samples]
+
+
+def test_a_sorting_collate_function_is_refused_also_if_it_alone_reads_the_labels():
+    loader = DataLoader(Named(), batch_size=3, collate_fn=lambda some: longest_first(read(some)))
+    with pytest.raises(DataError, match=r"collate_fn of Named puts .* in another order.*keep it"):
+        list(batches(open_source(loader), PLAIN))
+    loader = DataLoader(Named(), batch_size=3, collate_fn=lambda some: rows_of(read(some)))
+    read_in_order = list(batches(open_source(loader), PLAIN))  # a warning would be an error
+    assert torch.cat([batch.labels for batch in read_in_order]).tolist() == [0, 1, 0, 1, 0, 1]
+
+
+class OfOneClass(Answers):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], 1
+
+
+@pytest.mark.parametrize(
+    "collate", [longest_first, lambda some: (longest_first(some)[0], rows_of(some)[1])]
+)
+def test_a_sorting_collate_function_is_refused_also_if_all_labels_are_the_same(collate):
+    loader = DataLoader(OfOneClass(), batch_size=3, collate_fn=collate)
+    with pytest.raises(DataError, match=r"collate_fn of OfOneClass puts .* in another order"):
+        list(batches(open_source(loader), PLAIN))
+    loader = DataLoader(OfOneClass(), batch_size=3, collate_fn=rows_of)
+    assert sum(len(batch.labels) for batch in batches(open_source(loader), PLAIN)) == 6
+
+
+def test_a_collate_function_that_sorts_and_names_other_labels_is_refused():
+    def collate(samples):
+        inputs, labels = longest_first(samples)
+        return inputs, labels + 2
+
+    loader = DataLoader(Answers(), batch_size=3, collate_fn=collate)
+    with pytest.raises(DataError, match="in another order"):
+        list(batches(open_source(loader), PLAIN))
+
+
+def test_a_collate_function_that_draws_and_alone_reads_the_labels_is_told_of():
+    def collate(samples):
+        inputs, labels = rows_of(read(samples))
+        return inputs + torch.rand(inputs.shape), labels
+
+    loader = DataLoader(Named(), batch_size=3, collate_fn=collate)
+    with pytest.warns(HardsightWarning, match=r"collate_fn of Named alone can read the labels"):
+        assert len(list(batches(open_source(loader), PLAIN))) == 2
 
 
 def test_collate_functions_that_fail_or_drop_examples_are_explained():

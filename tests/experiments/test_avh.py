@@ -14,8 +14,7 @@ from hardsight.experiments import EXPERIMENTS, run_experiment
 from hardsight.experiments.avh import _geometry_measures as measures
 from hardsight.experiments.avh import degraded, grown, with_simulated_annotators
 from hardsight.experiments.avh._degradation import degradation_claim
-from hardsight.experiments.avh._human_claims import human_claims
-from hardsight.experiments.avh._human_draw import class_groups, group_frequency
+from hardsight.experiments.avh._human import class_groups, group_frequency, human_claims
 from hardsight.run.study import degradation_study, human_study
 
 TINY = ["epochs=1", "seeds=[0]", "degraded=20", "models=['small_cnn']"]

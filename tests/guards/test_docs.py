@@ -57,6 +57,29 @@ def test_every_page_is_in_the_navigation():
     assert {page for page in pages if page not in navigation} == set()
 
 
+POSIX = re.compile(
+    r"\bos\.(fork|mkfifo|geteuid)\b|\bforks\b|\bSIG(KILL|ALRM|PROF)\b|\bAF_UNIX\b"
+    r"|^ *import resource\b",
+    re.M,
+)
+
+
+def needs_posix() -> set[str]:
+    files = {file.relative_to(ROOT).as_posix(): file for file in (ROOT / "tests").rglob("*.py")}
+    shared = {"tests/_forks.py", "tests/conftest.py", "tests/guards/test_docs.py"}
+    return {
+        name
+        for name, file in files.items()
+        if name not in shared and POSIX.search(file.read_text(encoding="utf-8"))
+    }
+
+
+def test_contributing_names_the_tests_that_need_posix():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## What needs POSIX")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(tests/[\w/]+\.py)`", section)) == needs_posix()
+
+
 def test_committed_results_name_no_folder_of_the_machine_that_made_them():
     folder = re.compile(r"/(home|Users|root|dev/shm|mnt|scratch|tmp|work)/\w")
     texts = [".csv", ".html", ".json", ".md", ".svg"]

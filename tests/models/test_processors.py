@@ -11,7 +11,7 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.data import model_input
-from hardsight.errors import ModelError
+from hardsight.errors import HardsightWarning, ModelError
 from hardsight.models import load_model
 from hardsight.preprocessing import Preprocessing
 
@@ -100,6 +100,10 @@ def assert_same(how: Preprocessing, processor) -> None:
         )
 
 
+def name_of_config(value) -> str | None:
+    return json.dumps(value).replace('"', "") if isinstance(value, dict) else None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_processor_is_followed_or_refused_by_name(folder, photos, kind):
     processor = real(kind, {})
@@ -117,10 +121,85 @@ def test_every_processor_is_followed_or_refused_by_name(folder, photos, kind):
         assert re.search("cannot be (followed|built)|fails on|gives inputs|something else", refused)
         assert "--size, --mean, --std" in refused
         return
-    if processor is None:
+    if processor is None:  # it cannot be built without torchvision; its steps are known
         assert kind in FOLLOWED_UNSEEN
-        pytest.skip(f"{kind}ImageProcessor cannot be built without torchvision to compare with")
+        sides = {"size": {"height": 40, "width": 40}, "crop_size": {"height": 35, "width": 35}}
+        assert_same_as_dinov3(load_model(written(folder, kind, sides)).preprocessing, (40, 40))
+        return
     assert_same(load_model(model).preprocessing, processor)
+
+
+def bilinear(new: int, old: int) -> np.ndarray:
+    """Weights ``[new, old]`` of a linear filter over one side; as wide as a new pixel if that is
+    the larger one, so that no old pixel is passed over (antialias)."""
+    scale = old / new
+    centres = (np.arange(new, dtype=np.float64) + 0.5) * scale
+    apart = np.abs(centres[:, None] - (np.arange(old) + 0.5)) / max(scale, 1.0)
+    weights = np.clip(1 - apart, 0, None)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def dinov3_input(picture: Image.Image, size, *, factor=1 / 255, mean, std) -> np.ndarray:
+    """The steps that DINOv3's processor documents, in float64: rescale, resize, normalise."""
+    pixels = np.asarray(picture.convert("RGB"), dtype=np.float64).transpose(2, 0, 1) * factor
+    down = bilinear(size[0], pixels.shape[1])
+    across = bilinear(size[1], pixels.shape[2])
+    resized = np.einsum("yh,chw,xw->cyx", down, pixels, across)
+    return (resized - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def assert_same_as_dinov3(how: Preprocessing, size, **settings) -> None:
+    settings = {**IMAGENET, **settings}
+    # pixels are rounded to bytes along each side, half a step each; the processor rounds nowhere
+    rounding = 1.01 * settings.get("factor", 1 / 255) / np.reshape(settings["std"], (3, 1, 1))
+    for picture in pictures():
+        expected = dinov3_input(picture, size, **settings)
+        ours = model_input(picture, how)
+        assert ours.shape == expected.shape
+        assert (np.abs(ours - expected) <= rounding).all(), picture.size
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "settings"),
+    [
+        ({}, (224, 224), {}),
+        ({"size": {"height": 37, "width": 29}}, (37, 29), {}),
+        ({"size": 24}, (24, 24), {}),
+        ({"size": 24, "rescale_factor": 0.01}, (24, 24), {"factor": 0.01}),
+        ({"size": 24, "do_normalize": False}, (24, 24), {"mean": (0, 0, 0), "std": (1, 1, 1)}),
+        ({"size": 24, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7]}, (24, 24),
+         {"mean": (0.1, 0.2, 0.3), "std": (0.9, 0.8, 0.7)}),
+    ],
+    ids=name_of_config,
+)  # fmt: skip
+def test_the_settings_of_dinov3_are_followed_as_its_processor_documents_them(
+    folder, config, size, settings
+):
+    how = load_model(written(folder, "DINOv3ViT", config)).preprocessing
+    assert_same_as_dinov3(how, size, **settings)
+
+
+@pytest.mark.parametrize("wrong", ["nearest", "bicubic", "box", "hamming", "lanczos"])
+def test_another_filter_than_dinov3s_would_be_seen(wrong):
+    how = Preprocessing(size=(24, 24), squash=True, interpolation=wrong, **IMAGENET)
+    with pytest.raises(AssertionError):
+        assert_same_as_dinov3(how, (24, 24))
+
+
+def test_a_processor_that_cannot_be_built_to_compare_with_is_told_of_once(folder, photos):
+    model = written(folder, "DINOv3ViT", {"size": 24})
+    if real("DINOv3ViT", {}) is not None:  # with torchvision it is compared, and nothing is said
+        hs.score(model, photos, scores="entropy", device="cpu")
+        return
+    said = r"image processor of hf:.* cannot be built here.*install torchvision"
+    with pytest.warns(HardsightWarning, match=said) as told:
+        hs.score(model, photos, scores="entropy", device="cpu")
+    assert len(told) == 1
+    stated = {"size": 24, "mean": (0.5,), "std": (0.5,)}
+    hs.score(model, photos, scores="entropy", device="cpu", **stated)  # nothing is left to follow
 
 
 def cases():

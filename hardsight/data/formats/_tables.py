@@ -367,7 +367,8 @@ def _cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]
         with file.open(newline="", encoding="utf-8-sig") as source:
             first = source.readline()
             source.seek(0)
-            reader = csv.reader(source, delimiter=_separator(first))
+            separator = max((",", ";", "\t"), key=first.count)  # between the names of columns
+            reader = csv.reader(source, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except UnicodeDecodeError as err:
         raise DataError(f"{spec} is not UTF-8 text ({err}); save it as UTF-8") from err
@@ -377,11 +378,6 @@ def _cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]
         raise DataError(f"cannot read {spec}: {err.strerror or err}") from err
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     return header, rows[1:]
-
-
-def _separator(header: str) -> str:
-    """What stands between the names of the columns most often."""
-    return max((",", ";", "\t"), key=header.count)
 
 
 def _kept_column(

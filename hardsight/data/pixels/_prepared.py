@@ -14,8 +14,9 @@ Everything here is done by pillow and numpy, so that loader processes need no to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hardsight.data.source import ExampleSource
-    from hardsight.preprocessing import Preprocessing
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -46,6 +46,100 @@ _LOOKED_AT = 64  # examples, in search of one that can be read
 _SAMPLED = 1024  # values of an example
 _BRIGHT = 32  # a byte above this is in every picture but the darkest
 _PLAIN = Preprocessing()
+
+
+class PixelOptions(NamedTuple):
+    """What a user says about the pixels of a model's inputs, over what the model says."""
+
+    size: int | tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channels: int | None = None
+    crop: float | None = None
+    squash: bool | None = None
+    white: float | None = None
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether nothing that matters is left to the model."""
+        return None not in (self.size, self.mean, self.std)
+
+    def stated(self) -> dict[str, Any]:
+        """Those that a user gave, checked.
+
+        Raises:
+            OptionError: one is outside its range.
+        """
+        values = {key: value for key, value in self._asdict().items() if value is not None}
+        if isinstance(self.size, int):
+            values["size"] = (self.size, self.size)
+        if min(values.get("size", (1, 1))) < 1 or len(values.get("size", (1, 1))) != 2:
+            raise OptionError(f"expected a size of at least 1 x 1 pixels, got {self.size}")
+        if self.mean is not None and not all(map(math.isfinite, self.mean)):
+            raise OptionError(
+                f"expected every mean to be finite, got {self.mean}; 0 leaves pixels alone"
+            )
+        if self.std is not None and not all(0 < value < math.inf for value in self.std):
+            raise OptionError(
+                f"expected every std to be above 0 and finite, got {self.std}; 1 leaves pixels "
+                "alone"
+            )
+        if self.channels not in (None, 1, 3):
+            raise OptionError(f"expected 1 or 3 channels, got {self.channels}")
+        if self.crop is not None and not 0 < self.crop <= 1:
+            raise OptionError(
+                f"expected crop, the share that the centre crop keeps, in (0, 1], got {self.crop}"
+            )
+        if self.white is not None and not 0 < self.white < math.inf:
+            raise OptionError(f"expected white to be above 0 and finite, got {self.white}")
+        return values
+
+
+def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preprocessing:
+    """What the model wants, with the user's own values over it.
+
+    Raises:
+        OptionError: a value is outside its range, or a crop has no size to be one of.
+    """
+    changes = pixels.stated()
+    if not changes:
+        return known
+    origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
+    known = known.at_size(changes["size"]) if "size" in changes else known
+    if "crop" in changes or "squash" in changes:  # which say all there is to say
+        known = replace(known, resize=None, crop_first=False)
+        if known.size is None:
+            raise OptionError(
+                "crop and squash say how pictures are brought to a size; pass size=(H, W) (--size) "
+                "as well"
+            )
+    stated = tuple(dict.fromkeys((*known.stated, *changes)))
+    return replace(known, **changes, stated=stated, origin=origin)
+
+
+def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing | None:
+    """A user's own preprocessing, marked as hers wherever it differs from the default."""
+    if preprocessing is None:
+        return None
+    plain = Preprocessing()
+    names = [field.name for field in fields(plain)]
+    changed = [
+        name
+        for name in names
+        if name not in ("origin", "stated") and getattr(preprocessing, name) != getattr(plain, name)
+    ]
+    stated = tuple(dict.fromkeys((*preprocessing.stated, *changed)))
+    return replace(preprocessing, stated=stated)
+
+
+def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The values on record that decide what is done to an image, without where they come from.
+
+    Example:
+        >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
+        {'mean': (0.5,)}
+    """
+    return {name: value for name, value in recorded.items() if name not in ("origin", "stated")}
 
 
 def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[np.float32]:

@@ -75,7 +75,7 @@ def are_names(values: Any) -> bool:
     """
     array = np.asarray(values)
     return array.dtype.kind in "OSU" and not all(
-        _is_index(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v))
+        _NUMBER.fullmatch(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v))
         for v in {v for v in array.reshape(-1).tolist() if not isinstance(v, list | np.ndarray)}
     )
 
@@ -89,8 +89,8 @@ def class_names(classes: Sequence[str]) -> tuple[str, ...]:
     if isinstance(classes, str):
         raise OptionError(f"expected classes to be a list of names, got the string {classes!r}")
     names = tuple(str(name) for name in classes)
-    repeated = sorted({name for name in names if names.count(name) > 1}) if _repeats(names) else []
-    if repeated:
+    if len(set(names)) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
         raise OptionError(f"expected every class name once, got {', '.join(repeated)} repeatedly")
     return names
 
@@ -151,10 +151,6 @@ def check_range(labels: NDArray[np.integer[Any]], num_classes: int) -> None:
             f"expected labels in [0, {num_classes}), got {int(labels[outside][0])} at position "
             f"{int(outside.argmax())}"
         )
-
-
-def _repeats(names: tuple[str, ...]) -> bool:
-    return len(set(names)) < len(names)
 
 
 def _one_per_example(values: Any, where: str) -> NDArray[Any]:
@@ -284,10 +280,6 @@ def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
             )
         written[float(text)] = text
     return np.array(list(written))
-
-
-def _is_index(text: str) -> bool:
-    return _NUMBER.fullmatch(text) is not None
 
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardsight.experiments.avh import _human_studies as human
-from hardsight.experiments.avh._human_claims import human_claims
-from hardsight.experiments.avh._human_draw import by_granularity, by_model, three_panels
-from hardsight.experiments.avh._human_studies import AVH, BINS, METHODS, TITLES, Floats, Studies
-from hardsight.experiments.avh._models import SHORT, SMOKE, ModelSetting, Subjects, say
-from hardsight.experiments.lab import Cell, Lab, Result, Table, experiment, spread
+from hardsight.experiments.avh._models import (
+    SHORT,
+    SMOKE,
+    ModelSetting,
+    Subjects,
+    agreement_of_networks,
+    density,
+    say,
+)
+from hardsight.experiments.lab import (
+    Cell,
+    Claim,
+    Figure,
+    Grid,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    spread,
+)
 from hardsight.registry import SCORES
-from hardsight.run.study import HumanStudy, human_study, said_p
+from hardsight.report.figures import panels
+from hardsight.run.study import HumanStudy, concordance, human_study, said_p
+from hardsight.stats import HUMAN_BINS
 
+Floats = NDArray[np.float64]
+Studies = dict[str, list[HumanStudy]]
+
+AVH, CONFIDENCE, NORM = "avh", "model_confidence", "class_normalized_feature_norm"
+TITLES = {AVH: "AVH", CONFIDENCE: "Model confidence", NORM: "‖x‖ within class"}
+BINS = ("[0, .2)", "[.2, .4)", "[.4, .6)", "[.6, .8)", "[.8, 1]")
+METHODS = {"spearman": "Spearman", "pearson": "Pearson", "kendall": "Kendall"}
+assert len(BINS) == len(HUMAN_BINS) - 1
+_ENOUGH = 50  # examples in a bin whose coefficient is compared
+_VEHICLES = ("airplane", "automobile", "ship", "truck")
 # Tables 2 and 6 to 9: coefficient with AVH and with confidence, z of both, z value, p
 _PAPER_TESTS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float, float, float, str]]]]
 _PAPER_TESTS = {
@@ -102,7 +130,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
         data={
             "annotators": who,
             "accuracy": accuracy,
-            **human.coefficients(studies),
+            **coefficients(studies),
             "hypotheses": {
                 model: [
                     {hypothesis.name: hypothesis.outcome for hypothesis in study.hypotheses}
@@ -116,7 +144,7 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
 
 def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> list[Cell]:
     """|Spearman| within bins; empty if too few examples are in one."""
-    found = (human.bin_values(studies, name, which, place) for place in range(count))
+    found = (bin_values(studies, name, which, place) for place in range(count))
     return [spread(values) if values else None for values in found]
 
 
@@ -124,7 +152,7 @@ def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
     counts = [group.n for group in studies[0].score(AVH).bins]
     rows: list[list[Cell]] = [["Number of samples", None, studies[0].n, *counts]]
     for name, title in TITLES.items():
-        total = np.abs(human.spearman_of(studies, name))
+        total = np.abs(spearman_of(studies, name))
         whole = [spread(x.tolist()) if len(total) else None for x in (np.arctanh(total), total)]
         rows.append([title, *whole, *_means(studies, name, "bins", len(BINS))])
     return Table(
@@ -188,7 +216,7 @@ def _test_table(studies: Studies) -> Table:
 
 def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
     names = [score.name for score in next(iter(studies.values()))[0].scores if score.correlations]
-    found = {name: [human.spearman_of(of, name) for of in studies.values()] for name in names}
+    found = {name: [spearman_of(of, name) for of in studies.values()] for name in names}
     strength = {
         name: float(np.mean([np.mean(np.abs(values)) for values in by_model]))
         for name, by_model in found.items()
@@ -210,7 +238,7 @@ def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who:
 def _hypothesis_table(studies: Studies) -> Table:
     words = {True: "rejected", False: "not rejected", None: "not tested"}
     rows: list[list[Cell]] = []
-    for place, hypothesis in enumerate(human.every_run(studies)[0].hypotheses):
+    for place, hypothesis in enumerate(every_run(studies)[0].hypotheses):
         cells = []
         for of_seeds in studies.values():
             outcomes = [words[study.hypotheses[place].rejected] for study in of_seeds]
@@ -229,3 +257,240 @@ def _hypothesis_table(studies: Studies) -> Table:
 def _main_model(models: Sequence[str]) -> str:
     """The network of Table 1: a ResNet if there is one."""
     return next((model for model in models if model.startswith("resnet")), models[-1])
+
+
+def every_run(studies: Studies) -> list[HumanStudy]:
+    """The studies of all networks and seeds in one list."""
+    return [study for of_seeds in studies.values() for study in of_seeds]
+
+
+def spearman_of(studies: Sequence[HumanStudy], name: str) -> list[float]:
+    """Spearman of a score with the frequency, one for each study in which it is defined."""
+    found = [study.score(name).correlations.get("spearman") for study in studies]
+    return [correlation.value for correlation in found if correlation is not None]
+
+
+def bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
+    """|Spearman| within one of the bins (``which``: ``bins`` or ``quantile_bins``), by study."""
+    every = [getattr(study.score(name), which) for study in studies]
+    found = [bins[place].correlation for bins in every if place < len(bins)]
+    return [abs(correlation.value) for correlation in found if correlation is not None]
+
+
+def coefficients(studies: Studies) -> dict[str, Any]:
+    """Every coefficient of every score by network, one per seed."""
+    rows = [
+        {"model": model, "score": score.name, "seed": seed}
+        | {key: correlation.value for key, correlation in score.correlations.items()}
+        | ({"within_class": within.value} if score.correlations and within else {})
+        for model, of_seeds in studies.items()
+        for seed, study in enumerate(of_seeds)
+        for score in study.scores
+        for within in [score.within_class]
+    ]
+    measures = (*METHODS, "within_class")
+    grid = Grid.of(rows, "model", "score", measures=measures)
+    return {
+        measure: {
+            model: {name: grid.values(measure, model=model, score=name)
+                    for name in grid.names("score")}
+            for model in studies
+        }
+        for measure in measures
+    }  # fmt: skip
+
+
+def human_claims(
+    studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str, main: str
+) -> list[Claim]:
+    """The paper's sentences, held against the studies."""
+    return [
+        _correlates(studies, "H1", AVH, f"AVH has a correlation with the frequency of {who}.",
+                    "Spearman 0.36 (ResNet-50), p < 0.001"),
+        _correlates(studies, "H2", CONFIDENCE,
+                    f"Model confidence has a correlation with the frequency of {who}.",
+                    "Spearman 0.325 (ResNet-50), p < 0.001"),
+        _stronger(studies, who),
+        _no_norm(studies, who),
+        _better_models(studies, accuracy),
+        _weaker_where_easy(studies[main], main),
+    ]  # fmt: skip
+
+
+def _outcome(study: HumanStudy, name: str) -> bool | None:
+    return next(hypothesis.rejected for hypothesis in study.hypotheses if hypothesis.name == name)
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "undefined"
+    return f"{min(values):+.3f} to {max(values):+.3f}"
+
+
+def _correlates(studies: Studies, name: str, score: str, says: str, paper: str) -> Claim:
+    runs = every_run(studies)
+    sign = -1 if SCORES[score].higher_is_harder else 1
+    held = [
+        bool(_outcome(study, name)) and all(sign * rho > 0 for rho in spearman_of([study], score))
+        for study in runs
+    ]
+    seen = f"Spearman {_range(spearman_of(runs, score))}; null hypothesis rejected, in the expected"
+    seen += f" direction, in {sum(held)} of {len(runs)} runs"
+    return Claim.of_runs(says, paper, seen, held)
+
+
+def _stronger(studies: Studies, who: str) -> Claim:
+    runs = [study for study in every_run(studies) if study.comparisons]
+    differences = [study.comparisons[0].difference for study in runs]
+    ahead = [bool(_outcome(study, "H3")) for study in runs]
+    behind = sum(
+        study.comparisons[0].difference < 0 and study.comparisons[0].p < study.alpha
+        for study in runs
+    )
+    return Claim.of_runs(
+        f"AVH has a stronger correlation with the frequency of {who} than model confidence.",
+        "difference +0.014 (AlexNet) to +0.038 (DenseNet-121), p < 0.05 for all four networks",
+        f"difference of |Spearman| {_range(differences)}; by the dependent test AVH is the "
+        f"stronger in {sum(ahead)} of {len(runs)} runs, confidence in {behind}",
+        ahead,
+    )
+
+
+def _no_norm(studies: Studies, who: str) -> Claim:
+    runs = every_run(studies)
+    rejected = [bool(_outcome(study, "H4")) for study in runs]
+    return Claim.of_runs(
+        f"The norm, scaled within its class, has no correlation with the frequency of {who}.",
+        "Spearman 0.0017, p > 0.05",
+        f"Spearman {_range(spearman_of(runs, NORM))}; a correlation is shown in {sum(rejected)} of "
+        f"{len(runs)} runs",
+        [not is_rejected for is_rejected in rejected],
+    )
+
+
+def _better_models(studies: Studies, accuracy: Mapping[str, Sequence[float]]) -> Claim:
+    points = [
+        (float(np.mean(accuracy[model])), -float(np.mean(np.abs(spearman_of(of_seeds, AVH)))))
+        for model, of_seeds in studies.items()
+    ]
+    agree, pairs = concordance(points)
+    listed = ", ".join(
+        f"{say(model)} {100 * point[0]:.1f} %: {-point[1]:.3f}"
+        for model, point in zip(studies, points, strict=True)
+    )
+    return Claim(
+        "Better models tend to have higher coefficients.",
+        "0.339 (AlexNet), 0.349 (VGG-19), 0.360 (ResNet-50), 0.367 (DenseNet-121)",
+        f"{agree} of {pairs} pairs of networks agree; accuracy and |Spearman| of AVH: {listed}",
+        agreement_of_networks(agree, pairs),
+    )
+
+
+def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
+    """Of the bins with enough examples, the hardest against the easiest."""
+    says = (
+        "The correlation of AVH within a bin is weakest among the easiest examples (the numbers of "
+        "Table 1; its text says that the harder the sample, the weaker the correlation)."
+    )
+    paper = "0.228 in [0, .2], 0.094 in [.8, 1]"
+    counts = [group.n for group in studies[0].score(AVH).bins]
+    found = [bin_values(studies, AVH, "bins", place) for place in range(len(counts))]
+    usable = [at for at, n in enumerate(counts) if n >= _ENOUGH and len(found[at]) == len(studies)]
+    if len(usable) < 2:
+        return Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
+    hard, easy = usable[0], usable[-1]
+    in_hard, in_easy = spread(found[hard]), spread(found[easy])
+    # the bins hold different examples, so here the in_easy coefficients are independent
+    error = np.sqrt(1 / (counts[hard] - 3) + 1 / (counts[easy] - 3))
+    z = float((np.arctanh(in_hard.mean) - np.arctanh(in_easy.mean)) / error)
+    seen = (
+        f"{say(model)}: {in_hard} in {BINS[hard]} (n {counts[hard]}), {in_easy} in {BINS[easy]} "
+        f"(n {counts[easy]}), z of the difference {z:.2f}"
+    )
+    return Claim(says, paper, seen, None if abs(z) < 1.96 else z > 0)
+
+
+def _unit(values: Floats) -> Floats:
+    """Linearly to [0, 1], as the paper draws AVH."""
+    scaled: Floats = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
+    return scaled
+
+
+def three_panels(lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str) -> Figure:
+    """Human frequency against AVH, confidence and norm (Fig. 5)."""
+    figure, axes = panels(1, 3, width=3.8, height=3.2)
+    for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
+        values = _unit(columns[name]) if name == AVH else columns[name]
+        density(figure, axis, subjects.frequency, values, title=title)
+        axis.set(xlabel=f"frequency among {subjects.annotators}",
+                 ylabel=f"{title}, scaled to [0, 1]" if name == AVH else title)  # fmt: skip
+    return lab.figure(
+        figure, "histograms",
+        caption=f"Fig. 5: {say(model)}, first seed. Share of {subjects.annotators} who chose the "
+        "label against AVH (scaled to [0, 1]), model confidence and the norm within its class; "
+        "colour: number of examples.",
+        alt="Three two-dimensional histograms of human frequency against a score.",
+    )  # fmt: skip
+
+
+def by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects) -> Figure:
+    """Human frequency against AVH, network by network (Fig. 16)."""
+    figure, axes = panels(1, len(columns), width=3.8, height=3.2)
+    for axis, (model, found) in zip(axes, columns.items(), strict=True):
+        density(figure, axis, subjects.frequency, _unit(found[AVH]), title=say(model))
+        axis.set(ylabel="AVH, scaled to [0, 1]", xlabel=f"frequency among {subjects.annotators}")
+    return lab.figure(
+        figure, "networks",
+        caption=f"Fig. 16: share of {subjects.annotators} who chose the label against AVH, by "
+        "network, first seed.",
+        alt="Two-dimensional histograms of human frequency against AVH, one per network.",
+    )  # fmt: skip
+
+
+def class_groups(classes: Sequence[str]) -> dict[str, list[int]]:
+    """Three granularities: a wide group of classes, a narrow one, a single class."""
+    vehicles = [at for at, name in enumerate(classes) if name in _VEHICLES]
+    if len(vehicles) == len(_VEHICLES):
+        animals = [at for at in range(len(classes)) if at not in vehicles]
+        return {f"animals ({len(animals)} classes)": animals,
+                f"vehicles ({len(vehicles)} classes)": vehicles,
+                f"{classes[animals[1]]} (1 class)": animals[1:2]}  # fmt: skip
+    count = len(classes)
+    return {
+        f"{count // 2} classes": list(range(count // 2)),
+        f"{max(2, count // 3)} classes": list(range(max(2, count // 3))),
+        "1 class": [0],
+    }
+
+
+def group_frequency(counts: NDArray[Any], group: Sequence[int]) -> Floats:
+    """Share of annotators who chose any class of a group, ``[N]``.
+
+    Example:
+        >>> group_frequency(np.array([[5, 3, 2], [0, 1, 9]]), [0, 1])
+        array([0.8, 0.1])
+    """
+    shares: Floats = counts[:, list(group)].sum(axis=1) / counts.sum(axis=1)
+    return shares
+
+
+def by_granularity(
+    lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, model: str
+) -> Figure:
+    """Human frequency of groups of classes against the norm (Fig. 19)."""
+    test = subjects.test
+    assert test.human_counts is not None
+    groups = class_groups(test.classes)
+    figure, axes = panels(1, len(groups), width=3.8, height=3.2)
+    for axis, (title, group) in zip(axes, groups.items(), strict=True):
+        rows = np.isin(test.labels, group)
+        frequency = group_frequency(test.human_counts, group)[rows]
+        density(figure, axis, frequency, columns[NORM][rows], title=title)
+        axis.set(xlabel=f"frequency of the group among {subjects.annotators}",
+                 ylabel="‖x‖ within class")  # fmt: skip
+    return lab.figure(
+        figure, "granularity",
+        caption=f"Fig. 19: the norm against the frequency at three granularities of classes, "
+        f"{say(model)}, first seed. A choice counts if it falls into the group.",
+        alt="Two-dimensional histograms of human frequency against the norm, for three groups.",
+    )  # fmt: skip

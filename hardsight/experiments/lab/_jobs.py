@@ -136,9 +136,10 @@ def _work_off(job: Job, units: Sequence[Unit], tell: Callable[[str], None]) -> N
 def _context() -> Any:
     """How processes are started: forks of one that has imported all modules and nothing more.
 
-    This process is not forked itself: a fork cannot use a GPU that its parent has looked at.
+    With a GPU each begins from nothing: a fork cannot use one that its parent has looked at, and
+    to import a module may be to look.
     """
-    if "forkserver" not in get_all_start_methods():
+    if torch.cuda.is_available() or "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(["hardsight.experiments", "lightning.pytorch"])

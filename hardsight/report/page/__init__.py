@@ -1,14 +1,14 @@
 """What every page shares: templates, numbers in words, the file on disk."""
 
-from hardsight.report.page._format import MINUS as MINUS
-from hardsight.report.page._format import NONE as NONE
-from hardsight.report.page._format import count as count
-from hardsight.report.page._format import number as number
-from hardsight.report.page._format import percent as percent
-from hardsight.report.page._format import plural as plural
+from hardsight.report.page._page import MINUS as MINUS
+from hardsight.report.page._page import NONE as NONE
 from hardsight.report.page._page import Record as Record
 from hardsight.report.page._page import asset as asset
 from hardsight.report.page._page import content_policy as content_policy
+from hardsight.report.page._page import count as count
 from hardsight.report.page._page import environment as environment
+from hardsight.report.page._page import number as number
 from hardsight.report.page._page import page_file as page_file
+from hardsight.report.page._page import percent as percent
+from hardsight.report.page._page import plural as plural
 from hardsight.report.page._page import replace_page as replace_page

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hardsight._checks import require, versions, warns_of
-from hardsight.config import config_from
-from hardsight.errors import ModelError
-from hardsight.models import LoadedModel, StoredModel, description_of
+from hardsight.config import config_from, defaults_of
+from hardsight.errors import ModelError, RunMismatchError
+from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
 from hardsight.run.adapt._config import BASELINES as BASELINES
@@ -24,7 +25,6 @@ from hardsight.run.adapt._config import StageConfig as StageConfig
 from hardsight.run.adapt._config import TargetConfig as TargetConfig
 from hardsight.run.adapt._config import say_what_plays_no_part
 from hardsight.run.adapt._data import Pool, Target, opened_target
-from hardsight.run.adapt._folder import prepare_adaptation
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
     chosen_device,
@@ -34,6 +34,7 @@ from hardsight.run.loop import (
     returning,
 )
 from hardsight.run.train import (
+    MAY_CHANGE,
     Sources,
     check_parts,
     loaded_for,
@@ -44,9 +45,18 @@ from hardsight.run.train import (
     run_recipe,
     typed_model,
 )
-from hardsight.run_folder import ADAPT, AGAIN, RunFolder, state_digest, write_json, writing
+from hardsight.run_folder import (
+    ADAPT,
+    AGAIN,
+    RunFolder,
+    replacing,
+    state_digest,
+    write_json,
+    writing,
+)
 
-RESULT = "result.json"
+RESULT, _START = "result.json", "start.safetensors"
+_WEIGHTS = "weights to start from"
 _SOURCE = "source"
 
 
@@ -143,8 +153,11 @@ def adapt(
     tables, data = [], []
     for given in (source, target):
         table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
-        data.append(table["name"])
-        table["name"] = _name_of(table["name"])
+        what = table["name"]
+        data.append(what)
+        table["name"] = (
+            os.fspath(what) if isinstance(what, str | os.PathLike) else type(what).__name__
+        )
         tables.append(table)
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
         model = os.fspath(model)
@@ -158,10 +171,6 @@ def adapt(
     }
     config = config_from(AdaptConfig, values, where="the settings of adapt")
     return _run(config, model, data[0], data[1], show_progress)
-
-
-def _name_of(data: Any) -> str:
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
 
 
 def adaptation_notes(result: AdaptResult) -> list[str]:
@@ -220,7 +229,7 @@ def _run_in(
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
     module = loaded.model if isinstance(model, nn.Module) else None
     precision = chosen_precision(config.precision, device)
-    recipe = prepare_adaptation(run, recipe, config, module=module, precision=precision)
+    recipe = _prepare(run, recipe, config, module=module, precision=precision)
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     shared = SharedByRules(
@@ -354,3 +363,66 @@ def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
     words += ["--out", f"{folder}-scores"]
     words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
+
+
+def _prepare(
+    run: RunFolder, recipe: dict[str, Any], config: AdaptConfig, *, module: nn.Module | None,
+    precision: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Begin the run, or check that the one in the folder is this one.
+
+    Args:
+        run: claimed.
+        recipe: everything that decides the result.
+        config: of the run. What may change when it is continued is what may change in training.
+        module: a user's own, which the run trains in place. Its weights are kept when a run begins,
+            and given back to it when the run is continued, in place of those it holds by then.
+        precision: that is computed in; ``auto`` depends on the device.
+
+    Returns:
+        the recipe, with the digest of the weights that the run began with.
+
+    Raises:
+        RunMismatchError: the run there has other settings, data or weights; a module is then left
+            as it was.
+    """
+    old = run.manifest() if config.resume else None
+    is_restored = module is not None and old is not None and (run.folder / _START).exists()
+    if is_restored:
+        assert old is not None
+        recipe = {**recipe, "weights_digest": old.fingerprints.get(_WEIGHTS)}
+    marks = {f"{domain} data": mark for domain, mark in recipe["fingerprints"].items()}
+    run.describe(
+        {**recipe["config"], "precision": precision},
+        fingerprints={**marks, _WEIGHTS: recipe["weights_digest"]},
+        versions=recipe["versions"],
+        may_change=MAY_CHANGE,
+        defaults=defaults_of(AdaptConfig),
+        files=config.rules,
+    )
+    if is_restored and module is not None:
+        _restore_start(run.folder, module)
+    if not run.is_done:
+        run.begin()
+        if module is not None:
+            _keep_start(run.folder, module)
+    return recipe
+
+
+def _keep_start(folder: Path, module: nn.Module) -> None:
+    from hardsight.run.train.engine import plain_state  # needs Lightning
+
+    file = folder / _START
+    if not file.exists():  # nothing has been trained yet
+        with writing(file, step=AGAIN), replacing(file) as partial:
+            save_file(plain_state(module.state_dict()), partial)
+
+
+def _restore_start(folder: Path, module: nn.Module) -> None:
+    try:
+        load_weights(module, folder / _START)
+    except ModelError as err:
+        raise RunMismatchError(
+            f"the adaptation in {folder} cannot be continued with this module: {err}; pass a "
+            "module of the same layers, or choose another --out"
+        ) from err

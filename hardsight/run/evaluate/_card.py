@@ -23,6 +23,7 @@ from hardsight.data import (
     ExampleSource,
     open_source,
 )
+from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.preprocessing import Preprocessing
@@ -30,10 +31,8 @@ from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.loop import (
     ClassOrder,
-    PixelOptions,
     check_labels_agree,
     chosen_device,
-    decisive,
     matched_classes,
     model_at_work,
     stated_classes,

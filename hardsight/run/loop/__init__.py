@@ -1,6 +1,5 @@
 """What every loop over data shares: the one pass, the model and its classes, what a run tells."""
 
-from hardsight.run.loop._classes import CLASS_ORDERS as CLASS_ORDERS
 from hardsight.run.loop._classes import ClassOrder as ClassOrder
 from hardsight.run.loop._classes import check_labels as check_labels
 from hardsight.run.loop._classes import check_labels_agree as check_labels_agree
@@ -9,15 +8,9 @@ from hardsight.run.loop._classes import stated_classes as stated_classes
 from hardsight.run.loop._model import ModelAtWork as ModelAtWork
 from hardsight.run.loop._model import ModelTraits as ModelTraits
 from hardsight.run.loop._model import Need as Need
-from hardsight.run.loop._model import PixelOptions as PixelOptions
-from hardsight.run.loop._model import check_processor as check_processor
-from hardsight.run.loop._model import decisive as decisive
 from hardsight.run.loop._model import loaded_model as loaded_model
 from hardsight.run.loop._model import model_at_work as model_at_work
-from hardsight.run.loop._model import model_traits as model_traits
 from hardsight.run.loop._model import returning as returning
-from hardsight.run.loop._model import stated_preprocessing as stated_preprocessing
-from hardsight.run.loop._model import wanted_preprocessing as wanted_preprocessing
 from hardsight.run.loop._pass import Advance as Advance
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed
@@ -26,7 +19,6 @@ from hardsight.run.loop._pass import chosen_device as chosen_device
 from hardsight.run.loop._pass import chosen_layout as chosen_layout
 from hardsight.run.loop._pass import chosen_precision as chosen_precision
 from hardsight.run.loop._pass import chosen_workers as chosen_workers
-from hardsight.run.loop._pass import fed_in_its_dtype as fed_in_its_dtype
 from hardsight.run.loop._pass import forward_context as forward_context
 from hardsight.run.loop._pass import generator as generator
 from hardsight.run.loop._pass import memory_errors as memory_errors

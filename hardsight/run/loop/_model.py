@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
+from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.errors import (
     AmbiguousHeadError,
     HardsightError,
@@ -73,53 +73,6 @@ _OTHER_THAN_THE_EXAMPLE = {
 }
 
 
-class PixelOptions(NamedTuple):
-    """What a user says about the pixels of a model's inputs, over what the model says."""
-
-    size: int | tuple[int, int] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    channels: int | None = None
-    crop: float | None = None
-    squash: bool | None = None
-    white: float | None = None
-
-    @property
-    def are_complete(self) -> bool:
-        """Whether nothing that matters is left to the model."""
-        return None not in (self.size, self.mean, self.std)
-
-    def stated(self) -> dict[str, Any]:
-        """Those that a user gave, checked.
-
-        Raises:
-            OptionError: one is outside its range.
-        """
-        values = {key: value for key, value in self._asdict().items() if value is not None}
-        if isinstance(self.size, int):
-            values["size"] = (self.size, self.size)
-        if min(values.get("size", (1, 1))) < 1 or len(values.get("size", (1, 1))) != 2:
-            raise OptionError(f"expected a size of at least 1 x 1 pixels, got {self.size}")
-        if self.mean is not None and not all(map(math.isfinite, self.mean)):
-            raise OptionError(
-                f"expected every mean to be finite, got {self.mean}; 0 leaves pixels alone"
-            )
-        if self.std is not None and not all(0 < value < math.inf for value in self.std):
-            raise OptionError(
-                f"expected every std to be above 0 and finite, got {self.std}; 1 leaves pixels "
-                "alone"
-            )
-        if self.channels not in (None, 1, 3):
-            raise OptionError(f"expected 1 or 3 channels, got {self.channels}")
-        if self.crop is not None and not 0 < self.crop <= 1:
-            raise OptionError(
-                f"expected crop, the share that the centre crop keeps, in (0, 1], got {self.crop}"
-            )
-        if self.white is not None and not 0 < self.white < math.inf:
-            raise OptionError(f"expected white to be above 0 and finite, got {self.white}")
-        return values
-
-
 def loaded_model(
     model: Any,
     weights: str | os.PathLike[str] | None,
@@ -170,58 +123,13 @@ def loaded_model(
     try:
         loaded = load(preprocessing)
         check_processor(loaded)
+        if not is_stated:
+            _tell_of_a_processor_not_seen(loaded)
     except ModelError:
         if preprocessing is not None or not is_stated:
             raise
         return load(Preprocessing(origin="default: the model's own cannot be followed"))
     return loaded
-
-
-def wanted_preprocessing(known: Preprocessing, pixels: PixelOptions) -> Preprocessing:
-    """What the model wants, with the user's own values over it.
-
-    Raises:
-        OptionError: a value is outside its range, or a crop has no size to be one of.
-    """
-    changes = pixels.stated()
-    if not changes:
-        return known
-    origin = f"{', '.join(changes)} as given; otherwise {known.origin}"
-    known = known.at_size(changes["size"]) if "size" in changes else known
-    if "crop" in changes or "squash" in changes:  # which say all there is to say
-        known = dataclasses.replace(known, resize=None, crop_first=False)
-        if known.size is None:
-            raise OptionError(
-                "crop and squash say how pictures are brought to a size; pass size=(H, W) (--size) "
-                "as well"
-            )
-    stated = tuple(dict.fromkeys((*known.stated, *changes)))
-    return dataclasses.replace(known, **changes, stated=stated, origin=origin)
-
-
-def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing | None:
-    """A user's own preprocessing, marked as hers wherever it differs from the default."""
-    if preprocessing is None:
-        return None
-    plain = Preprocessing()
-    names = [field.name for field in dataclasses.fields(plain)]
-    changed = [
-        name
-        for name in names
-        if name not in ("origin", "stated") and getattr(preprocessing, name) != getattr(plain, name)
-    ]
-    stated = tuple(dict.fromkeys((*preprocessing.stated, *changed)))
-    return dataclasses.replace(preprocessing, stated=stated)
-
-
-def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The values on record that decide what is done to an image, without where they come from.
-
-    Example:
-        >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
-        {'mean': (0.5,)}
-    """
-    return {name: value for name, value in recorded.items() if name not in ("origin", "stated")}
 
 
 def check_processor(loaded: LoadedModel) -> None:
@@ -261,6 +169,19 @@ def check_processor(loaded: LoadedModel) -> None:
                 f"the {how.origin} is a {kind}, which does something else to pictures than its "
                 f"settings say: inputs differ by up to {worst:.3g}; {_STEP}"
             )
+
+
+def _tell_of_a_processor_not_seen(loaded: LoadedModel) -> None:
+    """Warn of settings that are followed without the processor to compare with, as of DINOv3."""
+    how = loaded.preprocessing
+    if loaded.processor is not None or how is None:
+        return
+    if how.origin == f"image processor of {loaded.spec}":  # not of a run folder, which has its own
+        warn(
+            f"the {how.origin} cannot be built here, so that its settings are followed as they are "
+            "written, and nothing is compared with the processor itself; install torchvision to "
+            "have it compared, or state size, mean and std together (--size, --mean, --std)"
+        )
 
 
 def _pictures(channels: int | None) -> Iterator[Image.Image]:

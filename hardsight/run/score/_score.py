@@ -15,17 +15,16 @@ from torch import Tensor, nn
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
-    PixelOptions,
     chosen_device,
     chosen_precision,
     chosen_workers,
-    decisive,
     matched_classes,
     model_at_work,
     stated_classes,
@@ -278,7 +277,8 @@ def score(
             about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
             about["bias"] = scorer.bias_facts()
         else:
-            size_of_batch = batch_size or _usual_batch_size(source, place)
+            usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
+            size_of_batch = batch_size or usual
             work = model_at_work(
                 model, source, pixels, device=place, weights=weights, preprocessing=preprocessing,
                 class_names=names, head=head, output=output, need=plan.need,
@@ -465,8 +465,3 @@ def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -
             f"embeddings {[len(source), source.width]}, class_weights {list(stored.weight.shape)}"
         )
     return stored
-
-
-def _usual_batch_size(source: ExampleSource, device: torch.device) -> int:
-    """Examples at once if nobody says: as in the user's DataLoader, else by device."""
-    return source.loading.batch_size or (256 if device.type == "cuda" else 64)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.data import DegradedSource, EmbeddingSource, ExampleSource
+from hardsight.data.pixels import PixelOptions
 from hardsight.errors import DataError, OptionError
-from hardsight.run.loop import PixelOptions, chosen_device, loaded_model
+from hardsight.run.loop import chosen_device, loaded_model
 from hardsight.run.score import score
 from hardsight.run_folder import state_digest
 from hardsight.table import ScoreTable

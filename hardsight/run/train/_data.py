@@ -17,10 +17,11 @@ from hardsight.data import (
     long_tailed_rows,
     open_source,
 )
+from hardsight.data.pixels import PixelOptions, wanted_preprocessing
 from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import ClassOrder, PixelOptions, generator, seed_of, wanted_preprocessing
+from hardsight.run.loop import ClassOrder, generator, seed_of
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 
@@ -238,9 +239,10 @@ def _other_split(
         again = _examples(data, replace(config, classes=train.classes), split)
         if _named_labels(again) == _named_labels(found):
             return again
+    where = found.spec if split is None else f"the split {split!r} of {found.spec}"
     raise DataError(
         f"expected the {len(train.classes)} classes of the training split, got "
-        f"{len(found.classes)} others in {_part_of(found, split)}: expected "
+        f"{len(found.classes)} others in {where}: expected "
         f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
         "data.classes"
     )
@@ -265,10 +267,6 @@ def _check_apart(key: str, other: ExampleSource, train: ExampleSource, config: D
                 f"{train.spec} without a split is all of its examples, those of {key} {split!r} "
                 "too; set data.split, such as 'train'"
             )
-
-
-def _part_of(source: ExampleSource, split: str | None) -> str:
-    return source.spec if split is None else f"the split {split!r} of {source.spec}"
 
 
 def _named_labels(source: ExampleSource) -> list[str]:

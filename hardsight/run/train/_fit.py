@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from hardsight._checks import warn
@@ -46,7 +47,6 @@ from hardsight.run.train._objective import TotalLoss
 
 if TYPE_CHECKING:
     from hardsight.run.train.engine import RunRecorder, TrainModule
-
 
 _PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _SMALLER = "set a smaller batch_size (--set batch_size=...), in another --out"
@@ -334,13 +334,17 @@ def start_of(config: TrainConfig) -> Path | None:
     If the last one is damaged, the one of the epoch before takes its place, and that is said.
 
     Raises:
-        CheckpointError: neither can be read.
+        CheckpointError: neither can be read, or the weights of the best epoch so far cannot.
     """
-    from hardsight.run.train.engine import LAST, PREVIOUS
+    from hardsight.run.train.engine import BEST, LAST, PREVIOUS
 
     last, previous = Path(config.out) / LAST, Path(config.out) / PREVIOUS
     if not config.resume or not (last.exists() or previous.exists()):
         return None
+    best = Path(config.out) / BEST
+    if best.exists():  # now, not when all epochs are over; weights that wait have another name
+        with weights_errors(best), safe_open(best, "pt"):
+            pass  # its header says how long the file has to be
     problem = _damage(last)
     if problem is None:
         return last
@@ -354,6 +358,24 @@ def start_of(config: TrainConfig) -> Path | None:
     if is_first_process():
         warn(f"{said}; the run goes on from the checkpoint of the epoch before, {previous}")
     return previous
+
+
+@contextmanager
+def weights_errors(best: Path) -> Iterator[None]:
+    """Weights of the best epoch that cannot be read, as an error that says what to do.
+
+    Raises:
+        CheckpointError: they cannot be read.
+    """
+    try:
+        yield
+    except (HardsightError, SafetensorError, OSError) as err:
+        model = best.parents[1] / "model.safetensors"
+        kept = f"copy {model} there, which holds the same weights, or " if model.exists() else ""
+        raise CheckpointError(
+            f"the weights of the best epoch cannot be read from {best} ({err}); {kept}begin the "
+            "run again with another out, or replace it with --overwrite (overwrite=True)"
+        ) from err
 
 
 def _damage(checkpoint: Path) -> str | None:

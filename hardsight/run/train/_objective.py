@@ -120,14 +120,7 @@ class TotalLoss:
         Raises:
             ConfigError: names the loss and its options.
         """
-        draw = torch.Generator().manual_seed(0)
-        tensors: dict[str, Tensor | None] = {
-            "logits": torch.randn(4, num_classes, generator=draw),
-            "labels": torch.arange(4) % num_classes,
-            "embeddings": torch.randn(4, width, generator=draw),
-            "class_weights": torch.randn(num_classes, width, generator=draw),
-            "bias": torch.randn(num_classes, generator=draw),
-        }
+        tensors = _drawn(num_classes, width)
         for term in self.terms:
             try:
                 term(tensors, step=0)
@@ -139,6 +132,24 @@ class TotalLoss:
                     f"loss {term.config.name} cannot be computed for {num_classes} classes: {err}; "
                     f"change its options {term.config.options}"
                 ) from err
+
+    def trains_head(self, *, epochs: int, num_classes: int) -> bool:
+        """Whether a loss that plays a part in one of the epochs depends on the head's weights.
+
+        Tried on a few rows: contrastive losses take the logits, and only compare predictions.
+
+        Args:
+            epochs: of the run.
+            num_classes: of the model.
+        """
+        tensors = _drawn(num_classes, width=8)
+        for name in ("logits", *_CLASS_INPUTS):
+            tensors[name].requires_grad_()
+        return any(
+            term(tensors, step=0).requires_grad
+            for term in self.terms
+            if any(term.config.weight_at(epoch) for epoch in range(epochs))
+        )
 
     @property
     def _names(self) -> set[str]:
@@ -212,6 +223,18 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
             f"{type(layer).__name__} at {name!r}; use a loss of logits or embeddings"
         )
     return layer
+
+
+def _drawn(num_classes: int, width: int) -> dict[str, Tensor]:
+    """Everything a loss may read, of four examples."""
+    draw = torch.Generator().manual_seed(0)
+    return {
+        "logits": torch.randn(4, num_classes, generator=draw),
+        "labels": torch.arange(4) % num_classes,
+        "embeddings": torch.randn(4, width, generator=draw),
+        "class_weights": torch.randn(num_classes, width, generator=draw),
+        "bias": torch.randn(num_classes, generator=draw),
+    }
 
 
 def _looked_up(name: str) -> tuple[Callable[..., Tensor], tuple[str, ...]]:

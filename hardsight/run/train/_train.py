@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hardsight._checks import require
+from hardsight._checks import require, warn
 from hardsight.config import config_from
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
@@ -50,6 +50,7 @@ from hardsight.run.train._fit import (
     reset_head,
     start_of,
     trainer_of,
+    weights_errors,
 )
 from hardsight.run.train._folder import (
     RESULT,
@@ -246,6 +247,8 @@ def run_recipe(
         watched = _watched(config, sources, track_on)
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
+        if is_first_process():
+            _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
             config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
         )
@@ -287,6 +290,31 @@ def _head(
     if config.reset_head and head is not None:
         reset_head(model, head, seed=config.seed)
     return head if is_needed else None
+
+
+def _tell_what_is_not_trained(
+    config: TrainConfig, loaded: LoadedModel, loss: TotalLoss, sources: Sources
+) -> None:
+    """Warn of what stays as it began, although the recipe may not mean it."""
+    assert sources.order is not None  # a name for each output of the model
+    origin = loaded.weights_origin
+    if config.freeze_body and (
+        origin == "random initialisation" or origin.startswith("as made by")
+    ):
+        warn(
+            f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
+            f"the head learns from the features of {config.model.name} {origin}; name "
+            "model.weights, or leave freeze_body out"
+        )
+    num_classes = len(sources.order.names)
+    if config.freeze_body or loss.trains_head(epochs=config.epochs, num_classes=num_classes):
+        return  # or refused later, as nothing would learn
+    names = ", ".join(term.config.name for term in loss.terms)
+    warn(
+        f"the head is not trained: no loss depends on its weights ({names}), so that predictions "
+        "and accuracy are those of the weights it begins with; add one that reads the logits, such "
+        "as cross_entropy"
+    )
 
 
 def _watched(
@@ -418,7 +446,8 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
 def _load_best(model: nn.Module, folder: Path) -> None:
     from hardsight.run.train.engine import BEST
 
-    load_weights(model, folder / BEST)
+    with weights_errors(folder / BEST):
+        load_weights(model, folder / BEST)
 
 
 @torch.inference_mode()

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 import hardsight as hs
 from hardsight.data import MemorySource
+from hardsight.data.pixels import decisive
 from hardsight.models import load_model
 from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig, Seen, Target, compared
-from hardsight.run.loop import decisive
 from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from inspect import signature
+
 import pytest
+import torch
 
 import hardsight as hs
-from hardsight.errors import ConfigError, DataError, HeadError
+from hardsight.errors import ConfigError, DataError, HardsightWarning, HeadError
+from hardsight.registry import LOSSES
+from hardsight.run.train import LossConfig, TotalLoss
 
 FAST = {
     "device": "cpu", "batch_size": 16, "epochs": 1, "show_progress": False, "workers": 0,
@@ -19,8 +25,59 @@ def test_a_head_that_the_model_does_not_have_is_refused_even_if_nobody_needs_it(
     with pytest.raises(HeadError, match="classifier"):
         hs.train(net, images, out=tmp_path / "run", loss=loss, head="classifier", **FAST)
     assert not (tmp_path / "run").exists()
-    named = hs.train(net, images, out=tmp_path / "run", loss=loss, head="6", **FAST)
+    with (
+        pytest.warns(HardsightWarning, match="head is not trained")
+        if loss == "amc"
+        else (nullcontext())
+    ):
+        named = hs.train(net, images, out=tmp_path / "run", loss=loss, head="6", **FAST)
     assert named.history
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "amc",
+        "euclidean_contrastive",
+        {"name": "amc", "options": {"similarity": "predictions"}},
+        ["euclidean_contrastive", "amc"],
+        ["amc", {"name": "cross_entropy", "weight": 0.0}],
+    ],
+)
+def test_losses_that_never_reach_the_head_are_told_of(images, net, tmp_path, loss):
+    net = hs.models.load_model(net).model
+    before = {key: value.clone() for key, value in net.state_dict().items() if key[0] == "6"}
+    assert before
+    with pytest.warns(HardsightWarning, match=r"the head is not trained: no loss .*\(.*cross_ent"):
+        done = hs.train(net, images, out=tmp_path / "run", loss=loss, **FAST)
+    for key, value in before.items():
+        torch.testing.assert_close(done.model.state_dict()[key], value, rtol=0, atol=0)
+
+
+REACHING = [name for name, spec in LOSSES.items() if name not in ("amc", "euclidean_contrastive")]
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", *REACHING])
+def test_losses_that_reach_the_head_are_not_told_of(name):
+    needs_scale = (
+        "scale" in signature(LOSSES[name].function).parameters if name in LOSSES else False
+    )
+    options = {"scale": 8.0} if needs_scale else {}
+    assert TotalLoss([LossConfig(name, options=options)]).trains_head(epochs=1, num_classes=3)
+    late = LossConfig(name, options=options, start_epoch=1)
+    assert not TotalLoss([late]).trains_head(epochs=1, num_classes=3)
+    assert TotalLoss([LossConfig("amc"), late]).trains_head(epochs=2, num_classes=3)
+
+
+def test_a_frozen_body_of_random_weights_is_told_of(images, tmp_path):
+    with pytest.warns(
+        HardsightWarning,
+        match=r"freeze_body keeps a body that nothing trained: .* small_cnn as made",
+    ) as told:
+        hs.train("small_cnn", images, out=tmp_path / "run", freeze_body=True, **FAST)
+    assert len(told) == 1
+    # with weights there is nothing to tell; a warning would be an error
+    hs.train(tmp_path / "run", images, out=tmp_path / "again", freeze_body=True, **FAST)
 
 
 @pytest.mark.parametrize("augment", [{"flip": True}, {"crop_padding": 2}])

@@ -329,6 +329,36 @@ def test_a_run_without_a_whole_checkpoint_is_refused(
         hs.train(net, images, out=tmp_path / "run", resume=True, **options)
 
 
+def garbled(file):
+    file.write_bytes(b"not weights at all" * 10)
+
+
+@pytest.mark.parametrize("damage", [cut, garbled, lambda file: file.write_bytes(b"")])
+def test_damaged_weights_of_the_best_epoch_are_refused_before_the_run_goes_on(
+    images, net, tmp_path, monkeypatch, damage
+):
+    options = {**FAST, "epochs": 4}
+    interrupted(monkeypatch, net, images, tmp_path / "run", after_epochs=2, **options)
+    damage(tmp_path / "run" / "checkpoints" / "best.safetensors")
+    before = (tmp_path / "run" / "metrics.csv").read_bytes()
+    said = r"cannot be read from .*best.safetensors .*begin the run again .*--overwrite"
+    with pytest.raises(hs.errors.CheckpointError, match=said):
+        hs.train(net, images, out=tmp_path / "run", resume=True, **options)
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [cut, garbled, Path.unlink])
+def test_damaged_weights_of_a_finished_run_can_be_had_from_its_model(images, net, tmp_path, damage):
+    whole = hs.train(net, images, out=tmp_path / "run", **FAST, epochs=2)
+    best = tmp_path / "run" / "checkpoints" / "best.safetensors"
+    damage(best)
+    with pytest.raises(hs.errors.CheckpointError, match=r"copy .*model.safetensors there, which"):
+        hs.train(net, images, out=tmp_path / "run", resume=True, **FAST, epochs=2)
+    shutil.copy(tmp_path / "run" / "model.safetensors", best)
+    again = hs.train(net, images, out=tmp_path / "run", resume=True, **FAST, epochs=2)
+    assert_same(again.model.state_dict(), whole.model.state_dict())
+
+
 @pytest.mark.parametrize(
     ("first", "again", "best"),
     [

@@ -87,7 +87,8 @@ class Tally:
     """Sums over an epoch, kept on the device: loss, correct predictions, examples."""
 
     def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(3, dtype=torch.float64, device=_with_doubles(device))
+        place = torch.device("cpu") if device.type == "mps" else device  # which has no doubles
+        self.sums = torch.zeros(3, dtype=torch.float64, device=place)
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch; ``loss`` is its mean."""
@@ -112,10 +113,6 @@ def _nothing_learns(config: TrainConfig) -> str:
         f"no weight that may change takes part in the loss ({losses}); add cross_entropy, or let "
         "more of the model learn: model.requires_grad_()"
     )
-
-
-def _with_doubles(device: torch.device) -> torch.device:
-    return torch.device("cpu") if device.type == "mps" else device
 
 
 class TrainModule(pl.LightningModule):
