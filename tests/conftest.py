@@ -1,5 +1,6 @@
 """Settings of every test: the same examples each time, one thread unless told otherwise."""
 
+import atexit
 import functools
 import gc
 import importlib.metadata
@@ -75,6 +76,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    atexit.register(gc.unfreeze)  # or libraries tell of what is left over at the end
 
 
 def pytest_addoption(parser):

@@ -35,7 +35,7 @@ def spoken() -> Iterator[None]:
     log, printed = logging.getLogger("hardsight"), _Printed()
     level, spreads = log.level, log.propagate
     log.addHandler(printed)
-    log.setLevel(logging.INFO)
+    _set_level(log, logging.INFO)
     log.propagate = False
     with warnings.catch_warnings():
         others = warnings.showwarning
@@ -52,5 +52,10 @@ def spoken() -> Iterator[None]:
             yield
         finally:
             log.removeHandler(printed)
-            log.setLevel(level)
+            _set_level(log, level)
             log.propagate = spreads
+
+
+def _set_level(log: logging.Logger, level: int) -> None:
+    if log.level != level:  # a new level takes a millisecond if other packages have many loggers
+        log.setLevel(level)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-import hardsight
+import hardsight.experiments
 from hardsight.cli import main
-from hardsight.cli._experiment import _print_table
-from hardsight.cli._main import _COMMANDS
-from hardsight.experiments import Table
-from hardsight.run.doctor import _PARTS
+from hardsight.experiments import Claim, Result, Table
+from hardsight.run.doctor import findings
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+COMMANDS = main.list_commands(click.Context(main))
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_help_lists_every_command_and_a_first_step(run):
 
 @pytest.mark.parametrize(
     "command",
-    [*_COMMANDS, "study human", "study degradation", "study dynamics", "experiment list",
+    [*COMMANDS, "study human", "study degradation", "study dynamics", "experiment list",
      "experiment run"],
 )  # fmt: skip
 def test_every_command_explains_itself(run, command):
@@ -286,15 +287,25 @@ def test_doctor_names_missing_parts_and_how_to_install_them(run, monkeypatch):
     assert "hardsight[experiments]" in words.replace(" ", "")
 
 
-def test_doctor_promises_no_command_and_no_part_that_is_not_there():
+def test_doctor_promises_no_command_and_no_part_that_is_not_there(monkeypatch):
+    def absent(name, *args):
+        if name in ("torch", "hardsight"):
+            return plain(name, *args)
+        looked_for.append(name)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    plain, looked_for = importlib.import_module, []
+    monkeypatch.setattr(importlib, "import_module", absent)
+    parts = [found for found in findings() if found.step.startswith("pip install")]
+    assert len(parts) == len(looked_for) > 10
     folder = Path(hardsight.__file__).parent
     code = "".join(file.read_text() for file in folder.rglob("*.py") if file.name != "doctor.py")
-    for module, (_, purpose, step) in _PARTS.items():
-        for command in re.findall(r"hardsight (\w+)", purpose):
-            assert command in _COMMANDS, purpose
+    for module, part in zip(looked_for, parts, strict=True):
+        for command in re.findall(r"hardsight (\w+)", part.purpose):
+            assert command in COMMANDS, part.purpose
         assert re.search(rf"(import|from) {module}\b|\"{module}[\".]", code), module
-        for extra in re.findall(r"hardsight\[(\w+)\]", step):
-            assert re.search(rf"^{extra} = ", PROJECT.read_text(), re.M), step
+        for extra in re.findall(r"hardsight\[(\w+)\]", part.step):
+            assert re.search(rf"^{extra} = ", PROJECT.read_text(), re.M), part.step
 
 
 def test_evaluate_finds_named_datasets_below_a_root(run, tmp_path):
@@ -304,14 +315,16 @@ def test_evaluate_finds_named_datasets_below_a_root(run, tmp_path):
     assert "nowhere; the data root is the one above mnist/" in missing.output
 
 
-def test_what_an_experiment_says_is_printed_as_it_is(capsys):
-    from rich.console import Console
-
+def test_what_an_experiment_says_is_printed_as_it_is(run, tmp_path, monkeypatch):
     table = Table("[bold]?", ("[a]",), [("[b] 1",)], note="in [pixels]")
-    _print_table(Console(), table)
-    said = capsys.readouterr().out
-    for text in ("[bold]?", "[a]", "[b] 1", "in [pixels]"):
-        assert text in said
+    claim = Claim("in [brackets]", "", "[seen]", True)
+    monkeypatch.setattr(
+        hardsight.experiments, "run_experiment", lambda *_, **__: Result([table], [claim])
+    )
+    result = run("experiment", "run", "el-table1", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    for text in ("[bold]?", "[a]", "[b] 1", "in [pixels]", "holds: in [brackets] ([seen])"):
+        assert text in result.output
 
 
 def test_a_model_without_weights_is_mentioned(run, tmp_path):

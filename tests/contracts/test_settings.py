@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from hardsight.cli import main
 from hardsight.config import Settings, in_order, stated_in
-from hardsight.config._stated import MISSING, described_in
 from hardsight.errors import ConfigError
 from hardsight.run.adapt import AdaptConfig, StageConfig, TargetConfig
 from hardsight.run.evaluate import EvaluateConfig, evaluation_card
@@ -79,6 +78,14 @@ def flags(*words):
     return {option.name: option for option in command(*words).params if option.name}
 
 
+def texts_of(docstring, heading):
+    """The texts of a section such as ``Args``, by name, each as one line."""
+    whole = inspect.cleandoc(docstring)
+    section = re.search(rf"^{heading}:\n(.*?)(?=^\S|\Z)", whole, re.M | re.S)[1]
+    entries = re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, re.M | re.S)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
 @pytest.mark.parametrize("place", FUNCTIONS)
 def test_what_is_read_from_the_source_is_what_python_has(place):
     function = FUNCTIONS[place]
@@ -90,12 +97,12 @@ def test_what_is_read_from_the_source_is_what_python_has(place):
     stated = stated_in(place)
     assert list(stated) == list(parameters)
     for name, parameter in parameters.items():
-        if stated[name].default is not MISSING:
+        if stated[name].default is not dataclasses.MISSING:
             assert stated[name].default == parameter.default, name
         assert stated[name].annotation == str(parameter.annotation), name
     assert {name: each.text for name, each in stated.items()} == {
         name: text
-        for name, text in described_in(inspect.getdoc(function), "Args").items()
+        for name, text in texts_of(inspect.getdoc(function), "Args").items()
         if name in parameters
     }
 
@@ -108,7 +115,7 @@ def test_every_key_of_a_table_has_a_text(file, table):
     fields = dataclasses.fields(table)
     assert list(stated) == [field.name for field in fields]
     for field in fields:
-        if stated[field.name].default is not MISSING:
+        if stated[field.name].default is not dataclasses.MISSING:
             assert stated[field.name].default == field.default, field.name
 
 
@@ -123,10 +130,10 @@ def test_the_settings_of_a_verb_are_the_keywords_of_its_function(settings, funct
             assert fields[name].default in (dataclasses.MISSING, None), name
         else:
             assert fields[name].default == default, name
-    texts = described_in(settings.__doc__, "Attributes")
+    texts = texts_of(settings.__doc__, "Attributes")
     assert set(texts) == set(fields)
     assert all(texts.values())
-    required = {name: "x" for name, field in fields.items() if field.default is MISSING}
+    required = {name: "x" for name, field in fields.items() if field.default is dataclasses.MISSING}
     made = settings(**required)
     assert made.keywords() == {name: getattr(made, name) for name in fields}
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -6,6 +6,7 @@ shrunk, its files are kept, and the message has the one command that runs it aga
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 
@@ -24,6 +25,11 @@ AS_PROGRAM = 2000  # one case in so many starts a program of its own, which take
 @pytest.fixture(scope="module", autouse=True)
 def imported():
     warm_up()
+    log = logging.getLogger("hardsight")
+    level = log.level
+    log.setLevel(logging.INFO)  # that of the commands: a change of level takes a millisecond
+    yield
+    log.setLevel(level)
 
 
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))

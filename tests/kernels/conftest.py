@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,14 @@ def _is_triton(module: str) -> bool:
     # its extension module cannot be loaded twice
     theirs = module.split(".")[0] == "triton" and not module.startswith("triton._C")
     return ours or theirs
+
+
+@pytest.fixture
+def launching():
+    """The files that prepare and launch kernels, as Triton's interpreter has loaded them."""
+    from hardsight.kernels import _hopper_launch, _launch, _run
+
+    return SimpleNamespace(hopper=_hopper_launch, portable=_launch, run=_run)
 
 
 class Head:

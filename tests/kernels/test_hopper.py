@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from hardsight.kernels import angular_loss, head_statistics, linear_loss
+
 KERNELS = [  # rows resident and streamed, a tile whole and in quarters
     ("over_classes", "angles", 512),
     ("over_classes", "angles+class", 512),
@@ -25,10 +27,11 @@ SPLITS = [(1, 5), (4_096, 48), (4_096, 7_813), (65_536, 4), (300, 1)]
 
 @pytest.mark.parametrize("alternate", [True, False])
 @pytest.mark.parametrize(("examples", "tiles"), SPLITS)
-def test_a_plan_covers_every_tile_of_every_block_of_rows_once(examples, tiles, alternate):
-    from hardsight.kernels._hopper_launch import Ring, _plan
-
-    plan = _plan(examples, tiles, Ring(128, 4, alternate, 4), 132)
+def test_a_plan_covers_every_tile_of_every_block_of_rows_once(
+    launching, examples, tiles, alternate
+):
+    ring = launching.hopper.Ring(128, 4, alternate, 4)
+    plan = launching.hopper._plan(examples, tiles, ring, 132)
     assert plan.blocks == -(-examples // 128)
     assert (plan.shares - 1) * plan.per_share < tiles <= plan.shares * plan.per_share
     pieces = plan.blocks * plan.shares
@@ -36,13 +39,14 @@ def test_a_plan_covers_every_tile_of_every_block_of_rows_once(examples, tiles, a
 
 
 @pytest.mark.parametrize("classes", [700, 768])
-def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(classes, monkeypatch):
-    from hardsight.kernels import _launch
-
-    monkeypatch.setattr(_launch, "_hopper_module", lambda device: _launch)  # marks, as there
+def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(
+    launching, classes, monkeypatch
+):
+    portable = launching.portable
+    monkeypatch.setattr(portable, "_hopper_module", lambda device: portable)  # marks, as there
     labels = torch.tensor([0, 5, 130, -1, classes, *[300] * 123, 699])  # 129 rows, two blocks
     x, w = torch.randn(129, 8), torch.randn(classes, 8)
-    found = _launch.prepare(x, labels, w, None, mode="angular").flags
+    found = portable.prepare(x, labels, w, None, mode="angular").flags
     expected = torch.zeros(2, 6, dtype=torch.uint8)
     expected[0, [0, 1, 2]] = 1
     expected[1, 5] = 1
@@ -51,9 +55,8 @@ def test_flags_mark_the_tiles_of_labels_and_one_that_runs_over_the_last_class(cl
     assert torch.equal(found, expected)
 
 
-def test_rows_that_share_memory_are_left_to_the_portable_kernels():
-    from hardsight.kernels._hopper_launch import fits
-
+def test_rows_that_share_memory_are_left_to_the_portable_kernels(launching):
+    fits = launching.hopper.fits
     rows = torch.zeros(40, 512, dtype=torch.bfloat16)
     assert fits(rows)
     assert fits(rows[:, :64])
@@ -62,9 +65,8 @@ def test_rows_that_share_memory_are_left_to_the_portable_kernels():
     assert not fits(rows[:, 1:65])  # not aligned
 
 
-def test_a_descriptor_of_a_matrix_like_another_is_a_copy_with_its_own_memory():
-    from hardsight.kernels._hopper_launch import _described, _seen
-
+def test_a_descriptor_of_a_matrix_like_another_is_a_copy_with_its_own_memory(launching):
+    _described, _seen = launching.hopper._described, launching.hopper._seen
     _seen.clear()
     first, second = (torch.zeros(256, 64, dtype=torch.bfloat16) for _ in range(2))
     made, copied = _described(first, (128, 64)), _described(second, (128, 64))
@@ -77,16 +79,8 @@ def test_a_descriptor_of_a_matrix_like_another_is_a_copy_with_its_own_memory():
 
 @pytest.mark.parametrize("width", [512, 1_024])
 def test_every_launch_of_a_loss_on_a_hopper_gpu_gives_its_kernel_what_it_asks_for(
-    make_head, monkeypatch, width
+    launching, make_head, monkeypatch, width
 ):
-    from hardsight.kernels import (
-        _hopper_launch,
-        _launch,
-        angular_loss,
-        head_statistics,
-        linear_loss,
-    )
-
     launched = []
 
     def launch(kernel, grid, tensors, numbers, descriptors=(), /, **constants):
@@ -100,10 +94,10 @@ def test_every_launch_of_a_loss_on_a_hopper_gpu_gives_its_kernel_what_it_asks_fo
         assert all(isinstance(size, int) and size > 0 for size in grid)
         launched.append(kernel.__name__)
 
-    for module in (_launch, _hopper_launch):
+    for module in (launching.portable, launching.hopper):
         monkeypatch.setattr(module, "run", launch)
         monkeypatch.setattr(module, "processors", lambda device: 132, raising=False)
-    monkeypatch.setattr(_launch, "_hopper_module", lambda device: _hopper_launch)
+    monkeypatch.setattr(launching.portable, "_hopper_module", lambda device: launching.hopper)
     head = make_head(300, width, 700, torch.bfloat16)
     x, w = head.embeddings.requires_grad_(), head.class_weights.requires_grad_()
     head_statistics(x, head.labels, w, head.bias, nearest_class=True)

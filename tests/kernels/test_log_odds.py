@@ -137,7 +137,7 @@ SHARES = [[300], [64, 64, 172], [1, 127, 128, 44], [63, 2, 190, 45], [10] * 29 +
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("first", [-1, 0], ids=["some-ignored", "all-classes"])
-def test_classes_with_many_examples_are_summed_in_runs(angles64, shares, first):
+def test_classes_with_many_examples_are_summed_in_runs(launching, angles64, shares, first):
     generator = torch.Generator().manual_seed(0)
     labels = torch.repeat_interleave(torch.arange(first, first + len(shares)), torch.tensor(shares))
     labels = labels[torch.randperm(300, generator=generator)]
@@ -149,11 +149,9 @@ def test_classes_with_many_examples_are_summed_in_runs(angles64, shares, first):
     known = labels >= 0
     angles = angles64(x.double(), w64)[torch.arange(300), labels]
     (own,) = torch.autograd.grad((-angles * pull * known).sum(), w64)
-    from hardsight.kernels import _launch
-
     w_inverse = 1 / w.norm(dim=1)
     tangent = gathered - (gathered * w).sum(dim=1, keepdim=True) * w * w_inverse[:, None] ** 2
-    _launch.finish(
+    launching.portable.finish(
         gathered, None, x, labels, w, x_inverse=1 / x.norm(dim=1), w_inverse=w_inverse,
         sines=angles.detach().sin().float(), factors=pull / 4, scale=4.0,
     )  # fmt: skip

@@ -174,16 +174,14 @@ def test_options_out_of_range_are_refused(head):
         linear_loss(*given, log_end=2)
 
 
-def test_labels_too_many_to_compare_are_sorted(head, monkeypatch):
-    from hardsight.kernels import _launch
-
+def test_labels_too_many_to_compare_are_sorted(launching, head, monkeypatch):
     x, w, _ = with_gradients(head)
 
     def found():
         return gradients(angular_loss(x, head.labels, w, scale=4.0), w)[0]
 
     ranked = found()
-    monkeypatch.setattr(_launch, "_MOST_RANKED", 0)
+    monkeypatch.setattr(launching.portable, "_MOST_RANKED", 0)
     assert torch.equal(found(), ranked)
 
 

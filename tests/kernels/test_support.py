@@ -100,10 +100,9 @@ class Kernel:
 
 
 @pytest.fixture
-def launched(monkeypatch):
+def launched(launching, monkeypatch):
     """Launch the same thing twice on a GPU that is not there; what Triton got each time."""
-    from hardsight.kernels import _run
-
+    _run = launching.run
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
     monkeypatch.setattr(_run, "_compiled", {})
@@ -132,9 +131,10 @@ def test_a_tried_release_of_triton_is_launched_without_its_look_up(launched, mon
 
 
 @pytest.mark.parametrize(("numbers", "asked"), [((5, 0.7), 1), ((7, 0.5), 2)])
-def test_another_size_is_asked_for_and_another_scale_is_not(launched, monkeypatch, numbers, asked):
-    from hardsight.kernels import _run
-
+def test_another_size_is_asked_for_and_another_scale_is_not(
+    launched, launching, monkeypatch, numbers, asked
+):
+    _run = launching.run
     monkeypatch.setattr(_run, "NATIVE", True)
     launched()
     launches = []
@@ -173,16 +173,14 @@ def test_a_profiler_of_triton_sees_every_launch(launched, monkeypatch):
     ],
 )
 def test_internals_of_triton_are_used_in_the_releases_tried(
-    monkeypatch, version, hip, interpreted, native
+    launching, monkeypatch, version, hip, interpreted, native
 ):
     import triton
-
-    from hardsight.kernels import _run
 
     monkeypatch.setattr(triton, "__version__", version)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setenv("TRITON_INTERPRET", interpreted)
-    assert _run.is_native() is native
+    assert launching.run.is_native() is native
 
 
 @pytest.mark.parametrize(
@@ -190,10 +188,9 @@ def test_internals_of_triton_are_used_in_the_releases_tried(
     [((9, 0), True, True), ((9, 0), False, False), ((8, 0), True, False), ((10, 0), True, False)],
 )
 def test_the_hopper_kernels_are_loaded_on_hopper_and_a_tried_triton_alone(
-    monkeypatch, capability, native, found
+    launching, monkeypatch, capability, native, found
 ):
-    from hardsight.kernels import _launch
-
+    _launch = launching.portable
     monkeypatch.setattr(_launch, "NATIVE", native)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     module = _launch._hopper_module.__wrapped__(torch.device("cuda", 0))

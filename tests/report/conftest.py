@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -187,8 +188,37 @@ def make_tracked(folder, *, histories=True, epochs=8):
     return folder
 
 
+class Page:
+    """The text of a written page, for tests of what it shows."""
+
+    def __init__(self, file):
+        self.text = file.read_text("utf-8")
+
+    def part(self, name):
+        """One section, by its id."""
+        return self.text.split(f'<section id="{name}"')[1].split("</section>")[0]
+
+    def fact(self, title):
+        """Value and detail of a fact at the top."""
+        value = rf"<dt>{title}</dt><dd><bdi class=\"value\">(.*?)</bdi><span>(.*?)</span>"
+        return re.search(value, self.part("summary")).groups()
+
+    def cells(self, part):
+        """Hexagons of the map in a part: x, y, shade of wrong and text of each."""
+        cell = r'<use href="[^"]*" x="([^"]*)" y="([^"]*)" class="w(\d) d\d"><title>(.*?)</title>'
+        found = re.findall(cell, self.part(part))
+        return [(float(x), float(y), int(wrong), text) for x, y, wrong, text in found]
+
+    def figures(self, part):
+        """Figures of a part, by their titles."""
+        found = self.part(part).split("<figcaption><h3>")[1:]
+        return dict(figure.split("</h3>", 1) for figure in found)
+
+
 class Make:
     """The helpers above under one name, since tests cannot import a conftest."""
+
+    page = staticmethod(Page)
 
     rows = staticmethod(make_rows)
     metadata = staticmethod(make_metadata)

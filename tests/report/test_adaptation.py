@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -151,14 +152,14 @@ def test_a_target_without_labels_has_a_page_without_accuracy(tmp_path):
     assert "<title>mine" in text
 
 
-def test_the_chart_reaches_from_the_lowest_to_the_highest_accuracy():
-    from hardsight.report.adaptation._adaptation import accuracy_chart
-
-    chart = accuracy_chart(RESULT["runs"])
-    places = [mark.y for mark in chart.lines[0].marks]
+def test_the_chart_reaches_from_the_lowest_to_the_highest_accuracy(run, make, tmp_path):
+    chart = make.page(write_adaptation(run, out=tmp_path / "page.html")).part("accuracy")
+    first = chart.split('<g class="series')[1].split("</g>")[0]
+    places = [float(y) for y in re.findall(r'cy="(.*?)"', first)]
     np.testing.assert_allclose(places, [196, 104, 12], atol=0.2)
-    assert [tick.text for tick in chart.x_ticks] == ["0", "1", "2"]
-    assert "cbst+avh 60.0%" in chart.summary
+    rounds = re.findall(r'y="214" text-anchor="middle">(.*?)</text>', chart)
+    assert rounds == ["0", "1", "2"]
+    assert "cbst+avh 60.0%" in re.search(r'aria-label="(.*?)"', chart.split("<svg")[1])[1]
 
 
 def test_what_is_no_adaptation_is_refused(tmp_path):

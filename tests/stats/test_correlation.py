@@ -14,8 +14,6 @@ from hardsight.stats import (
     fisher_z,
     partial_correlation,
 )
-from hardsight.stats._bootstrap import replicates
-from hardsight.stats._weighted import coefficients
 
 METHODS = ("spearman", "pearson", "kendall")
 BY_SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
@@ -65,12 +63,16 @@ def test_analytic_intervals_cover_the_truth_about_as_often_as_they_say(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bootstrap_replicates_equal_coefficients_of_the_drawn_pairs(noisy_pair, method):
+@pytest.mark.parametrize("level", [0.95, 0.8, 0.5, 0.2])
+def test_bootstrap_intervals_are_quantiles_of_the_coefficients_of_the_drawn_pairs(
+    noisy_pair, method, level
+):
     x, y = (column[:30] for column in noisy_pair)
-    got = replicates(coefficients(x, y, method), 30, resamples=40, seed=5)
     drawn = np.random.default_rng(5).integers(30, size=(40, 30))
-    wanted = [BY_SCIPY[method](x[rows], y[rows]).statistic for rows in drawn]
-    np.testing.assert_allclose(got, wanted, rtol=1e-10)
+    values = [BY_SCIPY[method](x[rows], y[rows]).statistic for rows in drawn]
+    wanted = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    got = correlation(x, y, method=method, interval="percentile", level=level, resamples=40, seed=5)
+    np.testing.assert_allclose([got.low, got.high], wanted, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["percentile", "bca"])

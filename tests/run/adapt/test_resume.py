@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from torch import nn
 
 import hardsight as hs
 from hardsight.errors import RunExistsError, RunMismatchError
 from hardsight.models import load_model
-from hardsight.run.adapt import _rounds as _adapt_rounds
 
 
 class Died(BaseException):
@@ -58,6 +58,22 @@ def die_before_rename(number: int, patch) -> None:
     patch.setattr(os, "replace", count(plain))
     patch.setattr(Path, "replace", count(plain_path))
     return calls
+
+
+def die_while_training(number: int, patch, *, at_its_end: bool = False) -> None:
+    """Let the process end as it trains for the ``number``-th time, before the first step or after
+    the last, of which nothing is kept yet.
+    """
+    plain, calls = Trainer.fit, []
+
+    def fit(*args, **options):
+        calls.append(args)
+        if len(calls) < number or at_its_end:
+            plain(*args, **options)
+        if len(calls) == number:
+            raise Died
+
+    patch.setattr(Trainer, "fit", fit)
 
 
 def test_dying_before_any_rename_and_resuming_gives_the_same_run(
@@ -114,7 +130,7 @@ def test_a_finished_run_is_read_again_without_training(
     net, source, target, settings, tmp_path, monkeypatch
 ):
     first = hs.adapt(net, source, target, out=tmp_path / "run", **settings)
-    monkeypatch.setattr(_adapt_rounds, "fit", None)
+    monkeypatch.setattr(Trainer, "fit", None)
     again = hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
     assert again.runs["cbst"].rounds == first.runs["cbst"].rounds
     for name, value in first.model.state_dict().items():
@@ -128,17 +144,9 @@ def test_only_the_last_models_weights_are_kept_where_asked_and_a_run_still_conti
     whole = hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
     kept = sorted(file.parent.name for file in tmp_path.glob("whole/cbst/*/model.safetensors"))
     assert kept == ["round-03"]
-    out, plain = tmp_path / "cut", _adapt_rounds.fit
-    calls = []
-
-    def dying(*args, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise Died
-        return plain(*args, **options)
-
+    out = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(_adapt_rounds, "fit", dying)
+        die_while_training(4, patch)  # after the source model and two rounds
         with pytest.raises(Died):
             hs.adapt(net, source, target, out=out, **settings)
     again = hs.adapt(net, source, target, out=out, resume=True, **settings)
@@ -161,7 +169,7 @@ def test_a_module_that_was_half_trained_in_place_continues_from_where_the_run_be
     module, out = make_module(net), tmp_path / "cut"
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with monkeypatch.context() as patch:
-        patch.setattr(_adapt_rounds.Round, "completed", died)  # after the first round's training
+        die_while_training(2 if pretrain else 1, patch, at_its_end=True)  # in the first round
         with pytest.raises(Died):
             hs.adapt(module, source, target, out=out, **settings)
     assert not torch.equal(module.state_dict()["0.weight"], before["0.weight"])
@@ -170,10 +178,6 @@ def test_a_module_that_was_half_trained_in_place_continues_from_where_the_run_be
     assert outcome(out) == outcome(tmp_path / "whole")
     once_more = hs.adapt(module, source, target, out=out, resume=True, **settings)
     assert once_more.runs["cbst"].rounds == again.runs["cbst"].rounds
-
-
-def died(*args):
-    raise Died
 
 
 def test_a_module_of_other_layers_cannot_continue_a_run_and_stays_as_it_was(
