@@ -154,7 +154,7 @@ def serve() -> None:
 
 def _load() -> None:
     # as in pyproject.toml: matplotlib and a newer pyparsing
-    warnings.filterwarnings("ignore", ".*deprecated - use", DeprecationWarning, "matplotlib")
+    warnings.filterwarnings("ignore", ".*deprecated(,| -) use", DeprecationWarning)
     gc.disable()  # until a fork: looking for garbage takes a quarter of the time of imports
     import pandas  # noqa: F401  # which pyarrow loads when it first needs it
     import torch  # noqa: F401

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hardsight._checks import warn
-from hardsight.data import ExampleSource, applied_preprocessing, batches, model_input
+from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.errors import (
     AmbiguousHeadError,
@@ -49,12 +46,9 @@ from hardsight.run.loop._pass import (
     random_states_kept,
     seeded,
 )
+from hardsight.run.loop._processor import check_processor, warn_of_no_processor
 from hardsight.run_folder import state_digest
 
-_STEP = (
-    "say what to do instead by preprocessing=Preprocessing(...), or by size, mean and std together "
-    "(--size, --mean, --std)"
-)
 Need = Literal["must", "may", "none"]
 _MOST_TRIED = 256  # examples, in search of one with finite outputs
 _OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
@@ -122,74 +116,19 @@ def loaded_model(
 
     try:
         loaded = load(preprocessing)
-        check_processor(loaded)
-        if not is_stated:
-            _tell_of_a_processor_not_seen(loaded)
+        how = loaded.preprocessing
+        if how is not None and loaded.processor is not None:
+            check_processor(loaded.processor, how)
+        # not of a run folder, which has a preprocessing of its own
+        elif (
+            how is not None and not is_stated and how.origin == f"image processor of {loaded.spec}"
+        ):
+            warn_of_no_processor(how)
     except ModelError:
         if preprocessing is not None or not is_stated:
             raise
         return load(Preprocessing(origin="default: the model's own cannot be followed"))
     return loaded
-
-
-def check_processor(loaded: LoadedModel) -> None:
-    """Try our reading of an image processor against the processor itself, on a few pictures.
-
-    Two that share their settings may still differ in what they do with them.
-
-    Raises:
-        ModelError: the inputs differ by more than the rounding of pixels.
-    """
-    how, processor = loaded.preprocessing, loaded.processor
-    if processor is None or how is None:
-        return
-    kind = type(processor).__name__
-    # pixels are rounded before or after they are resized, and then scaled
-    rounding = 2.5 / 255 / min(how.std) + 1e-4
-    for picture in _pictures(how.channels):
-        ours = model_input(picture, how)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the package, about its own defaults
-                theirs = np.asarray(processor(picture, return_tensors="pt")["pixel_values"])[0]
-        except Exception as err:  # a processor of another task asks for other things
-            reason = (str(err).strip().splitlines() or [""])[0]
-            raise ModelError(
-                f"the {how.origin} is a {kind}, which fails on a picture of {picture.width} x "
-                f"{picture.height} pixels ({type(err).__name__}: {reason}); {_STEP}"
-            ) from err
-        if theirs.shape != ours.shape:
-            raise ModelError(
-                f"the {how.origin} is a {kind}, which gives inputs of shape {list(theirs.shape)} "
-                f"while its settings say {list(ours.shape)}; {_STEP}"
-            )
-        worst = float(np.abs(theirs - ours).max())
-        if not worst <= rounding:
-            raise ModelError(
-                f"the {how.origin} is a {kind}, which does something else to pictures than its "
-                f"settings say: inputs differ by up to {worst:.3g}; {_STEP}"
-            )
-
-
-def _tell_of_a_processor_not_seen(loaded: LoadedModel) -> None:
-    """Warn of settings that are followed without the processor to compare with, as of DINOv3."""
-    how = loaded.preprocessing
-    if loaded.processor is not None or how is None:
-        return
-    if how.origin == f"image processor of {loaded.spec}":  # not of a run folder, which has its own
-        warn(
-            f"the {how.origin} cannot be built here, so that its settings are followed as they are "
-            "written, and nothing is compared with the processor itself; install torchvision to "
-            "have it compared, or state size, mean and std together (--size, --mean, --std)"
-        )
-
-
-def _pictures(channels: int | None) -> Iterator[Image.Image]:
-    """Noise in a few sizes; a crop that is off by a pixel shows."""
-    draw = np.random.default_rng(0)
-    for height, width in ((48, 67), (67, 48), (19, 23), (301, 420)):
-        shape = (height, width) if channels == 1 else (height, width, 3)
-        yield Image.fromarray(draw.integers(0, 256, shape, dtype=np.uint8))
 
 
 @dataclass(frozen=True)
