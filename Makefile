@@ -25,6 +25,10 @@ demo: $(STAMP)  ## train, score and report on embedded data; writes demo/
 test: $(STAMP) browser  ## run the test suite
 	OMP_NUM_THREADS=1 $(PYTEST)
 
+# The suite runs the first thousand random cases; the second would make it a tenth longer.
+test-fuzz: $(STAMP)  ## run the second thousand random cases of the command line
+	HARDSIGHT_FUZZ_FIRST=1000 OMP_NUM_THREADS=1 $(PYTEST) -q tests/fuzz/test_fuzz.py
+
 # What another processor, another number of threads and other seeds may change.
 NUMERIC := tests/contracts tests/evaluate tests/heads tests/kernels tests/losses tests/models \
 	tests/run/test_evaluate.py tests/scores tests/selftrain tests/stats tests/test_geometry.py
@@ -55,7 +59,7 @@ lint: $(STAMP)  ## ruff and mypy
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-check: lint docs test test-portable  ## what CI checks
+check: lint docs test test-fuzz test-portable  ## what CI checks
 
 bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 	$(BIN)/python -m benchmarks
@@ -63,4 +67,4 @@ bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 browser:  ## install Chromium for the browser tests where it is missing
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 
-.PHONY: help setup demo test test-portable test-seeds test-oldest test-newest lint docs check bench browser
+.PHONY: help setup demo test test-fuzz test-portable test-seeds test-oldest test-newest lint docs check bench browser
