@@ -1,6 +1,7 @@
 """Who may import whom: read from the source, so that a lazy import counts too."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ LAYERS = {
     3: {"scores", "losses"},
     4: {"tracking", "selftrain", "evaluate"},
     5: {"run", "report"},
-    6: {"app", "experiments"},
+    6: {"experiments"},
     7: {"cli"},
     8: {"__main__"},
 }
@@ -133,6 +134,35 @@ FILES = [
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
 def test_a_file_imports_only_from_layers_below(file):
     assert violations(module_of(file), file.read_text(encoding="utf-8")) == []
+
+
+def named_in_layout(text):
+    """Parts and rooms by the two drawings of CONTRIBUTING, with their layers."""
+    drawings = re.findall(r"```text\n(.*?)```", text.partition("## The layout")[2], flags=re.S)
+    named, part = {}, ""
+    for line in "".join(drawings[:2]).splitlines():
+        found = re.fullmatch(r"(?:(\w+/) +| +)((?:[\w.]+/? +)+)(\d) .*", f"{line} ")
+        if found is None:
+            continue
+        part = found[1] or part
+        for name in found[2].split():
+            named[(part + name).strip("/").removesuffix(".py").replace("/", ".")] = int(found[3])
+    return named
+
+
+def test_contributing_draws_the_layout_that_is_guarded():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    beside = {"run_folder": 0, "_checks": 0, "__main__": 8}  # on a line without a number
+    assert named_in_layout(text) | beside == LAYER_OF
+    for module in LAYER_OF:
+        place = PACKAGE.joinpath(*module.split("."))
+        assert place.is_dir() or place.with_suffix(".py").is_file(), module
+
+
+def test_a_room_that_is_not_drawn_is_missed():
+    drawn = "## The layout\n```text\nhardsight/\n  errors  0  x\n  run/ cli/  5  y\n```\n"
+    drawn += "```text\nrun/   loop/  0  x\n       demo.py  3  y\n```\n"
+    assert named_in_layout(drawn) == {"errors": 0, "run": 5, "cli": 5, "run.loop": 0, "run.demo": 3}
 
 
 @pytest.mark.parametrize(
