@@ -109,7 +109,7 @@ def adapt(
 
     The model is trained on the source, unless it is a trained one. Then, in every round, it
     predicts the target, a rule selects the predictions to trust, and the model is trained on the
-    source and the selected target examples. Labels of the target, where it has some, are read to
+    source and the selected target examples. Labels of the target, if it has some, are read to
     evaluate the rounds and for nothing else.
 
     Args:

@@ -171,7 +171,7 @@ def _above(seen: Seen, threshold: float | None, rule: str) -> Selection:
 
 
 def soft_labels(selection: Selection, seen: Seen, config: AdaptConfig) -> Tensor | None:
-    """Soft labels of the selected examples, in their order, where the rule has them."""
+    """Soft labels of the selected examples, in their order, if the rule has them."""
     if selection.rule != "crst-lrent":
         return None
     return soft_pseudo_labels(

@@ -39,7 +39,7 @@ class Study:
         subjects: the models.
         source: the data to evaluate on.
         foreign: data to be told apart.
-        training: the training data, where it is known.
+        training: the training data, if it is known.
         folder: an empty folder for outputs.
         batch_size: examples at once.
         workers: loader processes.
@@ -152,7 +152,7 @@ class Study:
     def _attack(
         self, cards: list[dict[str, Any]], outputs: list[Collected], **options: Any
     ) -> list[Masks]:
-        """Fill in the part on attacks; the masks it stands on, where there are any."""
+        """Fill in the part on attacks; the masks it stands on, if there are any."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
         masks = [Masks(np.empty(0, np.int64), {}) for _ in cards]
         runs: list[AttackRun | None] = []

@@ -32,7 +32,7 @@ class Histories:
         name: of the run, for tables and legends.
         measures: ``[E, N]`` each: ``norm``, ``avh``, ``confidence``, ``loss``, ``correct``.
         rows: position of each example in the data, ``[N]``.
-        examples: index, id and label of each, where they are known.
+        examples: index, id and label of each, if they are known.
     """
 
     name: str

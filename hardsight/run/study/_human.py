@@ -150,9 +150,9 @@ def human_study(
     Args:
         scores: by name, ``[N]`` each. ``avh``, ``model_confidence`` and ``feature_norm`` serve the
             hypotheses; the norm is brought to [0, 1] within each class for H4, as in the paper.
-        frequency: human selection frequency in [0, 1], NaN where unknown, ``[N]``.
+        frequency: human selection frequency in [0, 1], NaN if unknown, ``[N]``.
         labels: class of each example, ``[N]``.
-        higher_is_harder: direction of each score, where known.
+        higher_is_harder: direction of each score, if known.
         test: between two correlations: ``"steiger"``, ``"meng"`` or ``"bootstrap"``. The paper's
             ``"fisher"`` is always given beside it.
         bins: edges of the bins of frequency; half-open, the last one closed.
