@@ -1,8 +1,8 @@
 """The public contract of one commit, to compare with another's: ``python -m benchmarks.contract``.
 
 Writes down every public name with its signature, the help of every command, and what runs of a
-fixed seed give: columns of the tables value by value, the report's facts, trained weights. Run it
-in two checkouts, then compare::
+fixed seed give: columns of the tables value by value, trained weights, and every number of an
+adaptation, an evaluation and the three studies. Run it in two checkouts, then compare::
 
     python -m benchmarks.contract --out before.json      # in the older checkout
     python -m benchmarks.contract --against before.json  # in the newer one
@@ -24,7 +24,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -37,6 +37,9 @@ from hardsight.models import SmallCNN
 from hardsight.table import ScoreTable, read_table
 
 Snapshot = dict[str, str]
+_FOUNDATION = ("config", "gallery", "preprocessing", "registry")
+# parts of a result that record how it was made, and how long that took
+_RECORDS = {"config", "settings", "preprocessing", "versions", "class_order", "seconds"}
 
 
 def snapshot() -> Snapshot:
@@ -45,6 +48,7 @@ def snapshot() -> Snapshot:
     entries |= dict(_helps(command, ("hardsight",)))
     with tempfile.TemporaryDirectory() as folder:
         entries |= dict(_runs(Path(folder)))
+        entries |= dict(_results(Path(folder)))
     return entries
 
 
@@ -55,15 +59,23 @@ def _names() -> Iterator[tuple[str, str]]:
             yield f"name hs.{name}", _signature(value)
             continue
         for inner in sorted(vars(value)):
-            if not inner.startswith("_") and not inspect.ismodule(vars(value)[inner]):
+            if not inner.startswith("_") and _is_offered(vars(value)[inner]):
                 yield f"name hs.{name}.{inner}", _signature(vars(value)[inner])
-    for room in ("score", "train", "adapt", "study", "evaluate", "demo", "doctor"):
-        module = importlib.import_module(f"hardsight.run.{room}")
+    rooms = ("score", "train", "adapt", "study", "evaluate", "demo", "doctor")
+    for place in (*(f"run.{room}" for room in rooms), *_FOUNDATION):
+        module = importlib.import_module(f"hardsight.{place}")
         for inner, value in sorted(vars(module).items()):
             # what a room only uses itself is not offered by it
-            ours = getattr(value, "__module__", "").startswith(f"hardsight.run.{room}")
-            if not inner.startswith("_") and ours:
-                yield f"name hardsight.run.{room}.{inner}", _signature(value)
+            ours = getattr(value, "__module__", "").startswith(f"hardsight.{place}")
+            if not inner.startswith("_") and ours and not isinstance(value, TypeVar):
+                yield f"name hardsight.{place}.{inner}", _signature(value)
+
+
+def _is_offered(value: Any) -> bool:
+    """Whether a name is more than what a module imports for itself from other packages."""
+    if inspect.ismodule(value):
+        return False
+    return getattr(value, "__module__", "hardsight").startswith("hardsight")
 
 
 def _signature(value: Any) -> str:
@@ -80,6 +92,7 @@ def _signature(value: Any) -> str:
 def _as_read(parameter: str) -> str:
     """The same text for ``'Tensor'``, ``torch.Tensor`` and ``<class 'torch.Tensor'>``."""
     plain = re.sub(r"<class '([^']*)'>", r"\1", parameter)
+    plain = re.sub(r" at 0x[0-9a-f]+>", ">", plain)  # where a function of a default value lies
     return re.sub(r"\b[a-zA-Z_]\w*\.(?=[a-zA-Z_])", "", plain).replace("'", "")
 
 
@@ -117,6 +130,50 @@ def _runs(folder: Path) -> Iterator[tuple[str, str]]:
     yield "files train", _files(folder / "train")
 
 
+def _results(folder: Path) -> Iterator[tuple[str, str]]:
+    """The numbers of the other verbs, by the runs that :func:`_runs` left."""
+    quiet: dict[str, Any] = {"device": "cpu", "show_progress": False}
+    digits = {"name": "builtin:digits", "split": "train"}
+    dim = hs.data.DegradedSource(hs.data.open_source("builtin:digits", split="test"), contrast=0.5)
+    out = folder / "adapt"
+    hs.adapt("small_cnn", digits, dim, out=out, rule="cbst", rounds=2, pretrain=1, **quiet)
+    for number in (1, 2):
+        file = out / "cbst" / f"round-{number:02d}" / "pseudo_labels.parquet"
+        yield from _columns(f"adapt round {number}", read_table(file))
+    yield "numbers adapt", _numbers(out / "result.json")
+    model = SmallCNN(num_classes=10, seed=0).eval()
+    on_test = {"split": "test", **quiet}
+    hs.evaluation_card(
+        model, "builtin:digits", out=folder / "evaluate", attack_examples=16, explain_examples=4,
+        map_examples=60, feature_examples=120, **on_test,
+    )  # fmt: skip
+    yield "numbers evaluate", _numbers(folder / "evaluate" / "card.json")
+    counts = np.random.default_rng(0).integers(1, 9, size=(len(read_table(folder / "score")), 10))
+    np.save(folder / "counts.npy", counts)
+    hs.study_human(folder / "score", folder / "counts.npy", out=folder / "human")
+    hs.study_degradation(
+        model, "builtin:digits", noise=(0.0, 0.2), contrast=(1.0, 0.5), out=folder / "degradation",
+        **on_test,
+    )  # fmt: skip
+    hs.study_dynamics([folder / "train"], examples="train", out=folder / "dynamics")
+    for study in ("human", "degradation", "dynamics"):
+        yield f"numbers study {study}", _numbers(folder / study / "study.json")
+
+
+def _numbers(file: Path) -> str:
+    """Every number of a result and where it stands, without the records of how it was made."""
+    return " ".join(_leaves(json.loads(file.read_text(encoding="utf-8")), ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, bool | int | float):
+        yield f"{path}={value!r}".replace(" ", "_")
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if key not in _RECORDS:
+                yield from _leaves(inner, f"{path}/{key}")
+
+
 def _columns(run: str, table: ScoreTable, rows: Any = slice(None)) -> Iterator[tuple[str, str]]:
     for name in table.columns:
         values = np.asarray(table.column(name))[rows]
@@ -150,11 +207,26 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
             for each in (before[name], after[name])
         ]
         lost, added = parts[0] - parts[1], parts[1] - parts[0]
-        if kind in ("name", "files", "metadata") and not lost:
+        lost = {part for part in lost if not any(_takes_more(part, other) for other in added)}
+        if kind in ("name", "files", "metadata", "numbers") and not lost:
             wider.append(f"> {name} also: {', '.join(sorted(added))}")
         else:
             changed.append(f"~ {name}\n    before: {sorted(lost)}\n    after:  {sorted(added)}")
     return [*gone, *changed, *wider, *new]
+
+
+def _takes_more(before: str, after: str) -> bool:
+    """Whether a parameter takes all that it took, by the same name and with the same default.
+
+    Example:
+        >>> _takes_more("keyword-only n: int = 3", "keyword-only n: int | str = 3")
+        True
+    """
+    parameter = re.compile(r"(?P<name>[^:]*): (?P<kinds>.*?)(?P<default> = .*)?")
+    old, new = parameter.fullmatch(before), parameter.fullmatch(after)
+    if old is None or new is None or (old["name"], old["default"]) != (new["name"], new["default"]):
+        return False
+    return set(old["kinds"].split(" | ")) <= set(new["kinds"].split(" | "))
 
 
 def _options(help_text: str) -> set[str]:

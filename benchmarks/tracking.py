@@ -1,6 +1,6 @@
 """What tracking costs: the same training loop with and without it.
 
-Two loops on equal networks take turns, so that whatever else the machine does falls on both.
+Two loops on equal networks take turns, so that anything else the machine does falls on both.
 Reported are medians over rounds and their spread. The tracker's own work, its updates and the end
 of an epoch (measuring what waits, checking, writing to disk), is timed apart as well: where the
 machine is not quiet, the difference of two loops says little, and that sum says more.

@@ -28,12 +28,12 @@ import pyarrow as pa
 from hardsight._checks import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
+from hardsight.run_folder import ADAPT, PSEUDO_LABELS, SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
 from hardsight.run_folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder import HISTORIES as HISTORIES
-from hardsight.run_folder import SCORE, TABLE_METADATA, TRAIN, open_parquet
 from hardsight.run_folder import SHARDS as SHARDS
 from hardsight.run_folder import TABLE as TABLE
 from hardsight.run_folder import THUMBNAILS as THUMBNAILS
@@ -358,11 +358,12 @@ class TableFile:
 
 
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
-    """Read the table of a run, be it one of scoring or of training, or a file.
+    """Read the table of a run, be it one of scoring, training or adapting, or a file.
 
     Args:
-        path: the folder of a finished run of ``hardsight score``, or of ``hardsight train`` with
-            ``track = true``; or a parquet file that hardsight wrote.
+        path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
+            ``track = true``, or of ``hardsight adapt``, whose table is that of the pseudo-labels of
+            the last round; or a parquet file that hardsight wrote.
 
     Raises:
         MissingDataError: there is no table there; says what there is instead.
@@ -392,6 +393,13 @@ def _table_of(run: RunFolder) -> Path:
         )
     if kind is SCORE:
         return folder / TABLE
+    if kind is ADAPT and (last := _last_rounds(folder)):
+        if len(last) > 1:
+            raise MissingDataError(
+                f"{folder} holds pseudo-labels of {len(last)} rules; name the file of one of them: "
+                f"{', '.join(map(str, last))}"
+            )
+        return last[0]
     if kind is not TRAIN:
         raise MissingDataError(
             f"{folder} holds the files of `{kind.command}`, which have no row per example; write a "
@@ -403,6 +411,16 @@ def _table_of(run: RunFolder) -> Path:
             f"the model: `hardsight score --model {folder} --data ... --out SCORES`"
         )
     return folder / DYNAMICS
+
+
+def _last_rounds(folder: Path) -> list[Path]:
+    """The pseudo-labels of the last round of every rule of an adaptation."""
+    rounds = {
+        (file.parent.parent, int(number)): file
+        for file in folder.glob(f"*/round-*/{PSEUDO_LABELS}")
+        if (number := file.parent.name.removeprefix("round-")).isdigit()
+    }
+    return list({rule: rounds[rule, number] for rule, number in sorted(rounds)}.values())
 
 
 def with_metadata(rows: pa.Table, metadata: Mapping[str, Any]) -> pa.Table:

@@ -14,6 +14,9 @@ from hardsight.heads._forward import logit_rows as logit_rows
 from hardsight.heads._forward import logits_of as logits_of
 from hardsight.heads._forward import which_output as which_output
 from hardsight.heads._head import Head as Head
+from hardsight.heads._head import LinearForm as LinearForm
 from hardsight.heads._head import agree as agree
 from hardsight.heads._head import decided_by_bias as decided_by_bias
+from hardsight.heads._head import differing_rows as differing_rows
+from hardsight.heads._head import linear_form as linear_form
 from hardsight.heads._layers import unwrapped as unwrapped

@@ -77,15 +77,17 @@ class _Recorder:
         order = [device for device in devices if device in self._calls] or list(self._calls)
         at = self._reading.call
         parts = [self._calls[device][at : at + 1] for device in order]
-        calls = [one for part in parts for one in part if one is not None]
+        calls = [call for part in parts for call in part if call is not None]
         if not calls or len(calls) < len(order):
             return None
         if len(calls) == 1:
             return calls[0]
-        made = [one.made for one in calls if one.made is not None]
+        made = [call.made for call in calls if call.made is not None]
         return _Seen(
-            torch.cat([one.tokens.to(order[0]) for one in calls]),
-            torch.cat([one.to(order[0]) for one in made]) if len(made) == len(calls) else None,
+            torch.cat([call.tokens.to(order[0]) for call in calls]),
+            torch.cat([output.to(order[0]) for output in made])
+            if len(made) == len(calls)
+            else None,
             calls[0].computed_in,
         )
 
@@ -158,7 +160,7 @@ class Forward:
         Raises:
             HeadMismatchError: the head does not give the logits of a batch.
         """
-        self._agreement.look()
+        self._agreement.check()
 
     def close(self) -> None:
         """Take the hook away."""
@@ -278,7 +280,7 @@ class Agreement:
         """Hold a batch to the weights of a head.
 
         Raises:
-            HeadMismatchError: as :meth:`look`.
+            HeadMismatchError: as :meth:`check`.
         """
         if logits.shape[1] != head.num_classes or embeddings.shape != (len(logits), head.width):
             raise HeadMismatchError(
@@ -298,7 +300,7 @@ class Agreement:
         """Hold a batch to what the head's layer made of it, for weights in training.
 
         Raises:
-            HeadMismatchError: as :meth:`look`.
+            HeadMismatchError: as :meth:`check`.
         """
         if outputs.shape != logits.shape:
             raise HeadMismatchError(
@@ -317,10 +319,10 @@ class Agreement:
                 return
         self._waiting.append(_Batch(self._count, differs, ids))
         if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """Raise if a batch since the last look broke the equation.
+    def check(self) -> None:
+        """Raise if a batch since the last check broke the equation.
 
         Raises:
             HeadMismatchError: names the batch and the rows.

@@ -20,14 +20,14 @@ def explanation(
         return _no_such_width(model, layers, num_classes)
     layer = "layer" if len(fitting) == 1 else "layers"
     what = f"{layer} {', '.join(fitting)} of {kind} with {num_classes} outputs"
-    called = [one for one in calls if one.name in fitting]
+    called = [call for call in calls if call.name in fitting]
     if not called:
         return HeadNotFoundError(
             f"{what} took no part in the forward pass; let the model call the layer rather than "
             f"use its weight, or {_STORED}"
         )
-    for one in called:
-        reason = _reason(one, layers[one.name], logits, kind)
+    for call in called:
+        reason = _reason(call, layers[call.name], logits, kind)
         if reason is not None:
             return reason
     return HeadMismatchError(
@@ -47,22 +47,22 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
     )
 
 
-def _reason(one: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
+def _reason(call: Call, layer: nn.Module, logits: Tensor, kind: str) -> HeadError | None:
     """Why a layer that was called does not give the logits, if that can be told."""
-    if one.rectified is not None and agree(one.rectified, logits):
+    if call.rectified is not None and agree(call.rectified, logits):
         return HeadMismatchError(
-            f"a ReLU between the 1x1 convolution {one.name!r} and the average pool keeps the "
+            f"a ReLU between the 1x1 convolution {call.name!r} and the average pool keeps the "
             "logits from being linear in the features; replace that ReLU by nn.Identity() and "
             f"check the accuracy, or {_STORED} (in {kind})"
         )
     for weight, bias in class_weights(layer, logits.shape[1]):
-        for features in one.features.values():
+        for features in call.features.values():
             if features.shape != (len(logits), weight.shape[1]):
                 continue
             name = activation_between(features, logits, weight, bias)
             if name is not None:
                 error = NotLogitsError(
-                    f"the model returns the {name} of layer {one.name!r}, not logits; remove the "
+                    f"the model returns the {name} of layer {call.name!r}, not logits; remove the "
                     f"{name} from its forward pass (in {kind})"
                 )
                 error.function = name

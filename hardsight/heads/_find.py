@@ -241,7 +241,7 @@ class _Search(ABC):
         """Weight and bias as the model has them, in each way that gives so many outputs."""
 
     @abstractmethod
-    def head_name(self, one: Call) -> str:
+    def head_name(self, call: Call) -> str:
         """What a head that is read at a call is named after."""
 
     @abstractmethod
@@ -319,7 +319,7 @@ class _Search(ABC):
         self, inputs: Any, seen: Recorded, key: Which | None, logits: Tensor
     ) -> list[_Fit]:
         """Every head that gives one part of the output; plain ones alone, if there are any."""
-        fits = [fit for one in seen.calls for fit in self._fits(one, key, logits)]
+        fits = [fit for call in seen.calls for fit in self._fits(call, key, logits)]
         if not fits:
             fits = self._own_token_fits(inputs, key, logits)
         return [fit for fit in fits if fit.form.plain] or fits
@@ -328,16 +328,16 @@ class _Search(ABC):
         """Heads on tokens of which each example takes another one."""
         return []
 
-    def _fits(self, one: Call, key: Which | None, logits: Tensor) -> list[_Fit]:
+    def _fits(self, call: Call, key: Which | None, logits: Tensor) -> list[_Fit]:
         """The head, and its form, if the features of a call give the logits."""
-        name = self.head_name(one)
-        for weight, bias in self._weights(one, logits.shape[1]):
-            for position, features in one.features.items():
+        name = self.head_name(call)
+        for weight, bias in self._weights(call, logits.shape[1]):
+            for position, features in call.features.items():
                 if features.shape != (len(logits), weight.shape[1]):
                     continue
-                form = linear_form(features, logits, weight, bias, one.computed_in)
+                form = linear_form(features, logits, weight, bias, call.computed_in)
                 if form is not None:
-                    reading = Reading(one.name, one.side, one.number, position, form, key)
+                    reading = Reading(call.name, call.side, call.number, position, form, key)
                     head = Head(name, *form.effective(weight, bias), reading)
                     return [_Fit(form, head, features)]
         return []
@@ -345,15 +345,15 @@ class _Search(ABC):
     def _fits_by_itself(self, seen: Recorded, logits: Tensor) -> bool:
         """Whether the model's own weights give the logits, other than those of the given head."""
         itself = replace(self, given=None)
-        return any(itself._fits(one, None, logits) for one in seen.calls)
+        return any(itself._fits(call, None, logits) for call in seen.calls)
 
-    def _weights(self, one: Call, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
-        own = self.own_weights(one.name, num_classes)
+    def _weights(self, call: Call, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
+        own = self.own_weights(call.name, num_classes)
         if self.given is None:
             return own
         if self.given.num_classes != num_classes:
             return []
-        weight = self.given.weight.to(next(iter(one.features.values())).device)
+        weight = self.given.weight.to(next(iter(call.features.values())).device)
         biases = [bias for _, bias in own] if self.given.bias is None else [self.given.bias]
         return [(weight, None if bias is None else bias.to(weight.device)) for bias in biases]
 
@@ -368,8 +368,8 @@ class _Layers(_Search):
     def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
         return class_weights(self.layers[name], num_classes)
 
-    def head_name(self, one: Call) -> str:
-        return one.name
+    def head_name(self, call: Call) -> str:
+        return call.name
 
     def explained(self, seen: Recorded, logits: Tensor) -> HeadError:
         if self.given is not None and self._fits_by_itself(seen, logits):
@@ -391,13 +391,13 @@ class _Layers(_Search):
         }
         again = recorded_inputs(self.model, inputs, fitting, output=key, whole=True)
         fits = []
-        for one in again.calls:
-            if one.tokens is not None and one.tokens[0].shape[1] > 1:
-                tokens, made = one.tokens
+        for call in again.calls:
+            if call.tokens is not None and call.tokens[0].shape[1] > 1:
+                tokens, made = call.tokens
                 own = own_positions(made, logits, otherwise="own")
                 if own is not None:
                     features = at_position(tokens, own)
-                    fits += self._fits(replace(one, features={"own": features}), key, logits)
+                    fits += self._fits(replace(call, features={"own": features}), key, logits)
         return fits
 
 
@@ -414,14 +414,14 @@ class _Parameter(_Search):
         ]
         # the module that owns the parameter comes first, then what was seen last
         owner = self.name.rpartition(".")[0]
-        calls = [one for part in seen for one in reversed(part.calls)]
-        calls.sort(key=lambda one: (one.name, one.side) != (owner, "input"))
+        calls = [call for part in seen for call in reversed(part.calls)]
+        calls.sort(key=lambda call: (call.name, call.side) != (owner, "input"))
         return Recorded(seen[0].outputs, calls)
 
     def own_weights(self, name: str, num_classes: int) -> list[tuple[Tensor, Tensor | None]]:
         return parameter_weights(self.model, self.name, num_classes)
 
-    def head_name(self, one: Call) -> str:
+    def head_name(self, call: Call) -> str:
         return self.name
 
     def explained(self, seen: Recorded, logits: Tensor) -> HeadError:

@@ -27,6 +27,12 @@ class LinearForm:
 
     The logits are :math:`s (x W^\top + b)`, with unit rows of :math:`x` or :math:`W` if
     ``unit_features`` or ``unit_weights`` says so.
+
+    Attributes:
+        unit_features: the layer divides its input by its norm.
+        unit_weights: the layer divides each row of its weight by its norm.
+        use_bias: the layer adds its bias.
+        scale: :math:`s`.
     """
 
     unit_features: bool = False

@@ -27,6 +27,7 @@ from hardsight.run_folder._folder import EVALUATE as EVALUATE
 from hardsight.run_folder._folder import EXPERIMENT as EXPERIMENT
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
+from hardsight.run_folder._folder import PSEUDO_LABELS as PSEUDO_LABELS
 from hardsight.run_folder._folder import SCORE as SCORE
 from hardsight.run_folder._folder import SHARDS as SHARDS
 from hardsight.run_folder._folder import STUDY as STUDY

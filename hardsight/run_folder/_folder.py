@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hardsight.table import ScoreTable
 
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
+PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on

@@ -20,4 +20,5 @@ from hardsight.scores._summary import head_summaries as head_summaries
 from hardsight.scores._summary import logit_summaries as logit_summaries
 from hardsight.scores._summary import logit_summary as logit_summary
 from hardsight.scores._summary import target_summary as target_summary
+from hardsight.scores._tiles import AngleSummary as AngleSummary
 from hardsight.scores._tiles import Summaries as Summaries

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hardsight.errors import DataError, HeadMismatchError
-from hardsight.heads._head import LinearForm, differing_rows, linear_form
+from hardsight.heads import LinearForm, differing_rows, linear_form
 from hardsight.registry import SCORES
 from hardsight.scores import TiledHead, logit_summaries
 from hardsight.tracking._dataset import KEY
 
 if TYPE_CHECKING:
-    from hardsight.scores._tiles import AngleSummary
+    from hardsight.scores import AngleSummary
     from hardsight.tracking._tracker import HardnessTracker
 
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")

@@ -327,10 +327,10 @@ def _check_one_label(sample: Mapping[Any, Any]) -> None:
     for key, value in zip(named[1:], values[1:], strict=False):
         # a class and its one-hot form are the same label
         if value.shape == values[0].shape and not np.array_equal(value, values[0]):
-            one, other = sorted([(named[0], values[0]), (key, value)], key=lambda pair: pair[0])
+            first, second = sorted([(named[0], values[0]), (key, value)], key=lambda pair: pair[0])
             raise DataError(
-                f"the labels {one[0]} and {other[0]} of a sample differ ({_short(one[1])} and "
-                f"{_short(other[1])}), so that it is not known which is meant; leave one out"
+                f"the labels {first[0]} and {second[0]} of a sample differ ({_short(first[1])} and "
+                f"{_short(second[1])}), so that it is not known which is meant; leave one out"
             )
 
 

@@ -36,6 +36,7 @@ from hardsight.run.loop import (
 from hardsight.run.train import TotalLoss, fit, quiet, start_of, trainer_of
 from hardsight.run_folder import (
     AGAIN,
+    PSEUDO_LABELS,
     put_in_place,
     replacing,
     write_json,
@@ -46,7 +47,7 @@ from hardsight.selftrain import RULES, Selection
 from hardsight.table import with_metadata
 
 MODEL, ROUND = "model.safetensors", "round.json"
-PSEUDO_LABELS, EXAMPLES = "pseudo_labels.parquet", "examples.parquet"
+EXAMPLES = "examples.parquet"
 _LABELS, _CHOICE = "labels.safetensors", "selection.json"  # of a round that is not complete
 
 

@@ -274,7 +274,17 @@ def _against_people(
             raise StatisticError(f"{name} is constant: all {len(x):,} values are {x[0]:g}")
         by_method = {method: correlation(x, y, method=method) for method in METHODS}
     except StatisticError as err:
-        return ScoreAgainstPeople(name, direction, len(x), {}, None, (), (), None, str(err))
+        return ScoreAgainstPeople(
+            name=name,
+            higher_is_harder=direction,
+            n=len(x),
+            correlations={},
+            p_adjusted=None,
+            bins=(),
+            quantile_bins=(),
+            within_class=None,
+            reason=str(err),
+        )
     try:
         within = partial_correlation(x, y, group)
     except StatisticError:  # fewer examples than classes, or one value per class

@@ -130,13 +130,13 @@ def check_parameters(model: nn.Module) -> None:
     Raises:
         ModelError: it has not.
     """
-    weights = [one for one in model.parameters() if one.is_floating_point()]
-    if not any(one.requires_grad for one in weights):
+    weights = [weight for weight in model.parameters() if weight.is_floating_point()]
+    if not any(weight.requires_grad for weight in weights):
         raise ModelError(
             f"no parameter of {type(model).__name__} requires a gradient, so nothing can learn; "
             "call model.requires_grad_()"
         )
-    dtypes = {one.dtype for one in weights}
+    dtypes = {weight.dtype for weight in weights}
     if len(dtypes) == 1 and dtypes != {torch.float32}:
         raise ModelError(
             f"expected weights in float32, got {dtypes.pop()}; pass model.float(), and choose the "

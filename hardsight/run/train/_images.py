@@ -204,9 +204,9 @@ def _stacked(rows: list[Row | DataError]) -> list[Tensor] | DataError:
     good = [row for row in rows if not isinstance(row, DataError)]
     shapes = {tuple(image.shape) for _, image, _ in good}
     if len(shapes) > 1:
-        one, two = sorted(shapes)[:2]
+        first, second = sorted(shapes)[:2]
         return DataError(
-            f"expected images of one size, got {list(one)} and {list(two)} (channels, height, "
+            f"expected images of one size, got {list(first)} and {list(second)} (channels, height, "
             "width); set data.size = [H, W], and data.channels if some are grey"
         )
     index, images, labels = zip(*good, strict=True)

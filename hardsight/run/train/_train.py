@@ -15,6 +15,7 @@ from torch import nn
 
 from hardsight._checks import require, warn
 from hardsight.config import config_from
+from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
 from hardsight.models import LoadedModel, StoredModel, load_weights
@@ -171,9 +172,10 @@ def train(
         table["validation"] = 0.0
     table |= {key: settings.pop(key) for key in _DATA_KEYS if key in settings}
     data = table["name"]
-    if not isinstance(data, str):
-        is_path = isinstance(data, os.PathLike)
-        table["name"] = os.fspath(data) if is_path else getattr(data, "spec", type(data).__name__)
+    if isinstance(data, os.PathLike):
+        table["name"] = os.fspath(data)
+    elif not isinstance(data, str):  # a dataset of the user's own may have a ``spec`` of its own
+        table["name"] = data.spec if isinstance(data, ExampleSource) else type(data).__name__
     started = dict(model) if isinstance(model, Mapping) else {"name": model}
     net = started.get("name")
     if isinstance(net, nn.Module):

@@ -90,6 +90,14 @@ def test_the_pseudo_labels_of_a_round_come_from_the_model_before_it(done, target
     np.testing.assert_allclose(table["probability"], probs.max(1).values, rtol=1e-5)
 
 
+def test_the_table_of_a_run_is_that_of_its_last_round(done):
+    table = hs.read_table(done.folder)
+    assert table.path == done.runs["cbst"].folder / "round-02" / "pseudo_labels.parquet"
+    assert table.metadata["round"] == 2
+    assert table.classes == list(NAMES)
+    assert table.to_pandas().equals(rows(done.runs["cbst"].folder, 2))
+
+
 def test_self_training_helps_where_the_domains_are_close(tmp_path):
     whole = hs.data.open_source("builtin:digits", split="test")
     dim = hs.data.DegradedSource(whole, contrast=0.5, noise=0.1)
@@ -126,6 +134,9 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     entropy = done.runs["entropy"].rounds[1]
     assert entropy["quality"]["selected"] == 0
     assert not (done.runs["entropy"].folder / "round-01" / "examples.parquet").exists()
+    several = r"pseudo-labels of 7 rules; name the file of one of them: .*cbst.round-01"
+    with pytest.raises(hs.errors.MissingDataError, match=several):
+        hs.read_table(done.folder)
 
 
 def test_entropy_minimisation_makes_the_target_more_certain(

@@ -938,6 +938,13 @@ def test_one_mean_serves_all_channels_and_leaves_the_colours(tmp_path):
     assert len(hs.score(done.folder, coloured(3), device="cpu")) == 40
 
 
+def test_a_dataset_may_have_a_spec_of_its_own(vectors, linear, tmp_path):
+    vectors.spec = {"rate": 16_000}  # such as that of sounds
+    hs.train(linear, vectors, out=tmp_path / "run", epochs=1, **FAST)
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())["config"]
+    assert recipe["data"]["name"] == "Bright"
+
+
 def test_three_means_do_not_widen_the_tensors_of_a_users_dataset(tmp_path):
     data = TensorDataset(torch.rand(40, 1, 8, 8), torch.arange(40) % 2)
     table = {"name": data, "mean": (0.5, 0.5, 0.5)}

@@ -49,17 +49,17 @@ class StepGuard:
         self._every, self._records = every, list[StepRecord]()
 
     def add(self, record: StepRecord) -> None:
-        """Take in a step; looks when enough of them wait.
+        """Take in a step; check them when enough of them wait.
 
         Raises:
-            NonFiniteError: as :meth:`look`.
+            NonFiniteError: as :meth:`check`.
         """
         self._records.append(record)
         if len(self._records) >= self._every:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """Raise if a loss since the last look was not finite.
+    def check(self) -> None:
+        """Raise if a loss since the last check was not finite.
 
         Raises:
             NonFiniteError: names the step and its examples.
@@ -259,7 +259,7 @@ class TrainModule(pl.LightningModule):
 
     def check_steps(self) -> None:
         """Raise if a loss since the last check was not finite, or a batch did not fit the head."""
-        self._guard.look()
+        self._guard.check()
         if self._captured is not None:
             self._captured.check()
 

@@ -98,25 +98,27 @@ class EvaluationTracking(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Epochs written, so that a resumed run goes on with them."""
-        return {name: one.tracker.state_dict(gather=True) for name, one in self._watched.items()}
+        return {
+            name: watched.tracker.state_dict(gather=True) for name, watched in self._watched.items()
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint; epochs after it are removed."""
-        for name, one in self._watched.items():
-            one.tracker.load_state_dict(state_dict[name])
+        for name, watched in self._watched.items():
+            watched.tracker.load_state_dict(state_dict[name])
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Run and write one pass over each set."""
         assert isinstance(pl_module, TrainModule)
         with borrowed(pl_module.model, pl_module.device):
-            for one in self._watched.values():
-                for batch in one.batches:
+            for watched in self._watched.values():
+                for batch in watched.batches:
                     embeddings, logits = pl_module.evaluated(batch.inputs)
                     assert embeddings is not None  # a run that watches has a head
-                    one.tracker.update(batch.index, embeddings, logits, batch.labels)
+                    watched.tracker.update(batch.index, embeddings, logits, batch.labels)
                 pl_module.check_steps()
-                one.tracker.end_epoch()
+                watched.tracker.end_epoch()
 
 
 def evaluation_tracking(
