@@ -58,7 +58,8 @@ class Net(nn.Module):
 def avh_in_float64(features: Tensor, labels: Tensor, weight: Tensor) -> np.ndarray:
     x, w = features.detach().double().numpy(), weight.detach().double().numpy()
     norms = np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(w, axis=1))
-    angles = np.arccos(np.clip(x @ w.T / norms, -1, 1))
+    cosines = np.divide(x @ w.T, norms, out=np.zeros_like(norms), where=norms > 0)  # zero rows: π/2
+    angles = np.arccos(np.clip(cosines, -1, 1))
     return angles[np.arange(len(x)), labels] / angles.sum(1)
 
 

@@ -14,6 +14,8 @@ from hardsight.heads import find_head
 from hardsight.run.loop import loaded_model, random_states_kept, seeded
 from hardsight.run.train import reset_head
 
+pytestmark = pytest.mark.pinned  # the stand-in below seeds as it is told, and nothing is learned
+
 
 class TwoGpus:
     """Stands for torch.cuda on a machine of two GPUs: a seed waits until they are first used."""
