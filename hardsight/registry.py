@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar, Unpack
 
 from hardsight.errors import UnknownNameError
 
@@ -208,8 +208,31 @@ def unknown_name(kind: str, name: str, known: Mapping[str, Any] | list[str]) -> 
     return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}"
 
 
+class ColumnFacts(TypedDict):
+    """What a decorator is told of a column, so that an editor shows it; see :class:`ColumnSpec`."""
+
+    higher_is_harder: bool
+    meaning: str
+    version: NotRequired[int]
+    title: NotRequired[str]
+    short_title: NotRequired[str]
+    unit: NotRequired[str]
+    judge: NotRequired[int | None]
+    on_card: NotRequired[int | None]
+    needs_label: NotRequired[bool]
+
+
+class ScoreFacts(ColumnFacts):
+    """The same of a score; see :class:`ScoreSpec`."""
+
+    reads: str
+    formula: Callable[..., Any]
+    per_class: NotRequired[bool]
+    over_dataset: NotRequired[Callable[[], Any] | None]
+
+
 def score(
-    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Any
+    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Unpack[ScoreFacts]
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a score.
 
@@ -219,12 +242,12 @@ def score(
         range: smallest and largest possible value.
         facts: everything else that :class:`ScoreSpec` states.
     """
-    facts = {"needs_label": "labels" in inputs, **facts}
-    return _registering(SCORES, ScoreSpec, name, inputs, range, facts)
+    stated = {"needs_label": "labels" in inputs, **facts}
+    return _registering(SCORES, ScoreSpec, name, inputs, range, stated)
 
 
 def summary(
-    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Any
+    name: str, *, inputs: tuple[str, ...], range: tuple[float, float], **facts: Unpack[ColumnFacts]
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a summary of dynamics.
 

@@ -1,10 +1,19 @@
 import dataclasses
+import typing
 
 import pytest
 
 from hardsight import scores
 from hardsight.errors import HardsightError, UnknownNameError
-from hardsight.registry import SCORES, Registry, ScoreSpec, unknown_name
+from hardsight.registry import (
+    SCORES,
+    ColumnFacts,
+    Registry,
+    ScoreFacts,
+    ScoreSpec,
+    SummarySpec,
+    unknown_name,
+)
 
 
 def spec(name="avh", **changes):
@@ -73,3 +82,18 @@ def test_the_decorator_returns_the_function_it_registers():
     assert (SCORES["avh"].low, SCORES["avh"].high) == (0.0, 1.0)
     assert SCORES["avc"].per_class
     assert SCORES["class_normalized_feature_norm"].over_dataset
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [(ColumnFacts, SummarySpec), (ScoreFacts, ScoreSpec)],
+    ids=["summary", "score"],
+)
+def test_an_editor_shows_every_fact_that_a_decorator_takes(facts, kind):
+    by_the_decorator = {"name", "function", "inputs", "low", "high"}
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    stated = typing.get_type_hints(facts, include_extras=True)
+    assert stated.keys() == fields.keys() - by_the_decorator
+    for name, hint in stated.items():
+        may_be_left_out = typing.get_origin(hint) is typing.NotRequired
+        assert may_be_left_out == (fields[name].default is not dataclasses.MISSING), name
