@@ -45,6 +45,7 @@ def test_small_class_weights_in_half_precision_have_finite_gradients(make_head, 
 
 @losses
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about its own jvp
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the same, since torch 2.15
 def test_forward_mode_is_refused_by_the_kernels_instead_of_a_derivative_of_0(make_head, loss):
     head = make_head(6, 8, 12, torch.float32)
     x = head.embeddings
@@ -119,6 +120,7 @@ def test_a_chunk_of_classes_fits_the_grid_of_a_launch():
         assert step <= 64 * 65_535
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch since 2.15
 def test_vmap_over_a_fused_value_is_that_of_a_loop(make_head):
     head = make_head(3, 8, 12, torch.float32)
     stacked = torch.stack([head.embeddings, 2 - head.embeddings])

@@ -9,9 +9,9 @@ from hardsight.losses import amc_loss, euclidean_contrastive_loss
 
 SIZES = (5, 2)  # a ragged last batch
 CASES = [
-    (amc_loss, {"pairs": "halves"}),
+    (amc_loss, {"pairs": "halves", "margin_rad": 3.0}),  # so wide that every pair counts
     (amc_loss, {"pairs": "all", "average": "signs", "margin_rad": 2.0}),
-    (amc_loss, {"pairs": "halves", "similarity": "predictions"}),
+    (amc_loss, {"pairs": "halves", "similarity": "predictions", "margin_rad": 3.0}),
     (euclidean_contrastive_loss, {"pairs": "all", "margin": 3.0}),
 ]
 

@@ -142,7 +142,7 @@ def test_a_pickled_module_is_refused(tmp_path):
         load_model(network(), weights=file)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_torchscript_archive_is_refused(tmp_path):
     file = tmp_path / "script.pt"
     torch.jit.script(nn.Linear(4, 3)).save(file)

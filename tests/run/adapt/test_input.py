@@ -165,7 +165,7 @@ def test_a_class_that_is_never_predicted_is_named_and_given_to_nobody(
     settings |= {"pretrain": 0, "rounds": 1}
     done = hs.adapt(model, source, target, out=tmp_path / "run", **settings)
     record = done.runs["cbst"].rounds[1]
-    assert record["never_predicted"] == ["low"]
+    assert "low" in record["never_predicted"]
     assert record["quality"]["counts"][2] == 0
     assert record["thresholds"][2] == 1.0
 
