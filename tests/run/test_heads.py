@@ -804,3 +804,19 @@ def test_evaluate_tells_of_data_that_is_judged_against_itself():
         hs.evaluation_card(Images(), noise(), ood=noise(), **options)
     with pytest.warns(HardsightWarning, match="the training data noise is the data itself"):
         hs.evaluation_card(Images(), noise(), train=noise(), **options)
+
+
+class WholeBatches(Net):
+    """Takes eight examples at a time, as a model with a batch size written into it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) != 8:
+            raise RuntimeError(f"expected 8 rows, got {len(x)}")
+        return super().forward(x)
+
+
+def test_a_model_that_cannot_be_tried_on_fewer_examples_is_told_of():
+    said = r"could not be seen whether .* of WholeBatches.* \(expected 8 rows, got 4\)"
+    with pytest.warns(HardsightWarning, match=said):
+        table = hs.score(WholeBatches(), rows(16), batch_size=8)
+    assert len(table) == 16

@@ -331,7 +331,13 @@ def _rows_depend_on(
                 return "draw"
             is_apart = alone is not None and not agree(whole[half], alone, _OTHER_BATCH)
             return "batch" if is_apart else None
-    except (Exception, SystemExit):  # the pass over the data says in its own words what fails
+    except (Exception, SystemExit) as err:  # the whole batch went well before: this is of a half
+        why = (str(err).strip().splitlines() or [type(err).__name__])[0]
+        warn(
+            "it could not be seen whether the logits of "
+            f"{type(unwrapped(model)).__name__} for an example depend on the other examples of its "
+            f"batch: it fails on {len(half)} of {count} examples by themselves ({why})"
+        )
         return None
 
 
