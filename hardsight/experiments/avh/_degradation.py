@@ -25,7 +25,7 @@ _FIGURES = {"noise": "Fig. 17", "contrast": "Fig. 18"}
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
-    scales={"smoke": models.SMOKE, "short": models.SHORT},
+    scales={"smoke": models.SMOKE, "short": models.SHORT, "paper": models.PAPER},
 )
 def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.

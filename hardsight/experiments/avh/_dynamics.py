@@ -82,6 +82,7 @@ def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
             models.SMOKE, digits="builtin:digits", digits_epochs=3, iterations=8, watched=100
         ),
         "short": _setting(models.SHORT),
+        "paper": _setting(models.PAPER),
     },
     asks=_asks,
 )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.experiments.avh._models import (
+    PAPER,
     SHORT,
     SMOKE,
     ModelSetting,
@@ -56,7 +57,7 @@ _PAPER_TESTS = {
         "pearson": (0.358, 0.343, 0.374, 0.357, 2.09, "0.018"),
         "kendall": (0.244, 0.229, 0.249, 0.233, 1.94, "0.026"),
     }),
-    "resnet18": ("ResNet-50", {
+    "resnet50": ("ResNet-50", {
         "spearman": (0.360, 0.325, 0.377, 0.337, 4.85, "< .00001"),
         "pearson": (0.385, 0.341, 0.406, 0.355, 6.2, "< .00001"),
         "kendall": (0.257, 0.231, 0.263, 0.235, 3.38, ".0003"),
@@ -67,6 +68,7 @@ _PAPER_TESTS = {
         "kendall": (0.262, 0.234, 0.268, 0.238, 3.65, ".0001"),
     }),
 }  # fmt: skip
+_STANDS_FOR = {"resnet18": "resnet50"}  # a network that the paper does not have
 _PAPER_BINS: Sequence[Sequence[Cell]] = (
     ("Number of samples", None, 29987, 837, 2732, 6541, 11066, 8811),
     ("AVH", 0.377, 0.36, 0.228, 0.125, 0.124, 0.103, 0.094),
@@ -79,7 +81,7 @@ _PAPER_BINS: Sequence[Sequence[Cell]] = (
     "avh-human",
     title="Do the model's scores agree with people?",
     reproduces="Angular Visual Hardness, Tables 1, 2, 6-9, Figs. 5, 16, 19",
-    scales={"smoke": SMOKE, "short": SHORT},
+    scales={"smoke": SMOKE, "short": SHORT, "paper": PAPER},
 )
 def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     """Holds every score of a network against how often people choose the label.
@@ -200,8 +202,9 @@ def _test_table(studies: Studies) -> Table:
                 said_p(max(other.p / 2 if other.z > 0 else 1 - other.p / 2 for other in theirs)),
                 spread([own.z for own in ours]), said_p(max(own.p for own in ours)),
             ])  # fmt: skip
-            if model in _PAPER_TESTS:
-                name, numbers = _PAPER_TESTS[model]
+            theirs_of = _PAPER_TESTS.get(_STANDS_FOR.get(model, model))
+            if theirs_of is not None:
+                name, numbers = theirs_of
                 paper.append([name, title, *numbers[method], None, None])
     return Table(
         "Tables 2, 6-9: AVH against model confidence",

@@ -79,6 +79,10 @@ SMOKE = ModelSetting(
     epochs=3, batch_size=32, train_limit=300, test_limit=150, degraded=40, seeds=(0, 1),
 )  # fmt: skip
 SHORT = ModelSetting()
+# The paper's four networks, long enough to be good at CIFAR-10, which is far smaller than ImageNet.
+PAPER = ModelSetting(
+    models=("alexnet", "vgg19", "resnet50", "densenet121"), epochs=30, seeds=(0, 1, 2, 3, 4)
+)
 
 
 class Subjects:
