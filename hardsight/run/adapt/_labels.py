@@ -77,7 +77,7 @@ class AdaptBatches(TrainBatches):
             inner.pixels, inner.augment, length=len(rows), batch_size=inner.batch_size, seed=seed,
             shard=inner.shard,
         )  # fmt: skip
-        self._first = pool.num_source
+        self._first, self.forks = pool.num_source, inner.forks
         self._labels = torch.cat([pool.labels, round_labels.labels]).to(self.device)
         self._soft, self._place = None, None
         if round_labels.soft is not None:
