@@ -1210,7 +1210,9 @@ def replays(monkeypatch):
         return made[-1].found, made[-1]
 
     monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
-    monkeypatch.setattr("hardsight.run.train._train.records_steps", lambda config, _: bool(config.capture))
+    monkeypatch.setattr(
+        "hardsight.run.train._train.records_steps", lambda config, _: bool(config.capture)
+    )
     return made
 
 
@@ -1299,7 +1301,9 @@ def test_a_model_that_cannot_be_recorded_is_trained_step_by_step(vectors, tmp_pa
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("hardsight.run.train._capture.recorded", recorded)
-    monkeypatch.setattr("hardsight.run.train._train.records_steps", lambda config, _: bool(config.capture))
+    monkeypatch.setattr(
+        "hardsight.run.train._train.records_steps", lambda config, _: bool(config.capture)
+    )
     plain = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     again = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     again.load_state_dict(plain.state_dict())
