@@ -8,6 +8,7 @@ from hardsight.run.train._batches import Shard as Shard
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
+from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
 from hardsight.run.train._capture import StepNumbers as StepNumbers

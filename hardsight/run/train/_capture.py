@@ -175,7 +175,7 @@ def recorded(
     """
     kept = [tensor.clone() for tensor in changed]
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    before = _host_state(model)
+    before = HostState(model)
     try:
         with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
             aside.wait_stream(here)
@@ -184,8 +184,9 @@ def recorded(
                     model.zero_grad(set_to_none=True)
                     passes()
             here.wait_stream(aside)
-            problem = _changed(before, _host_state(model))
+            problem = before.changed()
     finally:
+        before.put_back()
         for tensor, value in zip(changed, kept, strict=True):
             tensor.copy_(value)
     # gradients that are made while recording are where every replay writes them
@@ -200,27 +201,54 @@ def recorded(
     return found, graph
 
 
-_Host = tuple[tuple[Any, ...], dict[str, Any]]
+class HostState:
+    """What a forward pass may change on the host: random states, and values that modules hold.
 
+    Args:
+        model: as it is now.
 
-def _host_state(model: nn.Module) -> _Host:
-    """Random states of the host, and the plain values that the model's modules hold."""
-    drawn = (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist())  # type: ignore[index,union-attr]  # noqa: NPY002  # what a model may use, not we
-    held = {
-        f"{name}.{key}" if name else key: value
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if isinstance(value, bool | int | float | str)
-    }
-    return drawn, held
+    Example:
+        >>> layer = nn.Dropout(0.5)
+        >>> before = HostState(layer)
+        >>> layer.p = 0.9
+        >>> before.changed()
+        'its forward pass changes p'
+        >>> before.put_back()
+        >>> layer.p
+        0.5
+    """
 
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # what a model may use
+        self._values = {
+            (module, key): value
+            for module in model.modules()
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | float | str)
+        }
 
-def _changed(before: _Host, after: _Host) -> str:
-    """What a pass changed on the host, in words; empty if nothing."""
-    if before[0] != after[0]:
-        return "its forward pass draws random numbers on the CPU"
-    moved = [key for key, value in after[1].items() if before[1].get(key) != value]
-    return f"its forward pass changes {', '.join(moved[:3])}" if moved else ""
+    def changed(self) -> str:
+        """What is not as it was, in words; empty if nothing."""
+        now = HostState(self._model)
+        if (
+            now._python != self._python
+            or not torch.equal(now._torch, self._torch)
+            or str(now._numpy) != str(self._numpy)
+        ):
+            return "its forward pass draws random numbers on the CPU"
+        before = self._values
+        moved = [key for (at, key), value in now._values.items() if before.get((at, key)) != value]
+        return f"its forward pass changes {', '.join(moved[:3])}" if moved else ""
+
+    def put_back(self) -> None:
+        """Make it as it was."""
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        for (module, key), value in self._values.items():
+            vars(module)[key] = value
 
 
 def _uncached(device: str) -> AbstractContextManager[Any]:

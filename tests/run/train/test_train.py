@@ -37,8 +37,7 @@ from hardsight.errors import (
 )
 from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
-from hardsight.run.train import DataConfig, opened_sources
-from hardsight.run.train._capture import _changed, _host_state
+from hardsight.run.train import DataConfig, HostState, opened_sources
 from hardsight.run.train.engine import BEST, LAST, TrainModule
 from hardsight.tracking import HardnessTracker
 
@@ -1333,19 +1332,26 @@ class SkipsAtRandom(nn.Sequential):
         return self[2](self[1](hidden) if torch.rand(()) < 0.5 else hidden)
 
 
-@pytest.mark.parametrize("kind, why", [(Counts, "changes passes"), (SkipsAtRandom, "on the CPU")])
-def test_what_a_pass_changes_on_the_host_cannot_be_recorded(kind, why):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Counts, "changes passes"), (SkipsAtRandom, "draws random numbers on the CPU")],
+)
+def test_what_a_pass_changes_on_the_host_is_seen_and_undone(kind, why):
     model = kind(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-    before = _host_state(model)
+    model.passes = 2
+    before, drawn = HostState(model), torch.get_rng_state()
     model(torch.ones(4, 5))
-    assert why in _changed(before, _host_state(model))
+    assert why in before.changed()
+    before.put_back()
+    assert model.passes == 2
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 def test_a_plain_pass_changes_nothing_on_the_host():
     model = normed()
-    before = _host_state(model)
+    before = HostState(model)
     model(torch.ones(4, 5))
-    assert _changed(before, _host_state(model)) == ""
+    assert before.changed() == ""
 
 
 def test_recorded_steps_need_a_gpu(images, net, tmp_path):
