@@ -65,7 +65,7 @@ def list_(long: bool) -> None:
 @click.option("--jobs", default=1, show_default=True, metavar="N",
               help="Processes that train the models side by side, sharing the device.")  # fmt: skip
 @click.option("--how", multiple=True, metavar="KEY=VALUE",
-              help="How models are trained, not what: capture=true, ...")  # fmt: skip
+              help="How models are trained, not what: compile=true, ...")  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of the setting, in TOML syntax.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the result in --out.")

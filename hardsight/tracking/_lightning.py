@@ -110,9 +110,12 @@ class TrackingCallback(StepRecorder, pl.Callback):
     def _ask(self, module: Any) -> None:
         """Record the last pass of a module that keeps it, if one is awaited."""
         if self._batch is not None and hasattr(module, "kept_pass"):
-            embeddings, logits = module.kept_pass()
-            layer = self.tracker.layer_in(module, self._head)
-            self._see(embeddings, logits, live_class_weights(layer, logits.shape[1]))
+            embeddings, logits, *moved = module.kept_pass()
+            weights = moved[0] if moved else None
+            if weights is None:
+                layer = self.tracker.layer_in(module, self._head)
+                weights = live_class_weights(layer, logits.shape[1])
+            self._see(embeddings, logits, weights)
 
     def _release(self) -> None:
         if self._hook is not None:

@@ -92,10 +92,10 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
     After every epoch one pass over the test split, which is never trained on, records norm, AVH,
     confidence and correctness of each example, and the same of {degraded} of them at every level of
     noise and contrast. Curves are means over examples, then over seeds ({seeds}); epochs count from
-    1. {networks} train on {dataset}, and the learning rate is divided by 10 after each third of the
-    {epochs} epochs (the paper: of 90). A small network on {digits} is watched over {digits_epochs}
-    epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out. If the data has
-    no counts of people, annotators are simulated.
+    1. {networks} train on {dataset} for {epochs} epochs, in which the learning rate {rates} (the
+    paper: 90 epochs, and a tenth after 30 and 60). A small network on {digits} is watched over
+    {digits_epochs} epochs, and over its first {iterations} steps. Fig. 14 (CIFAR-100) is left out.
+    If the data has no counts of people, annotators are simulated.
     """
     subjects = models.Subjects(lab, setting)
     is_clean = np.isin(np.arange(len(subjects.test)), subjects.rows)

@@ -92,8 +92,8 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     score is correlated with that frequency: in total, within bins of it and within classes; AVH and
     model confidence are compared by the paper's test, which takes the two coefficients for
     independent, and by Steiger's, which allows for what they share. Nothing is selected: every
-    network is taken after its last epoch. The paper uses ImageNet and 90 epochs; here it is
-    {epochs} with the learning rate divided by 10 after each third.
+    network is taken after its last epoch. The paper uses ImageNet and 90 epochs, with the learning
+    rate divided by 10 after 30 and 60; here there are {epochs}, and the rate {rates}.
     """
     subjects = Subjects(lab, setting)
     studies: Studies = {model: [] for model in setting.models}

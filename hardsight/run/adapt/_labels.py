@@ -77,7 +77,7 @@ class AdaptBatches(TrainBatches):
             inner.pixels, inner.augment, length=len(rows), batch_size=inner.batch_size, seed=seed,
             shard=inner.shard,
         )  # fmt: skip
-        self._first = pool.num_source
+        self._first, self.forks = pool.num_source, inner.forks
         self._labels = torch.cat([pool.labels, round_labels.labels]).to(self.device)
         self._soft, self._place = None, None
         if round_labels.soft is not None:
@@ -94,7 +94,8 @@ class AdaptBatches(TrainBatches):
 
     def drawn(self, draws: Draws) -> Iterator[Any]:
         """The batches, with the round's labels in place of the data's own."""
-        for index, inputs, _ in islice(self._inner.drawn(draws), len(self)):
+        for given in islice(self._inner.drawn(draws), len(self)):
+            index, inputs, _ = self._inner.made(given)
             soft = None
             if self._soft is not None and self._place is not None:
                 soft = self._soft[self._place[index]]

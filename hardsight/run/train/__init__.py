@@ -6,9 +6,12 @@ from hardsight.run.train._batches import Pixels as Pixels
 from hardsight.run.train._batches import ResidentBatches as ResidentBatches
 from hardsight.run.train._batches import Shard as Shard
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
+from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
+from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
+from hardsight.run.train._capture import StepNumbers as StepNumbers
 from hardsight.run.train._config import AdversarialConfig as AdversarialConfig
 from hardsight.run.train._config import AugmentConfig as AugmentConfig
 from hardsight.run.train._config import DataConfig as DataConfig
@@ -45,6 +48,7 @@ from hardsight.run.train._objective import Adversary as Adversary
 from hardsight.run.train._objective import TotalLoss as TotalLoss
 from hardsight.run.train._objective import linear_layer as linear_layer
 from hardsight.run.train._objective import optimizer_of as optimizer_of
+from hardsight.run.train._objective import recorded_options as recorded_options
 from hardsight.run.train._objective import scheduler_of as scheduler_of
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import run_recipe as run_recipe

@@ -7,7 +7,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,6 +80,24 @@ class Draws:
     def to(self, device: torch.device) -> Draws:
         """The draws on a device."""
         return Draws(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+
+class Ticket(NamedTuple):
+    """What a batch of resident images is made of, on their device; a recorded step makes it itself.
+
+    Attributes:
+        index: numbers of the examples in the source, ``[B]``.
+        rows: places of the images, ``[B]``.
+        labels: class indices, ``[B]``; third, where a tracker reads them in any batch.
+        offsets: corner of each one's crop, ``[B, 2]``.
+        flips: those to be mirrored, ``[B]``.
+    """
+
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    rows: Tensor
+    labels: Tensor
+    offsets: Tensor
+    flips: Tensor
 
 
 def class_balanced_rows(labels: Tensor, draw: torch.Generator) -> Tensor:
@@ -171,7 +189,14 @@ class TrainBatches(ABC):
         shard: this process's part.
         balanced: labels ``[N]``, to draw every class equally often; ``None`` for every example
             once per epoch.
+
+    Attributes:
+        gives_tickets: batches come as tickets, if images are resident; :meth:`made` makes them.
+        forks: every epoch starts loader processes.
     """
+
+    gives_tickets = False
+    forks = False
 
     def __init__(
         self,
@@ -197,7 +222,7 @@ class TrainBatches(ABC):
         full, rest = divmod(self.length, self.batch_size)
         return full + (rest >= self.shard.count)  # a rest that not every process shares is left
 
-    def __iter__(self) -> Iterator[TrainBatch]:
+    def __iter__(self) -> Iterator[TrainBatch | Ticket]:
         # a generator: on a resume Lightning makes the iterator before the epoch is known
         draws = Draws.of_epoch(
             self.length, self.augment, seed=self.seed, epoch=self.epoch, balanced=self._balanced
@@ -205,8 +230,13 @@ class TrainBatches(ABC):
         yield from self.drawn(draws)
 
     @abstractmethod
-    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch | Ticket]:
         """The batches of an epoch with these draws."""
+
+    def made(self, batch: TrainBatch | Ticket) -> TrainBatch:
+        """The batch itself, for which an iteration may have given a ticket."""
+        assert not isinstance(batch, Ticket)
+        return batch
 
     def parts(self, draws: Draws) -> list[Draws]:
         """This process's part of each batch."""
@@ -241,23 +271,30 @@ class ResidentBatches(TrainBatches):
         part.seed, part.epoch = seed, 0
         return part
 
-    def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
+    def drawn(self, draws: Draws) -> Iterator[TrainBatch | Ticket]:
         """The batches, gathered on the device."""
         for part in self.parts(draws.to(self.device)):
             rows = part.order if self._rows is None else self._rows[part.order]
-            yield self._batch(rows, part.offsets, part.flips)
+            ticket = self._ticket(rows, part.offsets, part.flips)
+            yield ticket if self.gives_tickets else self.made(ticket)
 
     def plain(self, rows: Tensor) -> TrainBatch:
         """Some rows as they are, without augmentation."""
         rows = rows.to(self.device)
         middle = rows.new_full((len(rows), 2), self.augment.crop_padding)
-        return self._batch(rows, middle, torch.zeros_like(rows, dtype=torch.bool))
+        return self.made(self._ticket(rows, middle, torch.zeros_like(rows, dtype=torch.bool)))
 
-    def _batch(self, rows: Tensor, offsets: Tensor, flips: Tensor) -> TrainBatch:
-        raw = self._frames[rows] if not self._are_images else cropped(
-            self._frames, rows, offsets, flips, self.augment.crop_padding
+    def made(self, batch: TrainBatch | Ticket) -> TrainBatch:
+        """The images of a ticket, cropped, mirrored and normalised."""
+        if not isinstance(batch, Ticket):
+            return batch
+        raw = self._frames[batch.rows] if not self._are_images else cropped(
+            self._frames, batch.rows, batch.offsets, batch.flips, self.augment.crop_padding
         )  # fmt: skip
-        return TrainBatch(self._index[rows], self.pixels.normalised(raw), self._labels[rows])
+        return TrainBatch(batch.index, self.pixels.normalised(raw), batch.labels)
+
+    def _ticket(self, rows: Tensor, offsets: Tensor, flips: Tensor) -> Ticket:
+        return Ticket(self._index[rows], rows, self._labels[rows], offsets, flips)
 
 
 class StreamedBatches(TrainBatches):
@@ -272,6 +309,7 @@ class StreamedBatches(TrainBatches):
     def __init__(self, data: Examples, *args: Any, workers: int, **options: Any) -> None:
         super().__init__(*args, length=len(data), **options)
         self._data, self._workers = data, workers
+        self.forks = workers > 0
 
     def drawn(self, draws: Draws) -> Iterator[TrainBatch]:
         """The batches, read and decoded by the loader processes."""
@@ -303,6 +341,9 @@ class EvaluationBatches:
         shard: this process's part of the examples.
         workers: loader processes.
         whole: the same examples decoded already; ``None`` reads them each time.
+
+    Attributes:
+        forks: every iteration starts loader processes.
     """
 
     def __init__(
@@ -317,6 +358,7 @@ class EvaluationBatches:
     ) -> None:
         self._data, self._pixels, self._batch_size = data, pixels, batch_size
         self._workers, self._whole = workers, None if whole is None else whole.to(pixels.device)
+        self.forks = whole is None and workers > 0
         # unlike in training nobody is left out: a process may take one example more than others
         self._rows = torch.arange(shard.rank, len(data), shard.count)
 

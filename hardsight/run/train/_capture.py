@@ -3,43 +3,88 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable
+import random
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hardsight._checks import warn
+from hardsight.run.train._batches import Ticket
 from hardsight.run.train._images import TrainBatch
 
 _WARM_UPS = 3  # libraries choose and allocate in the first passes, which must not be recorded
 
 
 class Passed(NamedTuple):
-    """What a pass over a batch leaves behind; gradients are with the parameters."""
+    """What a step leaves behind; gradients are with the parameters.
+
+    Attributes:
+        embeddings: ``[B, D]``, if a head is known.
+        logits: ``[B, C]``.
+        loss: of the batch.
+        finite: whether all logits of a row are, ``[B]``.
+        class_weights: of the pass, if the step has moved those of the head since.
+    """
 
     embeddings: Tensor | None
     logits: Tensor
     loss: Tensor
+    finite: Tensor
+    class_weights: Tensor | None = None
+
+
+class StepNumbers:
+    """Numbers that change from step to step, where a recorded step reads them: on the device.
+
+    Args:
+        count: how many.
+        device: of the model.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.values = torch.zeros(count, device=device)
+        self._known: list[float] = []
+
+    def set(self, values: Sequence[float]) -> None:
+        """Let the next replay use other numbers; nothing is copied if they are the same."""
+        if self._known != list(values):
+            self._known = list(values)
+            self.values.copy_(torch.tensor(self._known), non_blocking=True)
 
 
 class RecordedStep:
-    """Forward and backward passes of full batches, replayed; the optimizer steps as always.
+    """A step over a full batch, replayed: the passes, and the optimizer's step if it can be.
 
-    Numbers of the loss that change from step to step, such as a ramped weight, are part of the
-    recording, so they are recorded again once they stay the same for two steps, and until then the
-    step is not replayed. A model that cannot be recorded is trained without, and a warning says so.
+    A first step is trained as always, so that the optimizer has its state. Learning rates and
+    weights of losses are read on the device. Other numbers that change, such as options of a loss
+    that decay, are part of the recording, so the step is recorded again once they stay the same for
+    two steps, and until then it is not replayed. A model that cannot be recorded is trained
+    without, and a warning says so.
 
     Args:
         run: forward pass and loss of a batch.
         model: whose parameters get the gradients.
         size: examples of a full batch; the rest of an epoch is smaller and not replayed.
+        adds_to: tensors beside the model's own that a pass changes; to record is not to count.
+        update: the optimizer's step; ``None`` if it is taken after the replay, as always.
     """
 
-    def __init__(self, run: Callable[[TrainBatch], Passed], model: nn.Module, *, size: int) -> None:
-        self._run, self._model, self._size = run, model, size
-        self._recording: tuple[Hashable, TrainBatch, Passed, Any] | None = None
+    def __init__(
+        self,
+        run: Callable[[TrainBatch | Ticket], Passed],
+        model: nn.Module,
+        *,
+        size: int,
+        adds_to: Sequence[Tensor] = (),
+        update: Callable[[], None] | None = None,
+    ) -> None:
+        self._run, self._model, self._size, self._update = run, model, size, update
+        self._changed = [*model.buffers(), *adds_to]
+        self._recording: tuple[Hashable, TrainBatch | Ticket, Passed, Any] | None = None
         self._last: Hashable = None
         self._has_failed = False
 
@@ -48,76 +93,162 @@ class RecordedStep:
         """Whether gradients lie where a recording writes them, and must stay there."""
         return self._recording is not None
 
-    def passed(self, batch: TrainBatch, key: Hashable) -> Passed | None:
-        """The pass over a batch with its gradients, or ``None`` if it is not replayed.
+    def passed(self, batch: TrainBatch | Ticket, key: Hashable) -> Passed | None:
+        """The step over a batch, done, or ``None`` if it is not replayed.
 
         Args:
             batch: on the device.
-            key: the numbers of the loss at this step.
+            key: the numbers that are part of a recording, at this step.
         """
         before, self._last = self._last, key
         if self._has_failed or len(batch.labels) != self._size:
             return None
         is_known = self._recording is not None and self._recording[0] == key
-        if not is_known and (before not in (None, key) or not self._record(batch, key)):
+        if not is_known and (before != key or not self._record(batch, key)):
             return None
         assert self._recording is not None
         _, own, found, graph = self._recording
         for into, tensor in zip(own, batch, strict=True):
             into.copy_(tensor)
         graph.replay()
-        # the next replay overwrites the loss, which is looked at many steps later
-        return found._replace(loss=found.loss.clone())
+        # the next replay overwrites what is looked at many steps later
+        return found._replace(loss=found.loss.clone(), finite=found.finite.clone())
 
-    def _record(self, batch: TrainBatch, key: Hashable) -> bool:
+    def give_up(self, reason: str) -> None:
+        """Free the recording's memory; the rest of the run is trained step by step."""
+        self._recording, self._has_failed = None, True
+        self._model.zero_grad(set_to_none=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        warn(
+            f"{type(self._model).__name__} cannot be recorded ({reason}); it is trained step by "
+            "step instead"
+        )
+
+    def _record(self, batch: TrainBatch | Ticket, key: Hashable) -> bool:
         self._recording = None
         gc.collect()  # what is left of earlier passes keeps nodes of another stream alive
-        own = TrainBatch(*(tensor.clone() for tensor in batch))
+        own = type(batch)(*(tensor.clone() for tensor in batch))
         try:
-            found, graph = recorded(lambda: self._passes(own), self._model)
-        except RuntimeError as err:
-            self._has_failed = True
-            self._model.zero_grad(set_to_none=True)
-            reason = str(err).splitlines()[0]
-            warn(
-                f"{type(self._model).__name__} cannot be recorded ({reason}); it is trained step "
-                "by step instead"
+            found, graph = recorded(
+                lambda: self._passes(own), self._model, self._changed, self._update
             )
+        except RuntimeError as err:  # CUDA's, torch's for memory, and HostStateError
+            self.give_up(str(err).splitlines()[0])
             return False
         self._recording = (key, own, found, graph)
         return True
 
-    def _passes(self, batch: TrainBatch) -> Passed:
+    def _passes(self, batch: TrainBatch | Ticket) -> Passed:
         with _uncached(batch.labels.device.type):
             found = self._run(batch)
         with torch.autocast(found.logits.device.type, enabled=False):
             found.loss.backward()
-        embeddings = None if found.embeddings is None else found.embeddings.detach()
-        return Passed(embeddings, found.logits.detach(), found.loss.detach())
+        return Passed(*(None if value is None else value.detach() for value in found))  # type: ignore[arg-type]
 
 
-def recorded(passes: Callable[[], Passed], model: nn.Module) -> tuple[Passed, Any]:
-    """The passes as a graph, and the tensors that its replays write to.
+class HostStateError(RuntimeError):
+    """A pass changed something that lives on the host, which no replay would change."""
 
-    Warming up draws at random and moves the statistics of batch norm; both are put back.
+
+def recorded(
+    passes: Callable[[], Passed],
+    model: nn.Module,
+    changed: Sequence[Tensor],
+    update: Callable[[], None] | None,
+) -> tuple[Passed, Any]:
+    """A step as a graph, and the tensors that its replays write to.
+
+    Warming up draws at random and changes tensors such as the statistics of batch norm; both are
+    put back. The optimizer is not warmed up: it would move the weights.
+
+    Args:
+        passes: forward and backward pass of a batch that stays where it is.
+        model: whose gradients are made.
+        changed: tensors that the passes change.
+        update: the optimizer's step, or ``None``.
+
+    Raises:
+        HostStateError: the model draws numbers or counts on the host, for instance to skip layers
+            at random; every replay would do what the recorded pass did.
+        RuntimeError: CUDA cannot record what the model does.
     """
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    kept = [tensor.clone() for tensor in changed]
     here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            for _ in range(_WARM_UPS):
-                model.zero_grad(set_to_none=True)
-                passes()
-        here.wait_stream(aside)
-    for buffer, value in kept:
-        buffer.copy_(value)
+    before = HostState(model)
+    try:
+        with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                for _ in range(_WARM_UPS):
+                    model.zero_grad(set_to_none=True)
+                    passes()
+            here.wait_stream(aside)
+            problem = before.changed()
+    finally:
+        before.put_back()
+        for tensor, value in zip(changed, kept, strict=True):
+            tensor.copy_(value)
     # gradients that are made while recording are where every replay writes them
     model.zero_grad(set_to_none=True)
+    if problem:
+        raise HostStateError(problem)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = passes()
+        if update is not None:
+            update()
     return found, graph
+
+
+class HostState:
+    """What a forward pass may change on the host: random states, and values that modules hold.
+
+    Args:
+        model: as it is now.
+
+    Example:
+        >>> layer = nn.Dropout(0.5)
+        >>> before = HostState(layer)
+        >>> layer.p = 0.9
+        >>> before.changed()
+        'its forward pass changes p'
+        >>> before.put_back()
+        >>> layer.p
+        0.5
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # what a model may use
+        self._values = {
+            (module, key): value
+            for module in model.modules()
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | float | str)
+        }
+
+    def changed(self) -> str:
+        """What is not as it was, in words; empty if nothing."""
+        now = HostState(self._model)
+        if (
+            now._python != self._python
+            or not torch.equal(now._torch, self._torch)
+            or str(now._numpy) != str(self._numpy)
+        ):
+            return "its forward pass draws random numbers on the CPU"
+        before = self._values
+        moved = [key for (at, key), value in now._values.items() if before.get((at, key)) != value]
+        return f"its forward pass changes {', '.join(moved[:3])}" if moved else ""
+
+    def put_back(self) -> None:
+        """Make it as it was."""
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        for (module, key), value in self._values.items():
+            vars(module)[key] = value
 
 
 def _uncached(device: str) -> AbstractContextManager[Any]:

@@ -259,8 +259,9 @@ class TrainConfig:
             ``float16``; the last two are mixed precision.
         channels_last: memory layout of images; on a GPU by default.
         compile: run the model through ``torch.compile``.
-        capture: record the passes of a full batch once and replay them, on one CUDA device; for
-            small networks, whose steps are mostly launches.
+        capture: record the step of a full batch once, from the crop to the optimizer, and replay
+            it; by default on a single CUDA device. A model that cannot be recorded is trained step
+            by step, and a warning says why.
         deterministic: only algorithms that give the same result each time, also on a GPU.
         autotune: let cuDNN try its algorithms on every new shape of a batch. It costs
             time at the start and for every new shape, so it is for long runs.
@@ -300,7 +301,7 @@ class TrainConfig:
     precision: str = "auto"
     channels_last: bool | None = None
     compile: bool = False
-    capture: bool = False
+    capture: bool | None = None
     deterministic: bool = False
     autotune: bool = False
     resident: bool | None = None

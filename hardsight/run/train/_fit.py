@@ -245,14 +245,17 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     precision = chosen_precision(config.precision, device)
     if precision == "float16" and device.type == "cpu":
         raise OptionError("training in float16 needs a GPU; use precision = 'bfloat16'")
-    _check_capture(config, device, precision)
     if config.autotune and config.deterministic:
         raise OptionError(
             "autotune chooses algorithms by their time, deterministic by their result; leave one "
             "out"
         )
+    from hardsight.run.train.engine import KeptCheckpoints  # needs Lightning
+
     chosen = config.devices if device.index is None else [device.index]
+    is_single = config.devices * config.num_nodes == 1
     return pl.Trainer(
+        plugins=[KeptCheckpoints()] if is_single else None,
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=chosen,
         num_nodes=config.num_nodes,
@@ -271,25 +274,28 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
     )
 
 
-def _check_capture(config: TrainConfig, device: torch.device, precision: str) -> None:
-    """Raise if a recipe asks for recorded steps where they cannot be.
+def records_steps(config: TrainConfig, device: torch.device) -> bool:
+    """Whether steps are recorded: if the recipe says so, and by default if they can be.
 
     Raises:
-        ConfigError: another device than a single CUDA GPU, or float16, whose scaler reads every
-            gradient.
+        ConfigError: the recipe wants it on another device than a single CUDA GPU, or in float16,
+            whose scaler reads every gradient.
     """
-    if not config.capture:
-        return
-    if device.type != "cuda" or config.devices * config.num_nodes > 1:
+    is_single = config.devices * config.num_nodes == 1 and config.strategy == "auto"
+    is_scaled = chosen_precision(config.precision, device) == "float16"
+    if config.capture is None:
+        return device.type == "cuda" and is_single and not is_scaled
+    if config.capture and (device.type != "cuda" or not is_single):
         raise ConfigError(
             f"capture = true records steps of a single CUDA device, got {device.type}"
-            f"{'' if config.devices * config.num_nodes == 1 else ', several'}; leave it out"
+            f"{'' if is_single else ', several, or a strategy'}; leave it out"
         )
-    if precision == "float16":
+    if config.capture and is_scaled:
         raise ConfigError(
             "capture = true cannot be used with float16, whose loss scale changes from step to "
             "step; use precision = 'bfloat16'"
         )
+    return config.capture
 
 
 def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
@@ -433,7 +439,9 @@ def fit(
     """
     from hardsight.run.train.engine import LAST, ProgressBar, RunRecorder
 
-    recorder = RunRecorder(Path(config.out), config)
+    makes_processes = any(getattr(each, "forks", False) for each in (train, validation, *callbacks))
+    is_beside = trainer.world_size == 1 and not makes_processes
+    recorder = RunRecorder(Path(config.out), config, is_beside=is_beside)
     bar = ProgressBar(config, len(train), recorder, show, title)
     trainer.callbacks += [*callbacks, recorder, bar]
     answer = signal.getsignal(signal.SIGINT)
@@ -453,6 +461,7 @@ def fit(
         raise KeyboardInterrupt from err
     finally:
         module.close()
+        recorder.close()
         bar.close()
     return recorder
 

@@ -155,10 +155,15 @@ class TotalLoss:
     def _names(self) -> set[str]:
         return {name for term in self.terms for name in term.inputs}
 
-    def numbers_at(self, epoch: float, step: int) -> tuple[Any, ...]:
-        """What changes with time in these losses: weights, and options that decay."""
+    def weights_at(self, epoch: float) -> list[float]:
+        """The weight of each loss in an epoch; one of 0 is not computed."""
+        return [term.config.weight_at(epoch) for term in self.terms]
+
+    def shape_at(self, epoch: float, step: int) -> tuple[Any, ...]:
+        """What else changes with time in these losses: which are computed, options that decay."""
         return tuple(
-            (term.config.weight_at(epoch), *term.decayed_at(step).values()) for term in self.terms
+            (bool(weight), *term.decayed_at(step).values())
+            for term, weight in zip(self.terms, self.weights_at(epoch), strict=True)
         )
 
     def __call__(
@@ -170,8 +175,12 @@ class TotalLoss:
         layer: nn.Linear | None,
         epoch: float,
         step: int = 0,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch, in float32 also under mixed precision."""
+        """The loss of a batch, in float32 also under mixed precision.
+
+        ``weights``: those of the epoch, on the device, for a step that is recorded once.
+        """
         tensors: dict[str, Tensor | None] = {
             "logits": logits.float(),
             "labels": labels,
@@ -181,9 +190,11 @@ class TotalLoss:
         }
         with torch.autocast(logits.device.type, enabled=False):
             weighted = [
-                weight * term(tensors, step)
-                for term in self.terms
-                if (weight := term.config.weight_at(epoch))
+                (weight if weights is None else weights[place]) * term(tensors, step)
+                for place, (term, weight) in enumerate(
+                    zip(self.terms, self.weights_at(epoch), strict=True)
+                )
+                if weight
             ]
             return torch.stack(weighted).sum()  # a recipe has a loss in every epoch
 
@@ -294,11 +305,18 @@ def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> 
 
 
 def optimizer_of(
-    config: OptimizerConfig, parameters: Iterable[nn.Parameter]
+    config: OptimizerConfig, parameters: Iterable[nn.Parameter], *, is_recorded: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer a recipe asks for."""
+    """The optimizer a recipe asks for.
+
+    Args:
+        config: its table.
+        parameters: of the model; those that need no gradient are left out.
+        is_recorded: its steps become part of a CUDA graph.
+    """
     given = [parameter for parameter in parameters if parameter.requires_grad]
     common: dict[str, Any] = {
+        **recorded_options(config, is_recorded=is_recorded),
         "lr": _LR[config.name] if config.lr is None else config.lr,
         "weight_decay": (
             _WEIGHT_DECAY[config.name] if config.weight_decay is None else config.weight_decay
@@ -308,6 +326,13 @@ def optimizer_of(
         return torch.optim.SGD(given, momentum=config.momentum, nesterov=config.nesterov, **common)
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     return kind(given, betas=config.betas, **common)
+
+
+def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str, bool]:
+    """How the optimizer works, not what it does: one kernel that reads its rate on the device."""
+    if not is_recorded:
+        return {}
+    return {"fused": True} if config.name == "sgd" else {"fused": True, "capturable": True}
 
 
 def scheduler_of(

@@ -48,6 +48,7 @@ from hardsight.run.train._fit import (
     output_of,
     own_device,
     quiet,
+    records_steps,
     reset_head,
     start_of,
     trainer_of,
@@ -376,6 +377,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
     from hardsight.run.train.engine import TrainModule, evaluation_tracking
 
     config, sources, head, model = task.config, task.sources, task.head, task.loaded.model
+    is_recorded = records_steps(config, task.device)
     start = start_of(config)
     trainer = trainer_of(pl, config, task.device, task.loss)
     shard = Shard(trainer.global_rank, trainer.world_size)
@@ -391,8 +393,9 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
     if chosen_layout(config.channels_last, task.device):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module = TrainModule(
-        model, config, task.loss, head=head, batches=train, adversary=task.adversary
-    )
+        model, config, task.loss, head=head, batches=train, adversary=task.adversary,
+        is_recorded=is_recorded,
+    )  # fmt: skip
     # before the recorder: an epoch's rows are written when its checkpoint says so
     trackers, callbacks = None, list[Any]()
     if config.track:

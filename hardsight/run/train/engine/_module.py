@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,18 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hardsight.errors import ConfigError, NonFiniteError
-from hardsight.heads import Forward, Head, capture, logits_of
+from hardsight.heads import Forward, Head, capture, live_class_weights, logits_of
 from hardsight.run.loop import model_errors, seed_generators, seed_of
 from hardsight.run.train import (
     Adversary,
     Passed,
     RecordedStep,
+    StepNumbers,
+    Ticket,
     TotalLoss,
     TrainBatch,
     TrainBatches,
     TrainConfig,
     linear_layer,
     optimizer_of,
+    recorded_options,
     scheduler_of,
 )
 
@@ -90,15 +94,20 @@ class Tally:
         place = torch.device("cpu") if device.type == "mps" else device  # which has no doubles
         self.sums = torch.zeros(3, dtype=torch.float64, device=place)
 
+    def clear(self) -> None:
+        """Begin again, in the same memory: a recorded step adds to it."""
+        self.sums.zero_()
+
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch; ``loss`` is its mean."""
         right = (logits.argmax(dim=1) == labels).sum()
         count = torch.full_like(right, len(labels))
         self.sums += torch.stack([loss.detach() * len(labels), right, count]).to(self.sums)
 
-    def means(self) -> tuple[float, float]:
-        """Mean loss and accuracy."""
-        loss, right, count = self.sums.tolist()
+    def means(self, reduce: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
+        """Mean loss and accuracy; ``reduce`` sums over processes."""
+        sums = self.sums if reduce is None else reduce(self.sums.clone())
+        loss, right, count = sums.tolist()
         return loss / max(count, 1), right / max(count, 1)
 
 
@@ -125,6 +134,7 @@ class TrainModule(pl.LightningModule):
         head: of the model, if a loss or a tracker reads embeddings.
         batches: to train on.
         adversary: changes the images of every batch first.
+        is_recorded: steps of full batches are recorded once and replayed, on one CUDA device.
 
     Attributes:
         embeddings: of the last batch, if a head is known.
@@ -140,6 +150,7 @@ class TrainModule(pl.LightningModule):
         head: Head | None,
         batches: TrainBatches,
         adversary: Adversary | None = None,
+        is_recorded: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -153,10 +164,14 @@ class TrainModule(pl.LightningModule):
         self._runner = (torch.compile(model) if config.compile else model,)
         self._forward: Any = None
         self._captured: Forward | None = None
-        self._recorded = (
-            RecordedStep(self._passed, model, size=config.batch_size) if config.capture else None
-        )
-        self._is_replayed = False
+        # torch's one_cycle moves the momentum too, which an optimizer's kernel takes as a constant
+        self._updates_inside = is_recorded and config.schedule.name != "one_cycle"
+        self._recorded: RecordedStep | None = None
+        self._is_recorded, self._is_replayed = is_recorded, False
+        # what an adversary changes is made before the step
+        batches.gives_tickets = is_recorded and adversary is None
+        self._numbers: StepNumbers | None = None
+        self._class_weights: Tensor | None = None  # of the last pass, if the step moved them
         self._open = ExitStack()
         self.embeddings: Tensor | None = None
         self.logits: Tensor | None = None
@@ -175,41 +190,89 @@ class TrainModule(pl.LightningModule):
         """Remove the hook; Lightning calls no hook of its own after an error."""
         self._open.close()
 
+    def on_train_start(self) -> None:
+        """Make what a recorded step reads and adds to."""
+        self.train_tally = Tally(self.device)
+        if not self._is_recorded:
+            return
+        count = len(self._loss.terms) + len(self._plain_optimizer.param_groups)
+        self._numbers = StepNumbers(count, self.device)
+        self._recorded = RecordedStep(
+            self._passed,
+            self.model,
+            size=self._config.batch_size,
+            adds_to=[self.train_tally.sums],
+            update=self._update if self._updates_inside else None,
+        )
+
     def on_train_epoch_start(self) -> None:
         """Start sums and random states again: an epoch depends on nothing but its number."""
-        self.train_tally = Tally(self.device)
+        self.train_tally.clear()
         if self._config.freeze_body:
             self.model.eval()  # the statistics of batch norm stay, and nothing is dropped
         self._batches.set_epoch(self.current_epoch)
         seed = seed_of(self._config.seed, "steps", self.current_epoch, self.global_rank)
         seed_generators(seed, gpus=self.device.type != "cpu")
 
-    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TrainBatch | Ticket, batch_idx: int) -> Tensor:
         """Loss of a batch."""
         if self._adversary is not None:
-            batch = self._adversary.changed(self.model, batch)
-        found = None
-        if self._recorded is not None:
-            self.embeddings = self.logits = None  # a recording needs the last pass to be gone
-            key = self._loss.numbers_at(self.current_epoch, self.global_step)
-            found = self._recorded.passed(batch, key)
+            batch = self._adversary.changed(self.model, self._batches.made(batch))
+        found = self._replayed(batch)
         self._is_replayed = found is not None
-        self.embeddings, self.logits, loss = self._passed(batch) if found is None else found
-        with torch.no_grad():
-            self.train_tally.add(loss, self.logits, batch.labels)
-            finite = self.logits.isfinite().all(dim=1)
+        if found is None:
+            found = self._passed_with_room(batch)
+        self.embeddings, self.logits, loss, finite, self._class_weights = found
         self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
         return loss
 
-    def _passed(self, batch: TrainBatch) -> Passed:
+    def _replayed(self, batch: TrainBatch | Ticket) -> Passed | None:
+        """The step over a batch, done by a recording; ``None`` if there is none."""
+        if self._recorded is None:
+            return None
+        assert self._numbers is not None
+        # a recording needs the last pass to be gone
+        self.embeddings = self.logits = self._class_weights = None
+        groups = self._plain_optimizer.param_groups
+        weights = self._loss.weights_at(self.current_epoch)
+        self._numbers.set([*weights, *(group["lr"] for group in groups)])
+        key = self._loss.shape_at(self.current_epoch, self.global_step)
+        if self._updates_inside:  # an optimizer's kernel takes these as constants
+            key = (*key, *((group.get("momentum"), group.get("betas")) for group in groups))
+        return self._recorded.passed(batch, key)
+
+    def _passed_with_room(self, batch: TrainBatch | Ticket) -> Passed:
+        """The passes over a batch; a recording makes room for them if it must."""
+        try:
+            return self._passed(batch)
+        except torch.OutOfMemoryError:
+            if self._recorded is None or not self._recorded.owns_gradients:
+                raise
+        self._recorded.give_up("a batch beside the recording does not fit into memory")
+        return self._passed(batch)
+
+    def _passed(self, batch: TrainBatch | Ticket) -> Passed:
+        made = self._batches.made(batch)
         with model_errors(type(self.model).__name__, f"the batch of step {self.global_step}"):
-            self.embeddings, logits = self._forward(batch.inputs)
-        loss = self.loss_of(logits, batch)
+            self.embeddings, logits = self._forward(made.inputs)
+        loss = self.loss_of(logits, made)
         if not loss.requires_grad:
             raise ConfigError(_nothing_learns(self._config))
         # nothing here may keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
-        return Passed(embeddings, logits, loss)
+        with torch.no_grad():
+            self.train_tally.add(loss, logits, made.labels)
+            finite = logits.isfinite().all(dim=1)
+            weights = self._class_weights_of(logits.shape[1])
+        return Passed(embeddings, logits, loss, finite, weights)
+
+    def _class_weights_of(self, num_classes: int) -> Tensor | None:
+        """A copy of the head's weights for a tracker, who sees a step that has moved them."""
+        if not (self._updates_inside and self._config.track):
+            return None
+        assert self._head is not None  # a tracked run has one
+        layer = self.model.get_submodule(self._head.name)
+        return live_class_weights(layer, num_classes).detach().clone()
 
     def evaluated(self, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
         """Embeddings, if a head is known, and logits of a batch that is not trained on.
@@ -221,11 +284,11 @@ class TrainModule(pl.LightningModule):
             embeddings, logits = self._forward(inputs)
         return embeddings, logits
 
-    def kept_pass(self) -> tuple[Tensor, Tensor]:
-        """Embeddings and logits of the last batch, for a tracker."""
+    def kept_pass(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Embeddings and logits of the last batch, and class weights that have moved since."""
         assert self.embeddings is not None  # a tracked run has a head
         assert self.logits is not None
-        return self.embeddings, self.logits
+        return self.embeddings, self.logits, self._class_weights
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Gradients of a step; a replayed step has made them already."""
@@ -236,6 +299,55 @@ class TrainModule(pl.LightningModule):
         """Forget the last step's gradients; a replayed step has overwritten them already."""
         if not self._is_replayed:
             optimizer.zero_grad(set_to_none=not self._are_gradients_owned)
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Any,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """The optimizer's step; a replayed step has taken it already."""
+        if not self._updates_inside:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+            return
+        assert optimizer_closure is not None
+        optimizer_closure()
+        if not self._is_replayed:
+            self._update()
+
+    def _update(self) -> None:
+        """Clip the gradient and step, with learning rates that lie on the device."""
+        optimizer, numbers = self._plain_optimizer, self._numbers
+        assert numbers is not None
+        if self._config.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._config.gradient_clip)
+        rates = numbers.values[len(self._loss.terms) :].unbind()
+        stated = [group["lr"] for group in optimizer.param_groups]
+        try:
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            optimizer.step()
+        finally:  # schedules and checkpoints go on with plain numbers
+            for group, rate in zip(optimizer.param_groups, stated, strict=True):
+                group["lr"] = rate
+
+    @property
+    def _is_fused(self) -> bool:
+        return self._updates_inside and self.device.type == "cuda"
+
+    @property
+    def _plain_optimizer(self) -> torch.optim.Optimizer:
+        found: torch.optim.Optimizer = self.trainer.optimizers[0]
+        return found
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the optimizer go on in this run's way, whichever way wrote the checkpoint."""
+        how = {"fused": None, "capturable": False, "foreach": None}
+        how |= recorded_options(self._config.optimizer, is_recorded=self._is_fused)
+        for state in checkpoint["optimizer_states"]:
+            for group in state["param_groups"]:
+                group.update({key: value for key, value in how.items() if key in group})
 
     def on_validation_model_zero_grad(self) -> None:
         """Free the gradients while validating, unless a recording writes to them."""
@@ -255,6 +367,7 @@ class TrainModule(pl.LightningModule):
             layer=self._layer[0],
             epoch=self.current_epoch,
             step=self.global_step,
+            weights=None if self._numbers is None else self._numbers.values,
         )
 
     def check_steps(self) -> None:
@@ -270,6 +383,8 @@ class TrainModule(pl.LightningModule):
             NonFiniteError: names the first of them.
         """
         state = [*self.model.named_parameters(), *self.model.named_buffers()]
+        if all(torch.stack([values.isfinite().all() for _, values in state]).tolist()):
+            return  # one wait for the device instead of one for each
         for name, values in state:
             if not bool(values.isfinite().all()):
                 raise NonFiniteError(
@@ -287,13 +402,16 @@ class TrainModule(pl.LightningModule):
     def validation_step(self, batch: TrainBatch, batch_idx: int) -> None:
         """Cross-entropy and accuracy, for any training loss: comparable between recipes."""
         self.embeddings, self.logits = self.evaluated(batch.inputs)
+        self._class_weights = None  # nothing has moved since
         logits = self.logits.float()
         loss = functional.cross_entropy(logits, batch.labels)
         self.validation_tally.add(loss, logits, batch.labels)
 
     def configure_optimizers(self) -> Any:
         """Optimizer and schedule of the recipe."""
-        optimizer = optimizer_of(self._config.optimizer, self.model.parameters())
+        optimizer = optimizer_of(
+            self._config.optimizer, self.model.parameters(), is_recorded=self._is_fused
+        )
         schedule = scheduler_of(
             self._config.schedule,
             optimizer,

@@ -7,12 +7,16 @@ import importlib.util
 import math
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,10 +27,77 @@ from hardsight.run_folder import AGAIN, put_in_place, replacing, writing
 
 LAST, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 BEST, METRICS = "checkpoints/best.safetensors", "metrics.csv"
+_KEPT_BEFORE = f"the checkpoint of the epoch before is kept: {AGAIN}"
+
+
+class KeptCheckpoints(TorchCheckpointIO):
+    """Takes a checkpoint as a copy in memory, for whoever writes it while training goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: tuple[dict[str, Any], Path] | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Copy what training is about to change."""
+        own = apply_to_collection(checkpoint, Tensor, lambda v: v.detach().to("cpu", copy=True))
+        self._kept = (own, Path(path))
+
+    def written(self) -> None:
+        """Write the copy, if there is one."""
+        if self._kept is not None:
+            (checkpoint, path), self._kept = self._kept, None
+            super().save_checkpoint(checkpoint, path)
+
+
+class BesideTraining:
+    """One piece of work at a time, done by a thread while training goes on.
+
+    Who hands in the next piece waits for the one before, and gets its error. So no more than one
+    is ever lost to a process that is killed.
+
+    Args:
+        is_on: ``False`` does everything at once; a process that forks must not have other threads.
+    """
+
+    def __init__(self, is_on: bool) -> None:
+        self._pool = ThreadPoolExecutor(1, "hardsight-records") if is_on else None
+        self._last: Future[None] | None = None
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Begin a piece of work, once the last one is done.
+
+        Raises:
+            HardsightError: of the last one.
+        """
+        self.wait()
+        if self._pool is None:
+            work()
+        else:
+            self._last = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Until all is done.
+
+        Raises:
+            HardsightError: of the last piece of work.
+        """
+        if self._last is not None:
+            last, self._last = self._last, None
+            last.result()
+
+    def close(self) -> None:
+        """Wait without raising what came of it, and end the thread; called after an error."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
 
 
 class RunRecorder(pl.Callback):
     """Metrics and checkpoints after every epoch, each file renamed into place when complete.
+
+    They are written while the next epoch is trained, from copies: an epoch of a small network on
+    a GPU takes less time than its files.
 
     The Lightning checkpoint decides which epochs are on record. The weights of a new best epoch
     wait under a name of their own until it is in place, so that an epoch lost in between, which
@@ -37,30 +108,32 @@ class RunRecorder(pl.Callback):
     Args:
         folder: of the run.
         config: its recipe.
+        is_beside: files are written while the next epoch is trained.
 
     Attributes:
         rows: one per epoch.
         best: the epoch, counted from 1, whose weights are kept.
     """
 
-    def __init__(self, folder: Path, config: TrainConfig) -> None:
+    def __init__(self, folder: Path, config: TrainConfig, *, is_beside: bool = False) -> None:
         self._folder, self._config = folder, config
         self.rows: list[dict[str, float]] = []
         self.best = 0
         self._best_before = 0  # by the checkpoint of the epoch before
         self._board: Any = None
         self._started = 0.0
+        self._work = BesideTraining(is_beside)
 
     def state_dict(self) -> dict[str, Any]:
         """Kept in the Lightning checkpoint, so that a resumed run goes on with it."""
-        return {"rows": self.rows, "best": self.best, "best_before": self._best_before}
+        return {"rows": list(self.rows), "best": self.best, "best_before": self._best_before}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the checkpoint was written; rows and weights of a lost epoch are dropped."""
         self.rows, self.best = list(state["rows"]), state["best"]
         self._best_before = state.get("best_before", self.best)
         if is_first_process():
-            self._select_weights()
+            self._select_weights(self.best, self._best_before)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -74,16 +147,64 @@ class RunRecorder(pl.Callback):
         row = self._row(trainer, pl_module)
         self.rows.append(row)
         self._best_before = self.best
+        weights = None
         if self._is_best():
             self.best = int(row["epoch"])
-            self._save_weights(trainer)
+            weights = model_state(trainer)
+        self._work.wait()  # or its checkpoint would be overwritten
+        with writing(self._folder / LAST, step=_KEPT_BEFORE):
+            trainer.save_checkpoint(self._part)  # every process takes part in this
         if trainer.is_global_zero:
-            with writing(self._folder / METRICS, step=AGAIN):
-                self._write_metrics(row)
-        self._save_state(trainer)
-        if trainer.is_global_zero:
-            self._select_weights()
-        trainer.strategy.barrier("weights")  # after the last epoch every process reads them
+            rows, best, before = list(self.rows), self.best, self._best_before
+            kept = trainer.strategy.checkpoint_io
+            self._work.put(lambda: self._write(rows, best, before, weights, kept))
+        # after the last epoch every process reads the weights
+        trainer.strategy.barrier("weights")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Wait until the last epoch is on the disk."""
+        self._work.wait()
+
+    def close(self) -> None:
+        """Let the epoch that is being written be complete, also after an error."""
+        self._work.close()
+
+    def _write(
+        self,
+        rows: list[dict[str, float]],
+        best: int,
+        before: int,
+        weights: dict[str, Tensor] | None,
+        kept: Any,
+    ) -> None:
+        """Put an epoch on record.
+
+        Args:
+            rows: of all epochs so far.
+            best: the epoch whose weights are selected.
+            before: the one that was, by the checkpoint of the epoch before.
+            weights: of the best epoch, if it is this one.
+            kept: has the checkpoint, or has written it already.
+        """
+        if weights is not None:
+            file = self._waiting(best)
+            with writing(file, step=AGAIN):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save_file(weights, file)
+        with writing(self._folder / METRICS, step=AGAIN):
+            self._write_metrics(rows)
+        file, previous = self._folder / LAST, self._folder / PREVIOUS
+        with writing(file, step=_KEPT_BEFORE):
+            if isinstance(kept, KeptCheckpoints):
+                kept.written()
+            if file.exists():
+                _second_name(file, previous)
+            put_in_place(self._part, file)
+        self._select_weights(best, before)
+
+    @property
+    def _part(self) -> Path:
+        return (self._folder / LAST).with_suffix(".part")
 
     def _row(self, trainer: pl.Trainer, module: TrainModule) -> dict[str, float]:
         loss, accuracy = _reduced(trainer, module.train_tally)
@@ -110,16 +231,7 @@ class RunRecorder(pl.Callback):
             return True
         return values[-1] < min(before) if column == "val_loss" else values[-1] > max(before)
 
-    def _save_weights(self, trainer: pl.Trainer) -> None:
-        """Write the weights of the best epoch, which is this one, under their waiting name."""
-        state = model_state(trainer)
-        if trainer.is_global_zero:
-            file = self._waiting()
-            with writing(file, step=AGAIN):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                save_file(state, file)
-
-    def _select_weights(self) -> None:
+    def _select_weights(self, best: int, before: int) -> None:
         """Put the best epoch's weights in place, and drop those that no checkpoint names.
 
         The checkpoint names an epoch as the best only after its weights were written in full.
@@ -128,39 +240,29 @@ class RunRecorder(pl.Callback):
         """
         file = self._folder / BEST
         with writing(file, step=AGAIN):
-            if self._waiting().exists():
-                if file.exists() and self._best_before:
-                    put_in_place(file, self._aside(self._best_before))
-                put_in_place(self._waiting(), file)
-            elif self._aside(self.best).exists():
-                put_in_place(self._aside(self.best), file)
+            if self._waiting(best).exists():
+                if file.exists() and before:
+                    put_in_place(file, self._aside(before))
+                put_in_place(self._waiting(best), file)
+            elif self._aside(best).exists():
+                put_in_place(self._aside(best), file)
             for lost in file.parent.glob(f"{file.stem}-*"):
-                if lost != self._aside(self._best_before):
+                if lost != self._aside(before):
                     lost.unlink()
 
-    def _waiting(self) -> Path:
-        return self._aside(self.best).with_suffix(".part")
+    def _waiting(self, epoch: int) -> Path:
+        return self._aside(epoch).with_suffix(".part")
 
     def _aside(self, epoch: int) -> Path:
         file = self._folder / BEST
         return file.with_name(f"{file.stem}-{epoch:05d}{file.suffix}")
 
-    def _save_state(self, trainer: pl.Trainer) -> None:
-        file, previous = self._folder / LAST, self._folder / PREVIOUS
-        part = file.with_suffix(".part")
-        with writing(file, step=f"the checkpoint of the epoch before is kept: {AGAIN}"):
-            trainer.save_checkpoint(part)  # every process takes part in this
-            if trainer.is_global_zero:
-                if file.exists():
-                    _second_name(file, previous)
-                put_in_place(part, file)
-
-    def _write_metrics(self, row: dict[str, float]) -> None:
-        file = self._folder / METRICS
+    def _write_metrics(self, rows: list[dict[str, float]]) -> None:
+        file, row = self._folder / METRICS, rows[-1]
         with replacing(file) as part, part.open("w", newline="") as sink:
             writer = csv.DictWriter(sink, list(row))
             writer.writeheader()
-            writer.writerows(self.rows)
+            writer.writerows(rows)
         if self._board is None and importlib.util.find_spec("tensorboard") is not None:
             from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -263,5 +365,4 @@ def _second_name(file: Path, name: Path) -> None:
 
 def _reduced(trainer: pl.Trainer, tally: Tally) -> tuple[float, float]:
     """Mean loss and accuracy over all processes."""
-    tally.sums = trainer.strategy.reduce(tally.sums, reduce_op="sum")
-    return tally.means()
+    return tally.means(lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"))

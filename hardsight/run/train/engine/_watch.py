@@ -91,10 +91,14 @@ class EvaluationTracking(pl.Callback):
 
     Args:
         watched: by name.
+
+    Attributes:
+        forks: a pass starts loader processes.
     """
 
     def __init__(self, watched: Mapping[str, Watched]) -> None:
         self._watched = watched
+        self.forks = any(each.batches.forks for each in watched.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Epochs written, so that a resumed run goes on with them."""
