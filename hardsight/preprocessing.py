@@ -30,7 +30,7 @@ class Preprocessing:
             above and to the left, as in transformers; otherwise halves are rounded, as in
             torchvision and timm.
         resize_in_float: pixels are resized as floats, not rounded to bytes in between, as DINOv3's
-            processor does. Takes twice as long or more.
+            processor does. Takes two to three times as long.
         bgr: the channels are blue, green, red; ``mean`` and ``std`` are in that order, too.
         white: value of white; ``None`` for 255 in pictures of 8 bits, 65535 in arrays of 16 bits,
             and 1 in arrays and tensors of floats.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hardsight.errors import ModelError
 from hardsight.models._registry import MODELS
-from hardsight.models._weights import sha256
+from hardsight.models._weights import load_weights, sha256
 from hardsight.preprocessing import Preprocessing
 from hardsight.run_folder import replacing, write_json
 
@@ -341,6 +341,17 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
             f"if you trust it: --model {code} --weights {folder / WEIGHTS}"
         )
     return described
+
+
+def load_stored(model: nn.Module, folder: Path) -> None:
+    """Load the weights that :meth:`StoredModel.write` wrote, if they are still the same.
+
+    Raises:
+        MissingDataError: they are not there.
+        ModelError: they were changed since, do not fit ``model``, or the folder is damaged.
+    """
+    described = _description(folder / _FILE)
+    load_weights(model, folder / WEIGHTS, digest=described.digest_of(folder / WEIGHTS))
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:

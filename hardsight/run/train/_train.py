@@ -18,7 +18,7 @@ from hardsight.config import config_from
 from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
-from hardsight.models import LoadedModel, StoredModel, load_weights
+from hardsight.models import LoadedModel, StoredModel, load_stored, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -426,6 +426,7 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     _load_best(task.loaded.model, folder)
+    load_stored(task.loaded.model, folder)  # the same weights, of which a digest was kept
     return _result(
         folder, task, history=content["history"], best_epoch=content["best_epoch"],
         test=content["test"], dynamics=read_table(folder / DYNAMICS) if task.config.track else None,
