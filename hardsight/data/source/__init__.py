@@ -23,4 +23,7 @@ from hardsight.data.source._source import in_memory as in_memory
 from hardsight.data.source._source import is_pattern as is_pattern
 from hardsight.data.source._source import is_regular as is_regular
 from hardsight.data.source._source import matching as matching
+from hardsight.data.source._source import row_marks as row_marks
+from hardsight.data.source._shared import SharedExamples as SharedExamples
+from hardsight.data.source._shared import shared_examples as shared_examples
 from hardsight.data.source._view import SourceView as SourceView

@@ -138,6 +138,21 @@ class SourceView(ExampleSource):
         part, inner = self._place(index)
         return self.parts[part].sample(inner)
 
+    def stored_marks(self) -> NDArray[np.int64] | None:
+        """As the parts have them, unless the view shows other content than they do."""
+        if type(self).content is not SourceView.content:
+            return None
+        marks = [known for part in self.parts if (known := part.stored_marks()) is not None]
+        if len(marks) < len(self.parts):
+            return None
+        whole = np.concatenate(marks)
+        return whole if self._rows is None else whole[self._rows]
+
+    def stored_bytes(self, index: int) -> bytes:
+        """As its part has it."""
+        part, inner = self._place(index)
+        return self.parts[part].stored_bytes(inner)
+
     def column(self, name: str) -> NDArray[Any] | None:
         """A stored column, if every part has it; counts per class only by the parts' classes."""
         if name == HUMAN_COUNTS and self.classes != self.parts[0].classes:

@@ -37,6 +37,7 @@ from hardsight.run.train._data import (
     is_first_process,
     normalised_for,
     opened_sources,
+    warn_of_shared,
 )
 from hardsight.run.train._fit import (
     check_parameters,
@@ -250,6 +251,7 @@ def run_recipe(
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
         if is_first_process():
+            warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
             config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
@@ -483,6 +485,9 @@ def _keep(result: TrainResult, task: _Task) -> None:
         "validation_examples": 0 if sources.validation is None else len(sources.validation),
         "history": result.history,
         "class_order": None if sources.order is None else sources.order.facts(),
+        "shared_with_training": {
+            name: None if found is None else found.facts() for name, found in sources.shared.items()
+        },
         **task.recipe,
     }
     with writing(result.folder, step=AGAIN):
