@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hardsight.data.source._source import ExampleSource
 
 _LOOKED_AT = 1000  # examples that are to judge
-_MOST_BYTES = 2**30  # of training examples that are read to compare with
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,18 @@ class SharedExamples:
 
 
 def shared_examples(
-    source: ExampleSource, others: ExampleSource, rows: Sequence[int]
+    source: ExampleSource, others: ExampleSource, rows: Sequence[int], *, most_bytes: int = 2**30
 ) -> SharedExamples | None:
     """Look for evenly spaced examples of one source among the ``rows`` of another.
 
     Examples are the same if the same bytes are stored. Only those of equal size, or that agree in
-    a few bytes, are read, and of these no more than 1 GiB. A picture that was stored again in
-    another way is not found.
+    a few bytes, are read. A picture that was stored again in another way is not found.
 
     Args:
         source: to look at, up to 1,000 examples of it.
         others: to find them in.
         rows: positions in ``others``.
+        most_bytes: after so many bytes of ``others`` no more of them are read.
 
     Returns:
         ``None`` if one of the two cannot give the bytes of its examples without decoding them.
@@ -70,7 +69,7 @@ def shared_examples(
     bytes_read = count = 0
     # in random order: files are listed by class, and a part of them should be of all classes
     for at in np.random.default_rng(0).permutation(alike).tolist():
-        if bytes_read > _MOST_BYTES:
+        if bytes_read > most_bytes:
             break
         content = _stored(others, at)
         bytes_read, count = bytes_read + len(content), count + 1

@@ -300,7 +300,7 @@ class ExampleSource(ABC):
             OSError: it cannot be read.
         """
         assert self.images is not None
-        return self.images[index].tobytes()
+        return bytes(self.images[index].tobytes())
 
     def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:  # noqa: B027 (a default)
         """Compare what is read of a stream with what was read of it before.

@@ -67,10 +67,9 @@ def test_a_source_that_shows_other_content_than_is_stored_is_not_looked_at(tmp_p
     assert shared_examples(train, dim, range(40)) is None
 
 
-def test_no_more_is_read_than_is_allowed_and_that_is_said(tmp_path, monkeypatch):
+def test_no_more_is_read_than_is_allowed_and_that_is_said(tmp_path):
     train = stored(tmp_path / "train", PIXELS, "npz")
-    monkeypatch.setattr("hardsight.data.source._shared._MOST_BYTES", 192 * 9)
-    found = shared_examples(train, train, range(40))
+    found = shared_examples(train, train, range(40), most_bytes=192 * 9)
     assert found.shared == found.compared_with == 10
     assert found.others == 40
 
