@@ -80,7 +80,7 @@ class ArraySource(ExampleSource):
         """Name of the example."""
         return id_at(self._ids, index)
 
-    def stored_marks(self) -> NDArray[np.int64]:
+    def stored_marks(self) -> NDArray[np.int64] | None:
         """From a few bytes of every row of the array, ``[N]``."""
         return row_marks(self._examples)
 

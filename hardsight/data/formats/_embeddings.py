@@ -161,15 +161,15 @@ class EmbeddingSource:
         weights = self.class_weights
         if weights is None or weights.shape[0] != self.width or self.width < 2:
             return
-        wide = weights.astype(np.float64)
-        if np.array_equal(wide, wide.T):
+        if np.array_equal(weights, weights.T):
             return
         most = max(64, min(_SAMPLED_ROWS, _SAMPLED_PRODUCTS // self.width**2))
         picked = evenly_spaced(len(self), most)
         with np.errstate(all="ignore"):  # rows that are not finite are a matter of scoring
-            rows = np.stack([self._rows.read(at, at + 1)[0] for at in picked]).astype(np.float64)
-            bias = 0.0 if self.bias is None else self.bias.astype(np.float64)
-            ways = [(rows @ way + bias).argmax(axis=1) for way in (wide.T, wide)]
+            rows = np.stack([self._rows.read(at, at + 1)[0] for at in picked]).astype(np.float32)
+            head = weights.astype(np.float32, copy=False)
+            bias = 0.0 if self.bias is None else self.bias.astype(np.float32)
+            ways = [(rows @ way + bias).argmax(axis=1) for way in (head.T, head)]
         given, turned = (found == self.labels[picked] for found in ways)
         only_given, only_turned = int((given & ~turned).sum()), int((turned & ~given).sum())
         # of rows that one reading alone gets right, chance would give each a half

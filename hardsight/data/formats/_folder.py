@@ -46,6 +46,8 @@ class ImageFiles(ExampleSource):
         kind: how the files were found; part of the fingerprint.
     """
 
+    stored_form = "files"
+
     def __init__(
         self,
         root: str | os.PathLike[str],

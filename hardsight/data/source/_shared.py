@@ -57,10 +57,11 @@ def shared_examples(
         most_bytes: after so many bytes of ``others`` no more of them are read.
 
     Returns:
-        ``None`` if one of the two cannot give the bytes of its examples without decoding them.
+        ``None`` if they cannot be compared: one of the two cannot give the bytes of its examples
+        without decoding them, or one has files and the other an array.
     """
     own_marks, marks = source.stored_marks(), others.stored_marks()
-    if own_marks is None or marks is None:
+    if own_marks is None or marks is None or source.stored_form != others.stored_form:
         return None
     picked = [at for at in evenly_spaced(len(source), _LOOKED_AT) if own_marks[at] >= 0]
     at_rows = np.asarray(rows, dtype=np.int64)

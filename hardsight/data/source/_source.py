@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
 _MARKED_BYTES, _MARKED_ROWS = 64, 4096  # of a row; at once
-_MOST_READ_IN_PASSING = 2**30  # bytes
 HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
@@ -152,14 +151,14 @@ def evenly_spaced(length: int, count: int) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
 
 
-def row_marks(array: Any) -> NDArray[np.int64]:
+def row_marks(array: Any, *, most_bytes: int = 2**32) -> NDArray[np.int64] | None:
     """A number for every row of an array, in memory or stored, from evenly spaced bytes of it.
 
-    Of an array that is too large to be read in passing, the same for all rows.
+    ``None`` if it has more bytes than can be read in passing.
     """
     length, row_bytes = array.shape[0], array.dtype.itemsize * math.prod(array.shape[1:])
-    if length * row_bytes > _MOST_READ_IN_PASSING or not row_bytes:
-        return np.full(length, row_bytes, dtype=np.int64)
+    if not 0 < length * row_bytes <= most_bytes:
+        return None
     places = evenly_spaced(row_bytes, _MARKED_BYTES)
     weights = np.random.default_rng(0).integers(1, 2**40, len(places))
     marks = [np.empty(0, dtype=np.int64)]
@@ -215,6 +214,8 @@ class ExampleSource(ABC):
         passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
         is_stream: reading starts at the first example every time.
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
+        stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
+            forms cannot be compared.
     """
 
     spec: str
@@ -225,6 +226,7 @@ class ExampleSource(ABC):
     passed_over: Mapping[str, int] = {}
     is_stream: bool = False
     is_model_ready: bool = False
+    stored_form: str = "rows"
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from hardsight.data import DegradedSource, open_source
-from hardsight.data.source import shared_examples
+from hardsight.data.source import row_marks, shared_examples
 
 DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
@@ -65,6 +65,19 @@ def test_a_source_that_shows_other_content_than_is_stored_is_not_looked_at(tmp_p
     dim = DegradedSource(train, contrast=0.5)
     assert shared_examples(dim, train, range(40)) is None
     assert shared_examples(train, dim, range(40)) is None
+
+
+def test_files_and_arrays_are_not_compared(tmp_path):
+    files, arrays = stored(tmp_path / "a", PIXELS, "png"), stored(tmp_path / "b", PIXELS, "npz")
+    assert shared_examples(files, arrays, range(40)) is None
+    assert shared_examples(arrays, files, range(40)) is None
+    assert shared_examples(files.subset(range(9)), arrays, range(40)) is None
+    assert shared_examples(files.subset(range(9)), files, range(40)).shared == 9
+
+
+def test_an_array_that_is_too_large_to_be_read_in_passing_has_no_marks():
+    assert row_marks(PIXELS, most_bytes=PIXELS.nbytes) is not None
+    assert row_marks(PIXELS, most_bytes=PIXELS.nbytes - 1) is None
 
 
 def test_no_more_is_read_than_is_allowed_and_that_is_said(tmp_path):
