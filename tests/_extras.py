@@ -52,7 +52,12 @@ def _raised_in_a_test(error: BaseException) -> bool:
         files.append(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
     ours = [Path(file) for file in files if "importlib" not in file and "_pytest" not in file]
-    made = Path(tempfile.gettempdir())  # what a test wrote there, it also runs
-    while ours and any(ours[-1].is_relative_to(place) for place in (*ENGINE, made)):
+    while ours and (_is_of_a_test(ours[-1]) or any(map(ours[-1].is_relative_to, ENGINE))):
         ours.pop()
     return bool(ours) and any(ours[-1].is_relative_to(place) for place in (HERE, GUIDES))
+
+
+def _is_of_a_test(file: Path) -> bool:
+    """Whether a test wrote a file and then ran it; all of a checkout may lie in that folder too."""
+    is_temporary = file.is_relative_to(tempfile.gettempdir())
+    return is_temporary and not file.is_relative_to(HERE.parent)

@@ -4,6 +4,7 @@ from hardsight.models._classifier import SmallCNN as SmallCNN
 from hardsight.models._known import ClassNames as ClassNames
 from hardsight.models._known import StoredModel as StoredModel
 from hardsight.models._known import description_of as description_of
+from hardsight.models._known import load_stored as load_stored
 from hardsight.models._load import LoadedModel as LoadedModel
 from hardsight.models._load import load_model as load_model
 from hardsight.models._papers import CNN10 as CNN10

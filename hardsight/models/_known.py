@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from hardsight.errors import ModelError
 from hardsight.models._registry import MODELS
+from hardsight.models._weights import load_weights, sha256
 from hardsight.preprocessing import Preprocessing
 from hardsight.run_folder import replacing, write_json
 
 _FILE, WEIGHTS = "model.json", "model.safetensors"
 _FORMAT = 1  # of model.json
+_DIGEST = "weights_digest"  # a key of it, which earlier versions did not write
 _FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _DEFAULT_CROP = 0.875  # timm's own default
 _WRAPPERS = ("module", "_orig_mod")  # names by which DataParallel and torch.compile hold a model
@@ -270,10 +272,18 @@ class StoredModel:
     classes: tuple[str, ...]
 
     def write(self, folder: Path, state: dict[str, Tensor]) -> None:
-        """Write ``model.safetensors`` and ``model.json``, each renamed into place."""
+        """Write ``model.safetensors`` and ``model.json``, each renamed into place.
+
+        The second holds the digest of the first, so that weights that are changed later are not
+        taken for the trained ones.
+        """
         with replacing(folder / WEIGHTS) as partial:
             save_file(state, partial)
-        content = {"format": _FORMAT, **asdict(self), "spec": _from_anywhere(self.spec)}
+            digest = sha256(partial)
+        content = {
+            "format": _FORMAT, **asdict(self), "spec": _from_anywhere(self.spec),
+            _DIGEST: digest,
+        }  # fmt: skip
         write_json(folder / _FILE, content)
 
 
@@ -290,10 +300,25 @@ def is_stored_model(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Described:
-    """A stored model and the file that says so."""
+    """A stored model and the file that says so.
+
+    Attributes:
+        file: ``model.json``.
+        model: that it describes.
+        digest: sha256 of the ``model.safetensors`` beside it; ``None`` if it was not noted.
+    """
 
     file: Path
     model: StoredModel
+    digest: str | None = None
+
+    def digest_of(self, weights: str | os.PathLike[str]) -> str | None:
+        """What the sha256 of a file of weights has to be; ``None`` if nothing says so.
+
+        Those of single epochs and rounds are not noted.
+        """
+        is_own = Path(weights).resolve() == (self.file.parent / WEIGHTS).resolve()
+        return self.digest if is_own else None
 
 
 def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
@@ -316,6 +341,17 @@ def stored_model(folder: Path, *, trusted: Sequence[str]) -> Described:
             f"if you trust it: --model {code} --weights {folder / WEIGHTS}"
         )
     return described
+
+
+def load_stored(model: nn.Module, folder: Path) -> None:
+    """Load the weights that :meth:`StoredModel.write` wrote, if they are still the same.
+
+    Raises:
+        MissingDataError: they are not there.
+        ModelError: they were changed since, do not fit ``model``, or the folder is damaged.
+    """
+    described = _description(folder / _FILE)
+    load_weights(model, folder / WEIGHTS, digest=described.digest_of(folder / WEIGHTS))
 
 
 def described_weights(weights: str | os.PathLike[str]) -> Described | None:
@@ -421,9 +457,12 @@ def _description(file: Path) -> Described:
             preprocessing=Preprocessing(**_with_tuples(content["preprocessing"])),
             classes=tuple(content["classes"]),
         )
+        digest = content.get(_DIGEST)
+        if not isinstance(digest, str | None):
+            raise TypeError(f"{_DIGEST} is {digest!r}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         raise ModelError(
             f"{file} does not describe a model ({type(err).__name__}: {err}); train it again, or "
             "pass the model and its weights by name"
         ) from err
-    return Described(file, stored)
+    return Described(file, stored, digest)

@@ -237,8 +237,11 @@ def _as_stated(
     return LoadedModel(model, spec, how, None, origin, options, class_names=own_classes(model))
 
 
-def _with_weights(loaded: LoadedModel, file: str | os.PathLike[str]) -> LoadedModel:
-    digest = load_weights(loaded.model, file)
+def _with_weights(
+    loaded: LoadedModel, file: str | os.PathLike[str], described: Described | None = None
+) -> LoadedModel:
+    known = None if described is None else described.digest_of(file)
+    digest = load_weights(loaded.model, file, digest=known)
     loaded.model.eval()
     return replace(loaded, weights_digest=digest, weights_origin=f"file {Path(file).name}")
 
@@ -251,7 +254,7 @@ def _as_described(
     options = {} if isinstance(spec, nn.Module) else {**stored.options, **wanted.options}
     how = wanted.preprocessing or stored.preprocessing
     loaded = _with_weights(
-        _built(spec, None, replace(wanted, options=options, preprocessing=how)), file
+        _built(spec, None, replace(wanted, options=options, preprocessing=how)), file, described
     )
     _log.info(
         "%s describes the weights %s: the options of the model, its preprocessing and its class "
@@ -279,7 +282,9 @@ def _from_folder(
     how = wanted.preprocessing or stored.preprocessing
     built = _Wanted({**own, **stored.options}, {}, None, how, wanted.trust_remote_code)
     loaded = _with_weights(
-        _built(spec, None, built), folder / WEIGHTS if weights is None else weights
+        _built(spec, None, built),
+        folder / WEIGHTS if weights is None else weights,
+        described if weights is None else other,
     )
     return replace(
         loaded,

@@ -10,6 +10,10 @@ from hardsight.errors import ModelError
 from hardsight.preprocessing import Preprocessing
 
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+# Processors that rescale before they resize, so that no pixel is rounded in between. All others
+# resize bytes: with Pillow, whose bytes are the same on every machine and are followed, or with
+# torchvision, whose bytes depend on the processor's instructions. The two differ by one grey level.
+_RESIZE_FLOATS = {"DINOv3ViTImageProcessor"}
 _READ = {
     "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
     "do_normalize", "image_mean", "image_std", "do_convert_rgb", "default_to_square",
@@ -97,6 +101,7 @@ def from_hugging_face(
         channels=channels,
         origin=origin,
         crop_rounds_down=True,
+        resize_in_float=kind in _RESIZE_FLOATS and bool(values.get("do_rescale")),
         **geometry.fields(),
         bgr=bool(values.get("do_flip_channel_order")),
     )

@@ -21,26 +21,42 @@ _NESTED_UNDER = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
-def load_weights(model: nn.Module, file: str | os.PathLike[str]) -> str:
+def load_weights(
+    model: nn.Module, file: str | os.PathLike[str], *, digest: str | None = None
+) -> str:
     """Load a weights file into ``model``, and return the file's sha256.
 
     The file is safetensors, or a torch file of tensors alone. The state dict may lie under
     ``state_dict``, ``model_state_dict`` or ``model``; the prefixes ``module.``, ``_orig_mod.`` and
     ``model.`` are stripped if that makes the names fit.
 
+    Args:
+        model: takes the weights.
+        file: holds them.
+        digest: sha256 that the file had when it was written; ``None`` if nobody noted it.
+
     Raises:
         MissingDataError: there is no such file.
         UnsafeFileError: the file would have to run code to be loaded.
-        ModelError: the file is damaged, holds no weights, or those of another model; the model is
-            left as it was.
+        ModelError: the file is damaged, holds no weights, or those of another model, or it was
+            changed since it was written; the model is left as it was.
     """
     path = Path(file)
     if not path.is_file():
         raise MissingDataError(f"no weights file at {path}; expected .safetensors, .pt or .pth")
     state = _fitted(_state(path), model)
     _check_fit(state, model, path)
+    found = sha256(path)
+    if digest is not None and found != digest:
+        # safetensors has no sum of its own: a changed byte is another weight, and nobody would know
+        raise ModelError(
+            f"{path} was changed since the run wrote it: its sha256 is {found[:12]}..., and "
+            f"{path.with_name('model.json')} says {digest[:12]}...; copy the file again from where "
+            "it was whole, or train again. If you changed the weights on purpose, move the file to "
+            "another folder and name it by --weights"
+        )
     model.load_state_dict(state, strict=False)
-    return sha256(path)
+    return found
 
 
 def sha256(path: Path) -> str:

@@ -162,7 +162,7 @@ def test_a_profiler_of_triton_sees_every_launch(launched, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("version", "hip", "interpreted", "native"),
+    ("version", "hip", "interpret", "native"),
     [
         ("3.6.0", None, "0", True),
         ("3.9.1+git1234", None, "0", True),
@@ -173,13 +173,13 @@ def test_a_profiler_of_triton_sees_every_launch(launched, monkeypatch):
     ],
 )
 def test_internals_of_triton_are_used_in_the_releases_tried(
-    launching, monkeypatch, version, hip, interpreted, native
+    launching, monkeypatch, version, hip, interpret, native
 ):
     import triton
 
     monkeypatch.setattr(triton, "__version__", version)
     monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setenv("TRITON_INTERPRET", interpreted)
+    monkeypatch.setenv("TRITON_INTERPRET", interpret)
     assert launching.run.is_native() is native
 
 

@@ -164,3 +164,40 @@ def test_other_weights_in_the_folder_are_not_described(tmp_path):
     torch.save(net.state_dict(), tmp_path / "mine.pt")
     options = {"width": 0.1, "channels": 1, "num_classes": 3}
     assert load_model("amc13", weights=tmp_path / "mine.pt", options=options).classes == ()
+
+
+def with_one_bit_changed(file):
+    """A weight with another exponent, as a bad disk or an interrupted copy leaves it."""
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x40
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("named", ["folder", "weights", "both"])
+def test_weights_that_were_changed_after_training_are_refused(tmp_path, named):
+    written(tmp_path)
+    file = tmp_path / "model.safetensors"
+    with_one_bit_changed(file)
+    given = {"folder": (str(tmp_path), None), "weights": ("amc13", file),
+             "both": (str(tmp_path), file)}[named]  # fmt: skip
+    said = r"model\.safetensors was changed since.*model\.json says.*copy the file again.*--weights"
+    with pytest.raises(ModelError, match=said):
+        load_model(given[0], weights=given[1])
+
+
+def test_weights_changed_on_purpose_can_be_used_from_another_folder(tmp_path):
+    written(tmp_path)
+    (tmp_path / "mine").mkdir()
+    file = (tmp_path / "model.safetensors").rename(tmp_path / "mine" / "model.safetensors")
+    with_one_bit_changed(file)
+    options = {"width": 0.1, "channels": 1, "num_classes": 3}
+    assert load_model("amc13", weights=file, options=options).weights_digest is not None
+
+
+def test_a_folder_of_before_digests_were_kept_is_read(tmp_path):
+    net = written(tmp_path)
+    content = json.loads((tmp_path / "model.json").read_text())
+    assert content.pop("weights_digest")
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    loaded = load_model(str(tmp_path))
+    torch.testing.assert_close(dict(loaded.model.state_dict()), dict(net.state_dict()))

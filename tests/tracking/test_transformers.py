@@ -1,3 +1,4 @@
+import accelerate  # noqa: F401  named first: without it the Trainer says so in its own words
 import numpy as np
 import pytest
 import torch

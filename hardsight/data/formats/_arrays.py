@@ -19,6 +19,7 @@ from hardsight.data.source import (
     check_lengths,
     class_indices,
     id_at,
+    row_marks,
 )
 from hardsight.errors import DataError, ShapeError
 
@@ -78,6 +79,14 @@ class ArraySource(ExampleSource):
     def id_of(self, index: int) -> str:
         """Name of the example."""
         return id_at(self._ids, index)
+
+    def stored_marks(self) -> NDArray[np.int64] | None:
+        """From a few bytes of every row of the array, ``[N]``."""
+        return row_marks(self._examples)
+
+    def stored_bytes(self, index: int) -> bytes:
+        """The row of the array."""
+        return self._examples.read(index, index + 1).tobytes()
 
     def fingerprint(self) -> str:
         """SHA-256 over shape, labels and evenly spaced examples."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.data.formats._readings import check_reading, evenly_spaced_samples
 from hardsight.data.source import (
     Example,
     ExampleSource,
@@ -53,6 +54,11 @@ class StreamSamples:
 
     def __iter__(self) -> Iterator[Any]:
         return self._started_again() if self._count > _MOST_KEPT else self._first_pass()
+
+    @property
+    def first_read(self) -> list[Any]:
+        """The first samples as far as they were read; empty if they are not kept any more."""
+        return list(self._kept) if self._count <= _MOST_KEPT else []
 
     def _first_pass(self) -> Iterator[Any]:
         position = 0
@@ -134,6 +140,8 @@ class DatasetSource(ExampleSource):
         if labels is not None:
             where = f"the labels of {self.spec}"
             self.labels, self.classes = class_indices(labels, classes=known, where=where)
+        if self.loading.collate is None:  # which may put the values of a sample in another order
+            check_reading(evenly_spaced_samples(dataset), spec=self.spec, listed=labels)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -199,6 +207,7 @@ class StreamSource(ExampleSource):
         self.spec = type(dataset).__name__
         self.classes = class_names(classes) if classes else stored_classes(dataset) or ()
         self._first: list[Any] = []  # the first sample, once it was read
+        self._is_checked = False  # whether its samples were looked at
         self._marks: dict[int, str] = {}
         self._known: Mapping[int, str] = {}
         self._every: int | None = None  # without it nothing is taken in
@@ -293,7 +302,16 @@ class StreamSource(ExampleSource):
         it is read.
         """
         mark = Fingerprint("stream").add(self.spec).add_names(self.classes)
-        return mark.add(stream_digest(self._samples)).hexdigest()
+        mark.add(stream_digest(self._samples))
+        self._check_reading()
+        return mark.hexdigest()
+
+    def _check_reading(self) -> None:
+        """Look at the samples that :func:`stream_digest` has read, once."""
+        if self.loading.collate is not None or self._is_checked:
+            return
+        self._is_checked = True
+        check_reading(enumerate(self._samples.first_read), spec=self.spec)
 
 
 def split_sample(sample: Any) -> tuple[Any, Any]:

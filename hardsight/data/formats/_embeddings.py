@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight._checks import warn
 from hardsight.data.formats._stored import ARRAY_SUFFIXES, split_member, stored_arrays
 from hardsight.data.source import (
     Fingerprint,
@@ -16,6 +17,7 @@ from hardsight.data.source import (
     check_lengths,
     class_indices,
     class_names,
+    evenly_spaced,
     existing,
     id_at,
     in_memory,
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hardsight.data.formats._stored import StoredArray
+
+
+_SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
+_CLEAR = 4.0  # deviations of a fair coin
 
 
 class EmbeddingSource:
@@ -50,7 +56,7 @@ class EmbeddingSource:
         bias: ``[C]`` or ``None``.
 
     Raises:
-        ShapeError: lengths or widths do not fit each other.
+        ShapeError: lengths or widths do not fit each other, or a square head is transposed.
         LabelError: a label is not an index in ``[0, C)``.
     """
 
@@ -85,6 +91,7 @@ class EmbeddingSource:
                 f"{len(class_weights)} rows; pass classes=[...], one name per row"
             )
         check_lengths(spec, "embeddings", rows.shape, labels=self.labels, ids=ids)
+        self._check_which_way()
 
     def __len__(self) -> int:
         return self._rows.shape[0]
@@ -142,6 +149,45 @@ class EmbeddingSource:
                 f"expected one bias per class, got class_weights {list(weights.shape)}, bias "
                 f"{list(bias.shape)}"
             )
+
+    def _check_which_way(self) -> None:
+        """Look at which way a square head is stored, which its shape does not say.
+
+        Of a sample of rows it is counted how many each reading predicts as they are labelled.
+
+        Raises:
+            ShapeError: as it is given it is right far more rarely than transposed.
+        """
+        weights = self.class_weights
+        if weights is None or weights.shape[0] != self.width or self.width < 2:
+            return
+        if np.array_equal(weights, weights.T):
+            return
+        most = max(64, min(_SAMPLED_ROWS, _SAMPLED_PRODUCTS // self.width**2))
+        picked = evenly_spaced(len(self), most)
+        with np.errstate(all="ignore"):  # rows that are not finite are a matter of scoring
+            rows = np.stack([self._rows.read(at, at + 1)[0] for at in picked]).astype(np.float32)
+            head = weights.astype(np.float32, copy=False)
+            bias = 0.0 if self.bias is None else self.bias.astype(np.float32)
+            ways = [(rows @ way + bias).argmax(axis=1) for way in (head.T, head)]
+        given, turned = (found == self.labels[picked] for found in ways)
+        only_given, only_turned = int((given & ~turned).sum()), int((turned & ~given).sum())
+        # of rows that one reading alone gets right, chance would give each a half
+        lead = (only_given - only_turned) / max(only_given + only_turned, 1) ** 0.5
+        if lead > _CLEAR:
+            return
+        said = f"{given.mean():.1%} of {len(picked):,} sampled labels, and transposed"
+        if lead < -_CLEAR:
+            raise ShapeError(
+                f"class_weights of {self.spec} are square, {list(weights.shape)}, and as given, a "
+                f"row per class, they predict {said} {turned.mean():.1%}: they seem to be stored "
+                "as a column per class; store or pass class_weights.T"
+            )
+        warn(
+            f"class_weights of {self.spec} are square, {list(weights.shape)}, and are read as a "
+            f"row per class, [C, D]: so they predict {said} {turned.mean():.1%}, which does not "
+            "tell the two readings apart; if they are stored as a column per class, transpose them"
+        )
 
     def _names(self, classes: Sequence[str] | None, labels: Any) -> tuple[str, ...] | None:
         """Names for every row of the head, also for classes without examples."""

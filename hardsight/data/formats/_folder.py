@@ -25,7 +25,7 @@ from hardsight.data.source import (
 from hardsight.errors import DataError, NoClassFoldersError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 _SAMPLE_IMAGES = 64  # of which the fingerprint reads a part
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
@@ -45,6 +45,8 @@ class ImageFiles(ExampleSource):
         spec: as the user named it.
         kind: how the files were found; part of the fingerprint.
     """
+
+    stored_form = "files"
 
     def __init__(
         self,
@@ -83,6 +85,18 @@ class ImageFiles(ExampleSource):
                 if is_regular(path):  # a pipe would block for ever, a device never end
                     mark.add_file(path)
         return mark.hexdigest()
+
+    def stored_marks(self) -> NDArray[np.int64]:
+        """Sizes of the files, ``[N]``; -1 of a link that leads nowhere."""
+        sizes = (_file_size(self._path(index)) for index in range(len(self)))
+        return np.fromiter(sizes, dtype=np.int64, count=len(self))
+
+    def stored_bytes(self, index: int) -> bytes:
+        """The file as it is."""
+        path = Path(os.fsdecode(self._path(index)))
+        if not is_regular(path):  # a pipe would block for ever, a device never end
+            raise OSError(f"{path} is not a plain file")
+        return path.read_bytes()
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self._root, bytes(self._names[index].as_py()))

@@ -46,6 +46,7 @@ _LOOKED_AT = 64  # examples, in search of one that can be read
 _SAMPLED = 1024  # values of an example
 _BRIGHT = 32  # a byte above this is in every picture but the darkest
 _PLAIN = Preprocessing()
+_LATER = "resize_in_float"  # a field that earlier versions did not write
 
 
 class PixelOptions(NamedTuple):
@@ -135,11 +136,14 @@ def stated_preprocessing(preprocessing: Preprocessing | None) -> Preprocessing |
 def decisive(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """The values on record that decide what is done to an image, without where they come from.
 
+    ``resize_in_float`` only if it is on: earlier records, with which these are compared, lack it.
+
     Example:
         >>> decisive({"mean": (0.5,), "origin": "mean as given", "stated": ("mean",)})
         {'mean': (0.5,)}
     """
-    return {name: value for name, value in recorded.items() if name not in ("origin", "stated")}
+    left_out = {"origin", "stated", *(() if recorded.get(_LATER) else (_LATER,))}
+    return {name: value for name, value in recorded.items() if name not in left_out}
 
 
 def model_input(content: Image.Image | NDArray[Any], how: Preprocessing) -> NDArray[np.float32]:
@@ -197,7 +201,10 @@ def _planes(
         mode = {None: image.mode, 1: "L", 3: "RGB"}[channels]
         if image.mode != mode:
             image = image.convert(mode)
-        pixels = np.asarray(_fitted(image, how))
+        if how.resize_in_float:
+            pixels = _array_pixels(np.asarray(image), how, channels)
+        else:
+            pixels = np.asarray(_fitted(image, how))
     else:
         pixels = _array_pixels(content, how, channels)
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -215,7 +222,7 @@ def _channels(how: Preprocessing) -> int | None:
 def _array_pixels(
     array: NDArray[Any], how: Preprocessing, channels: int | None
 ) -> NDArray[np.float32]:
-    """16-bit and float arrays: each channel is resized on its own, in float."""
+    """Each channel is resized on its own, in float: 16-bit and float arrays, or if it is asked."""
     own = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else 1.0
     values = array.astype(np.float32) / np.float32(how.white or own)
     if values.ndim == 2:

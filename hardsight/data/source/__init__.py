@@ -9,6 +9,8 @@ from hardsight.data.source._labels import check_range as check_range
 from hardsight.data.source._labels import class_indices as class_indices
 from hardsight.data.source._labels import class_names as class_names
 from hardsight.data.source._labels import single_class_index as single_class_index
+from hardsight.data.source._shared import SharedExamples as SharedExamples
+from hardsight.data.source._shared import shared_examples as shared_examples
 from hardsight.data.source._source import HUMAN_COUNTS as HUMAN_COUNTS
 from hardsight.data.source._source import Example as Example
 from hardsight.data.source._source import ExampleSource as ExampleSource
@@ -23,4 +25,5 @@ from hardsight.data.source._source import in_memory as in_memory
 from hardsight.data.source._source import is_pattern as is_pattern
 from hardsight.data.source._source import is_regular as is_regular
 from hardsight.data.source._source import matching as matching
+from hardsight.data.source._source import row_marks as row_marks
 from hardsight.data.source._view import SourceView as SourceView

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import math
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hardsight.data.source._view import SourceView
 
 _SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
+_MARKED_BYTES, _MARKED_ROWS = 64, 4096  # of a row; at once
 HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
@@ -149,6 +151,25 @@ def evenly_spaced(length: int, count: int) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
 
 
+def row_marks(array: Any, *, most_bytes: int = 2**32) -> NDArray[np.int64] | None:
+    """A number for every row of an array, in memory or stored, from evenly spaced bytes of it.
+
+    ``None`` if it has more bytes than can be read in passing.
+    """
+    length, row_bytes = array.shape[0], array.dtype.itemsize * math.prod(array.shape[1:])
+    if not 0 < length * row_bytes <= most_bytes:
+        return None
+    places = evenly_spaced(row_bytes, _MARKED_BYTES)
+    weights = np.random.default_rng(0).integers(1, 2**40, len(places))
+    marks = [np.empty(0, dtype=np.int64)]
+    for start in range(0, length, _MARKED_ROWS):
+        stop = min(start + _MARKED_ROWS, length)
+        rows = array.read(start, stop) if hasattr(array, "read") else array[start:stop]
+        plain = np.ascontiguousarray(rows).reshape(stop - start, -1).view(np.uint8)
+        marks.append(plain[:, places].astype(np.int64) @ weights)
+    return np.concatenate(marks)
+
+
 @dataclass(frozen=True)
 class Example:
     """One decoded example.
@@ -193,6 +214,8 @@ class ExampleSource(ABC):
         passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
         is_stream: reading starts at the first example every time.
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
+        stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
+            forms cannot be compared.
     """
 
     spec: str
@@ -203,6 +226,7 @@ class ExampleSource(ABC):
     passed_over: Mapping[str, int] = {}
     is_stream: bool = False
     is_model_ready: bool = False
+    stored_form: str = "rows"
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -262,6 +286,23 @@ class ExampleSource(ABC):
     def position_of(self, number: int) -> int:
         """Where the example is that has this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
+
+    def stored_marks(self) -> NDArray[np.int64] | None:
+        """A number for every example, ``[N]``, equal if the same bytes are stored.
+
+        Found without decoding, such as the size of a file, so that others may have it too. Negative
+        if there is nothing to compare. ``None`` if a source cannot tell.
+        """
+        return None if self.images is None else row_marks(self.images)
+
+    def stored_bytes(self, index: int) -> bytes:
+        """The example as it is stored, if :meth:`stored_marks` knows it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        assert self.images is not None
+        return bytes(self.images[index].tobytes())
 
     def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:  # noqa: B027 (a default)
         """Compare what is read of a stream with what was read of it before.

@@ -85,6 +85,7 @@ class SourceView(ExampleSource):
         only = self.parts[0] if len(self.parts) == 1 else None
         self.is_model_ready = any(part.is_model_ready for part in self.parts)
         self.is_stream = any(part.is_stream for part in self.parts)
+        self.stored_form = self.parts[0].stored_form
         self.passed_over = only.passed_over if only is not None else {}
         if only is None:
             return
@@ -137,6 +138,21 @@ class SourceView(ExampleSource):
         """What the user's own dataset yields."""
         part, inner = self._place(index)
         return self.parts[part].sample(inner)
+
+    def stored_marks(self) -> NDArray[np.int64] | None:
+        """As the parts have them, unless the view shows other content than they do."""
+        if type(self).content is not SourceView.content:
+            return None
+        marks = [known for part in self.parts if (known := part.stored_marks()) is not None]
+        if len(marks) < len(self.parts) or len({part.stored_form for part in self.parts}) > 1:
+            return None
+        whole = np.concatenate(marks)
+        return whole if self._rows is None else whole[self._rows]
+
+    def stored_bytes(self, index: int) -> bytes:
+        """As its part has it."""
+        part, inner = self._place(index)
+        return self.parts[part].stored_bytes(inner)
 
     def column(self, name: str) -> NDArray[Any] | None:
         """A stored column, if every part has it; counts per class only by the parts' classes."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hardsight.data import (
     open_source,
 )
 from hardsight.data.pixels import PixelOptions, wanted_preprocessing
+from hardsight.data.source import SharedExamples, shared_examples
 from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
@@ -47,6 +48,8 @@ class Sources:
         fingerprint: of the training split.
         order: which label of the data is which output of the model, once that is known.
         holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
+        shared: how many examples of the other splits are among those of ``train``, by name of the
+            split; ``None`` if it was not looked for.
     """
 
     train: Decoded
@@ -56,6 +59,7 @@ class Sources:
     fingerprint: str
     order: ClassOrder | None = None
     holds_out: bool = False
+    shared: Mapping[str, SharedExamples | None] = field(default_factory=dict)
 
     def numbered_as(self, order: ClassOrder) -> Sources:
         """The same examples with the model's numbers as labels."""
@@ -122,6 +126,11 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
     elif held_out:
         held = Decoded(train, measured, held_out)
     test = others["test"]
+    shared = {
+        name: shared_examples(source, train, rows)
+        for name, source in others.items()
+        if source is not None
+    }
     return Sources(
         train=Decoded(train, measured, rows, kept=first.kept),
         validation=held,
@@ -129,7 +138,21 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         classes=train.named_classes,
         fingerprint=train.fingerprint(),
         holds_out=other is None and bool(held_out),
+        shared=shared,
     )
+
+
+def warn_of_shared(sources: Sources) -> None:
+    """Warn of examples that judge the model and that it learns from."""
+    for name, found in sources.shared.items():
+        if found is None or not found.shared or found.first is None:
+            continue
+        own, same = found.first
+        warn(
+            f"{found.shared:,} of {found.looked_at:,} {name} examples looked at are also in the "
+            f"training data, byte for byte, such as {own} ({same} there): what is measured on them "
+            "says nothing about new data; remove them from one of the two"
+        )
 
 
 def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) -> Sources:

@@ -18,7 +18,7 @@ from hardsight.config import config_from
 from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
-from hardsight.models import LoadedModel, StoredModel, load_weights
+from hardsight.models import LoadedModel, StoredModel, load_stored, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -37,6 +37,7 @@ from hardsight.run.train._data import (
     is_first_process,
     normalised_for,
     opened_sources,
+    warn_of_shared,
 )
 from hardsight.run.train._fit import (
     check_parameters,
@@ -251,6 +252,7 @@ def run_recipe(
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
         if is_first_process():
+            warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
             config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
@@ -429,6 +431,7 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     """The result of a run that was completed before."""
     content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     _load_best(task.loaded.model, folder)
+    load_stored(task.loaded.model, folder)  # the same weights, of which a digest was kept
     return _result(
         folder, task, history=content["history"], best_epoch=content["best_epoch"],
         test=content["test"], dynamics=read_table(folder / DYNAMICS) if task.config.track else None,
@@ -485,6 +488,9 @@ def _keep(result: TrainResult, task: _Task) -> None:
         "validation_examples": 0 if sources.validation is None else len(sources.validation),
         "history": result.history,
         "class_order": None if sources.order is None else sources.order.facts(),
+        "shared_with_training": {
+            name: None if found is None else found.facts() for name, found in sources.shared.items()
+        },
         **task.recipe,
     }
     with writing(result.folder, step=AGAIN):

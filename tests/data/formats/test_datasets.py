@@ -12,7 +12,13 @@ from torch.utils.data import (
 )
 
 from hardsight.data import open_source
-from hardsight.errors import BadExampleError, DataError, LabelError, OptionError
+from hardsight.errors import (
+    BadExampleError,
+    DataError,
+    HardsightWarning,
+    LabelError,
+    OptionError,
+)
 
 
 class Pairs(Dataset):
@@ -365,3 +371,74 @@ def test_two_labels_of_one_sample_that_differ_are_refused():
         open_source(samples)[0]
     alike = [{"image": torch.ones(2), "label": at % 2, "labels": at % 2} for at in range(4)]
     assert [open_source(alike)[at].label for at in range(4)] == [0, 1, 0, 1]
+
+
+def triples(second, third, **known):
+    """A dataset of (picture, second, third)."""
+    rows = enumerate(zip(second, third, strict=True))
+    items = [(Image.new("L", (4, 4), at), *pair) for at, pair in rows]
+    dataset = Items(*items)
+    for name, value in known.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+LABELS, IDS = [0, 1, 2, 1, 0, 2, 2, 1, 0, 0], list(range(10))
+GROUPS = [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        triples(LABELS, IDS),
+        triples(LABELS, [100 + 7 * at for at in IDS]),  # positions in another dataset
+        triples(LABELS, LABELS),
+        triples(LABELS, GROUPS, targets=LABELS),
+        triples(LABELS, [0.5] * 10),  # weights
+        triples(LABELS, [True] * 10),
+        triples(LABELS, [f"{at}.png" for at in IDS]),
+        TensorDataset(torch.zeros(10, 1, 4, 4), torch.tensor(LABELS), torch.arange(10)),
+    ],
+)
+def test_the_second_value_is_the_label_without_a_word_if_no_other_could_be(dataset):
+    source = open_source(dataset)
+    assert [source[at].label for at in range(10)] == LABELS
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (triples(IDS, LABELS), r"second value is read.*0, 1, 2, 3, \.\.\.: it counts the examples"),
+        (triples([torch.tensor(at) for at in IDS], LABELS), "as an index does, and the third does"),
+        (
+            triples(GROUPS, LABELS, targets=LABELS),
+            "the labels that it lists are those of the third",
+        ),
+    ],
+)
+def test_an_index_in_place_of_the_label_is_refused(dataset, said):
+    with pytest.raises(DataError, match=rf"{said}.*yield \(input, label\), or a mapping"):
+        open_source(dataset)
+
+
+def test_two_values_that_could_be_the_label_are_told_of():
+    said = r"second value is read as the label, 0, 1, 2, 1, \.\.\., and the third, 1, 1, 0, 0"
+    with pytest.warns(HardsightWarning, match=said):
+        source = open_source(triples(LABELS, GROUPS))
+    assert source[2].label == 2
+
+
+def test_a_collate_fn_of_the_user_decides_by_itself_what_is_the_label():
+    def collate(samples):
+        return torch.zeros(len(samples), 1, 4, 4), torch.tensor([sample[2] for sample in samples])
+
+    open_source(DataLoader(triples(IDS, LABELS), collate_fn=collate))
+
+
+def test_a_stream_with_an_index_in_place_of_the_label_is_refused_before_it_is_used():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(triples(IDS, LABELS).items)
+
+    with pytest.raises(DataError, match="it counts the examples, as an index does"):
+        open_source(Stream()).fingerprint()

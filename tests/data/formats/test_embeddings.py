@@ -13,6 +13,7 @@ from hardsight.data import EmbeddingSource, open_source
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
+    HardsightWarning,
     LabelError,
     OptionError,
     ShapeError,
@@ -368,3 +369,49 @@ def test_safetensors_headers_that_point_elsewhere_are_refused(tmp_path):
         write(header)
         with pytest.raises(DataError, match=r"e\.safetensors is "):
             open_source(tmp_path / "e.safetensors", labels=LABELS)
+
+
+def square_head(rows=400, width=6, seed=0):
+    """Embeddings near the rows of a square head, labelled by them."""
+    draw = np.random.default_rng(seed)
+    weights = draw.normal(size=(width, width))
+    labels = draw.integers(0, width, rows)
+    embeddings = weights[labels] + 0.3 * draw.normal(size=(rows, width))
+    return embeddings.astype(np.float32), labels, weights.astype(np.float32)
+
+
+def test_a_square_head_that_fits_its_labels_is_read_without_a_word():
+    embeddings, labels, weights = square_head()
+    source = open_source(embeddings, labels=labels, class_weights=weights)
+    np.testing.assert_array_equal(source.class_weights, weights)
+
+
+def test_a_square_head_that_is_transposed_is_refused(tmp_path):
+    embeddings, labels, weights = square_head()
+    said = r"are square, \[6, 6\], and as given.*sampled labels, and transposed.*class_weights\.T"
+    with pytest.raises(ShapeError, match=said):
+        open_source(embeddings, labels=labels, class_weights=weights.T)
+    np.savez(tmp_path / "x.npz", embeddings=embeddings, labels=labels, class_weights=weights.T)
+    with pytest.raises(ShapeError, match=said):
+        open_source(tmp_path / "x.npz")
+
+
+def test_a_square_head_that_may_be_either_way_is_told_of():
+    embeddings, _, weights = square_head()
+    labels = np.random.default_rng(1).integers(0, 6, len(embeddings))  # of nothing
+    with pytest.warns(HardsightWarning, match=r"are read as a row per class, \[C, D\]"):
+        open_source(embeddings, labels=labels, class_weights=weights)
+
+
+def test_a_symmetric_head_is_the_same_either_way():
+    embeddings, labels, _ = square_head()
+    open_source(embeddings, labels=labels, class_weights=np.eye(6, dtype=np.float32))
+
+
+def test_a_bias_and_rows_that_are_not_finite_do_not_disturb_the_look_at_a_square_head():
+    embeddings, labels, weights = square_head()
+    embeddings[::50] = np.nan
+    bias = np.full(6, 100.0, dtype=np.float32)
+    open_source(embeddings, labels=labels, class_weights=weights, bias=bias)
+    with pytest.raises(ShapeError, match=r"class_weights\.T"):
+        open_source(embeddings, labels=labels, class_weights=weights.T, bias=bias)

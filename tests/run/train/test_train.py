@@ -367,6 +367,24 @@ def test_damaged_weights_of_a_finished_run_can_be_had_from_its_model(images, net
     assert_same(again.model.state_dict(), whole.model.state_dict())
 
 
+def with_a_changed_weight(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x40
+    file.write_bytes(content)
+
+
+def test_a_finished_run_gives_back_the_weights_it_wrote_or_none(images, net, tmp_path):
+    options = {"out": tmp_path / "run", **FAST, "epochs": 2}
+    whole = hs.train(net, images, **options)
+    expected = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    with_a_changed_weight(tmp_path / "run" / "checkpoints" / "best.safetensors")
+    again = hs.train(net, images, **options, resume=True)
+    assert_same(again.model.state_dict(), expected)
+    with_a_changed_weight(tmp_path / "run" / "model.safetensors")
+    with pytest.raises(hs.errors.ModelError, match=r"model\.safetensors was changed since"):
+        hs.train(net, images, **options, resume=True)
+
+
 @pytest.mark.parametrize(
     ("first", "again", "best"),
     [
