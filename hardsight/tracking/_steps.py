@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker
 
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-# Recorded under the first name, by the formula of the score of the second.
-_FORMULAS = {
+# a measure, and the score whose formula gives it and whose spec describes it
+SCORE_OF = {
     "target_angle": "target_angle",
     "avh": "avh",
     "confidence": "model_confidence",
@@ -367,7 +367,7 @@ def _step_measures(
     summaries = {"norms": head.norms, "angles": angles, "targets": targets}
     found = {
         name: SCORES[score].formula(summaries[SCORES[score].reads])
-        for name, score in _FORMULAS.items()
+        for name, score in SCORE_OF.items()
     }
     found |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
     return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)
