@@ -138,7 +138,8 @@ class Grid:
         left = [key for key in self.keys if key not in where]
         assert not left, f"expected one setting, got several of {', '.join(left)}"
         # pages ask for thousands of values, and a frame of each would take most of their time
-        return self.frame[measure].to_numpy()[self._rows(where)].tolist()
+        values: list[float] = self.frame[measure].to_numpy()[self._rows(where)].tolist()
+        return values
 
     def cell(self, measure: str, **where: Any) -> Cell:
         """Mean and spread over the seeds of one setting; ``None`` if it is not in the grid."""

@@ -75,9 +75,7 @@ def write_study(
     Raises:
         OutputError: it cannot be written.
     """
-    content = study_content(
-        kind, study, tables, names=names, settings=settings, figures=figures
-    )
+    content = study_content(kind, study, tables, names=names, settings=settings, figures=figures)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     run.begin()
     with writing(run.folder, step="choose another --out"):
