@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker
 
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-# a measure, and the score whose formula gives it and whose spec describes it
 SCORE_OF = {
     "target_angle": "target_angle",
     "avh": "avh",
@@ -37,6 +36,7 @@ SCORE_OF = {
     "logit_margin": "logit_margin",
     "el2n": "el2n",
 }
+"""The score whose formula gives a recorded measure, and whose statement describes it."""
 _BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
 _STEPS_AT_ONCE = 256  # and their number, however small they are
 _FIRST_ROWS, _CHECKED_CLASSES = 64, 64  # rows of the first step; classes of every step
