@@ -67,6 +67,7 @@ def test_a_new_score_is_on_the_page_in_the_study_and_in_the_reference(added, tmp
     study_human(run, tmp_path / "counts.npy", out=tmp_path / "study")
     studied = json.loads((tmp_path / "study" / "study.json").read_text(encoding="utf-8"))
     assert "second_margin" in [score["name"] for score in studied["result"]["scores"]]
+    assert studied["titles"]["second_margin"] == "Lead over the second"
     reference = runpy.run_path(str(ROOT / "docs" / "_build_tools" / "columns.py"))
     line = "| `second_margin` | Lead over the second | 0 to ∞ nats | low | Largest logit less"
     assert line in reference["table"]("SCORES")

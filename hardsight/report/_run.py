@@ -26,7 +26,7 @@ def write_report(
     The page of a table is one self-contained HTML file, which needs no network and no server.
     Thumbnails, unreadable examples and, if training was tracked, curves over epochs are taken from
     the run's folder if it has them. An evaluation, an adaptation and a study get the page that
-    their own command writes.
+    their own command writes; that of an experiment is there already.
 
     Args:
         run: the folder of a finished run, its ``table.parquet``, or a table in memory.
@@ -36,7 +36,8 @@ def write_report(
             in any case.
 
     Returns:
-        The file written. It replaces an older one only when complete.
+        The file written, or the page that is there. A new one replaces an older one only when
+        complete.
 
     Raises:
         MissingDataError: there is no finished run there, or one that has no page.
@@ -69,7 +70,12 @@ def write_report(
             )
         return write_study(run)
     if kind is EXPERIMENT:
-        raise MissingDataError(f"the page of an experiment is there: {Path(run) / 'README.md'}")
+        if out is not None or title is not None:
+            raise OptionError(
+                f"{run} is an experiment, whose page lies beside its figures; leave out and title "
+                "away"
+            )
+        return Path(run) / "README.md"  # which the experiment itself wrote
     if kind is DEMO:
         raise MissingDataError(
             f"{run} is a demo of two runs; report on {Path(run) / 'train'} or on "

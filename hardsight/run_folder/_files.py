@@ -78,6 +78,8 @@ def put_in_place(partial: Path, place: Path) -> None:
     """Sync what was written under another name, file or folder, and give it its name."""
     if partial.is_file():
         _sync(partial)
+    else:
+        sweep(partial)  # a writer that was killed in it and continued leaves half files there
     partial.replace(place)
     _sync(place.parent)
 

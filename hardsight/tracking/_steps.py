@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from hardsight.tracking._tracker import HardnessTracker
 
 MEASURES = ("target_angle", "avh", "avc", "confidence", "norm", "logit_margin", "loss", "el2n")
-# Recorded under the first name, by the formula of the score of the second.
-_FORMULAS = {
+SCORE_OF = {
     "target_angle": "target_angle",
     "avh": "avh",
     "confidence": "model_confidence",
@@ -37,6 +36,7 @@ _FORMULAS = {
     "logit_margin": "logit_margin",
     "el2n": "el2n",
 }
+"""The score whose formula gives a recorded measure, and whose statement describes it."""
 _BYTES_AT_ONCE = 32 << 20  # of the steps kept before they are measured
 _STEPS_AT_ONCE = 256  # and their number, however small they are
 _FIRST_ROWS, _CHECKED_CLASSES = 64, 64  # rows of the first step; classes of every step
@@ -367,7 +367,7 @@ def _step_measures(
     summaries = {"norms": head.norms, "angles": angles, "targets": targets}
     found = {
         name: SCORES[score].formula(summaries[SCORES[score].reads])
-        for name, score in _FORMULAS.items()
+        for name, score in SCORE_OF.items()
     }
     found |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
     return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)

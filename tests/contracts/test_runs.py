@@ -534,8 +534,12 @@ def test_the_report_of_any_run_is_its_page(run, name, page):
 
 
 def test_the_report_of_an_experiment_is_there_already(finished):
-    with pytest.raises(hs.errors.MissingDataError, match=r"is there: .*README\.md"):
-        hs.write_report(finished("experiment"))
+    folder = finished("experiment")
+    before = content(folder)
+    assert hs.write_report(folder) == folder / "README.md"
+    assert content(folder) == before
+    with pytest.raises(hs.errors.OptionError, match="is an experiment, whose page lies beside"):
+        hs.write_report(folder, title="Mine")
 
 
 # ------------------------------------------------------------------------------ command line

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import typing
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from hardsight.cli import main
-from hardsight.config import Settings, in_order, stated_in
+from hardsight.config import EvaluateKeys, ScoreKeys, Settings, in_order, stated_in
 from hardsight.errors import ConfigError
 from hardsight.run.adapt import AdaptConfig, StageConfig, TargetConfig
 from hardsight.run.evaluate import EvaluateConfig, evaluation_card
@@ -52,6 +53,7 @@ DERIVED = [
         {"model", "compare", "ood", "weights"},
     ),
 ]
+EDITOR_SHOWS = {ScoreConfig: ScoreKeys, EvaluateConfig: EvaluateKeys}
 COMMANDS = {
     "score": ScoreConfig, "evaluate": EvaluateConfig, "train": TrainConfig, "adapt": AdaptConfig,
 }  # fmt: skip
@@ -65,6 +67,14 @@ INSIDE = {
     },
 }  # fmt: skip
 FROM_TEXT = {"overrides", "config", "recipe", "help", "runs", "table"}
+
+
+@pytest.mark.parametrize(("made", "shown"), EDITOR_SHOWS.items())
+def test_an_editor_shows_the_settings_there_are_with_their_types(made, shown):
+    assert typing.get_type_hints(shown) == typing.get_type_hints(made)
+    missing = dataclasses.MISSING
+    required = {field.name for field in dataclasses.fields(made) if field.default is missing}
+    assert shown.__required_keys__ == required
 
 
 def command(*words):

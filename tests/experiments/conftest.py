@@ -67,6 +67,23 @@ def shared_runs(tmp_path_factory):
     return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared-runs"
 
 
+@pytest.fixture(scope="session")
+def sources():
+    """Decoded data that the experiments of one process share."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def places_of_panels(monkeypatch):
+    """Where panels and legends stand is tested in tests/report; here it took a tenth of the time.
+
+    Everything is still drawn and written.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
+
+
 @pytest.fixture
 def quiet(tmp_path):
     """A lab on the CPU."""

@@ -137,7 +137,7 @@ def numbers_in(value):
     return [n for one in value for n in numbers_in(one)] if isinstance(value, list) else [value]
 
 
-def with_losses(monkeypatch, tmp_path, runs, name, is_lost):
+def with_losses(monkeypatch, tmp_path, runs, sources, name, is_lost):
     """Run an experiment of whose runs some are lost; its result and its page."""
     train = Lab.train
 
@@ -148,7 +148,7 @@ def with_losses(monkeypatch, tmp_path, runs, name, is_lost):
 
     monkeypatch.setattr(Lab, "train", trained)
     result = run_experiment(
-        name, out=tmp_path, runs=runs, device="cpu", show_progress=False,
+        name, out=tmp_path, runs=runs, device="cpu", show_progress=False, sources=sources,
         overrides=(*QUICK, *QUICKER.get(name, ())),
     )  # fmt: skip
     return result, (tmp_path / "README.md").read_text()
@@ -156,10 +156,10 @@ def with_losses(monkeypatch, tmp_path, runs, name, is_lost):
 
 @pytest.mark.parametrize("name", EXPERIMENTS_ON_EL)
 def test_an_experiment_whose_every_run_is_lost_says_so_and_claims_nothing(
-    name, tmp_path, monkeypatch
+    name, tmp_path, sources, monkeypatch
 ):
     runs = tmp_path / "runs"
-    result, page = with_losses(monkeypatch, tmp_path, runs, name, lambda seed, loss: True)
+    result, page = with_losses(monkeypatch, tmp_path, runs, sources, name, lambda seed, loss: True)
     assert "none of 3 ended" in page
     assert "3 of 3 runs of" in page
     assert "nan" not in page.lower().replace("infinite or nan", "")
@@ -170,12 +170,12 @@ def test_an_experiment_whose_every_run_is_lost_says_so_and_claims_nothing(
 
 @pytest.mark.parametrize("name", EXPERIMENTS_ON_EL)
 def test_an_experiment_leaves_the_lost_runs_of_one_loss_out(
-    name, tmp_path, shared_runs, monkeypatch
+    name, tmp_path, shared_runs, sources, monkeypatch
 ):
     def is_lost(seed, loss):
         return seed == 1 and "cross_entropy" not in str(loss)
 
-    result, page = with_losses(monkeypatch, tmp_path, shared_runs, name, is_lost)
+    result, page = with_losses(monkeypatch, tmp_path, shared_runs, sources, name, is_lost)
     assert "2 of 3" in page
     assert "1 of 3 runs of" in page
     assert "2 of 3 seeds" in page

@@ -10,10 +10,11 @@ from hardsight.experiments import EXPERIMENTS, run_experiment
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_every_experiment_runs_at_smoke_scale(name, tmp_path, shared_runs):
+def test_every_experiment_runs_at_smoke_scale(name, tmp_path, shared_runs, sources):
     result = run_experiment(
-        name, scale="smoke", out=tmp_path, runs=shared_runs, device="cpu", show_progress=False
-    )
+        name, scale="smoke", out=tmp_path, runs=shared_runs, device="cpu", show_progress=False,
+        sources=sources,
+    )  # fmt: skip
     content = json.loads((tmp_path / "result.json").read_text())
     assert result.tables
     assert result.claims

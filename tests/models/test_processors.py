@@ -161,7 +161,7 @@ def dinov3_input(picture: Image.Image, size, *, factor=1 / 255, mean, std) -> np
     pixels = np.asarray(picture.convert("RGB"), dtype=np.float64).transpose(2, 0, 1) * factor
     down = bilinear(size[0], pixels.shape[1])
     across = bilinear(size[1], pixels.shape[2])
-    resized = np.einsum("yh,chw,xw->cyx", down, pixels, across)
+    resized = down @ pixels @ across.T
     return (resized - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
 
 

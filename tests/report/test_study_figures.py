@@ -30,6 +30,7 @@ CONTENT = {
         },
     },
     "degradation": {
+        "titles": {"avh": "Angle share"},
         "result": [
             {
                 "kind": kind, "levels": [0.0, 0.5], "accuracy": [AROUND, AROUND],
@@ -39,6 +40,7 @@ CONTENT = {
         ]
     },
     "dynamics": {
+        "titles": {"norm": "Length", "confidence": "P(label)", "correct": "Accuracy"},
         "result": {
             "runs": [
                 {
@@ -84,6 +86,14 @@ def test_every_line_is_named_once_below_the_panels(drawn):
         for file, figure in drawn.items()
     }
     assert said == NAMES
+
+
+def test_panels_have_the_titles_that_the_study_states(drawn):
+    said = {file: [axis.get_title() for axis in figure.axes] for file, figure in drawn.items()}
+    assert said["degradation-noise.svg"] == ["accuracy (95 % interval)", "Angle share"]
+    assert said["dynamics.svg"] == ["Length", "AVH", "P(label)", "Accuracy"]
+    # a study of an older version states none, and its columns are named in words
+    assert said["human-histograms.svg"][0] == "AVH: Spearman 0.500"
 
 
 def test_no_legend_covers_a_panel(drawn):

@@ -34,9 +34,10 @@ from hardsight.experiments.lab import (
     experiment,
     spread,
 )
-from hardsight.heads import capture, find_head
+from hardsight.heads import find_head
 from hardsight.models import SmallCNN
 from hardsight.report.figures import COLOURS, legend, panels
+from hardsight.run.loop import ModelPass
 from hardsight.run.study import Curves, RunDynamics, read_histories, run_dynamics, settled_epoch
 from hardsight.scores import angular_visual_hardness, feature_norm
 
@@ -166,7 +167,7 @@ def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, lis
     inputs, labels = _inputs(test, lab.device)
     pixels, targets = _inputs(train, lab.device)
     means: dict[str, list[float]] = {key: [] for key in _DRAWN}
-    with capture(net, find_head(net, inputs[:2])) as forward:
+    with ModelPass(net, find_head(net, inputs[:2]), device=lab.device) as running:
         for _ in range(setting.iterations):
             rows = torch.randint(len(targets), (setting.batch_size,), generator=order).to(
                 lab.device
@@ -178,7 +179,8 @@ def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, lis
             optimizer.step()
             net.eval()
             with torch.no_grad():
-                embeddings, logits = forward(inputs)
+                embeddings, logits = running.outputs(inputs)
+                assert embeddings is not None
                 weights = net.head.weight
                 means["norm"].append(float(feature_norm(embeddings).mean()))
                 hardness = angular_visual_hardness(embeddings, labels, weights)

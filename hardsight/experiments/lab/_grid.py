@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hardsight.experiments.lab._claims import Compared, Question, compared_in_pairs
 from hardsight.experiments.lab._result import Cell, Spread, Table, spread
@@ -97,12 +99,22 @@ class Grid:
         Raises:
             KeyError: there is no such setting.
         """
-        frame = self.frame
+        rows = self._rows(where)
+        columns = [name for name in self.frame.columns if name not in where]
+        return Grid(self.frame.loc[rows, columns], tuple(k for k in self.keys if k not in where))
+
+    def _rows(self, where: Where) -> NDArray[np.bool_]:
+        """Which rows have these settings.
+
+        Raises:
+            KeyError: there is no such setting.
+        """
+        rows = np.ones(len(self.frame), dtype=bool)
         for key, name in where.items():
-            frame = frame[frame[key] == name].drop(columns=key)
-        if frame.empty:
+            rows &= self.frame[key].to_numpy() == name
+        if not rows.any():
             raise KeyError(where)
-        return Grid(frame, tuple(key for key in self.keys if key not in where))
+        return rows
 
     def only(self, **among: Iterable[Any]) -> Grid:
         """The part whose settings are among these."""
@@ -123,9 +135,11 @@ class Grid:
 
     def values(self, measure: str, **where: Any) -> list[float]:
         """A measure of one setting, one value per seed."""
-        chosen = self.at(**where)
-        assert not chosen.keys, f"expected one setting, got several of {', '.join(chosen.keys)}"
-        return [float(value) for value in chosen.frame[measure]]
+        left = [key for key in self.keys if key not in where]
+        assert not left, f"expected one setting, got several of {', '.join(left)}"
+        # pages ask for thousands of values, and a frame of each would take most of their time
+        values: list[float] = self.frame[measure].to_numpy()[self._rows(where)].tolist()
+        return values
 
     def cell(self, measure: str, **where: Any) -> Cell:
         """Mean and spread over the seeds of one setting; ``None`` if it is not in the grid."""

@@ -255,16 +255,12 @@ class Lab:
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
         images = channels_first(source)
-        parts: tuple[list[Tensor], list[Tensor]] = ([], [])
         with borrowed(run.model, self.device), torch.inference_mode():
             head = find_head(run.model, pixels.normalised(images[:2]))
             with ModelPass(run.model, head, device=self.device) as running:
-                for some in images.split(_BATCH):
-                    found = running.outputs(pixels.normalised(some))
-                    for part, values in zip(parts, found, strict=True):
-                        assert values is not None
-                        part.append(values.float().cpu())
-        embeddings, logits = (torch.cat(part).clone() for part in parts)
+                batches = (pixels.normalised(some) for some in images.split(_BATCH))
+                gathered = running.gathered(batches)
+        embeddings, logits = (part.clone() for part in gathered)  # out of inference mode
         weights, bias = (
             None if part is None else part.detach().float().cpu().clone()
             for part in (head.weight, head.bias)

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.registry import words_of
 from hardsight.report.figures import COLOURS, density, legend, panels, save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TITLES = {
-    "avh": "AVH",
-    "model_confidence": "model confidence",
-    "confidence": "model confidence",
-    "feature_norm": "norm ‖x‖",
-    "norm": "norm ‖x‖",
-    "class_normalized_feature_norm": "norm ‖x‖ within class",
-    "correct": "accuracy",
-    "accuracy": "accuracy",
-}
+
+class Titles(dict[str, str]):
+    """Headings by name, as the study states them; one of an older version has only names."""
+
+    def __missing__(self, name: str) -> str:
+        return words_of(name)
+
+
+def _titles(content: Mapping[str, Any]) -> Titles:
+    return Titles(content.get("titles", {}))
 
 
 def human_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
@@ -38,13 +39,14 @@ def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, st
         score["name"]: score["correlations"].get("spearman")
         for score in content["result"]["scores"]
     }
+    titles = _titles(content)
     figure, axes = panels(columns=max(1, len(shown)), width=4.0, height=3.6)
     for axis, (name, histogram) in zip(axes, shown.items(), strict=False):
         density(figure, axis, histogram["counts"], histogram["x_edges"], histogram["y_edges"])
         found = spearman.get(name)
         said = f"Spearman {found['value']:.3f}" if found else "constant"
         axis.set(
-            title=f"{title(name)}: {said}", xlabel="human selection frequency", ylabel=title(name)
+            title=f"{titles[name]}: {said}", xlabel="human selection frequency", ylabel=titles[name]
         )
     file = save(figure, folder / "human-histograms.svg")
     return file, "Human selection frequency against each score; colour: number of examples."
@@ -78,10 +80,11 @@ def _intervals(found: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def degradation_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Accuracy and mean score against the level, one figure per kind of degradation."""
-    return [_levels(study, folder) for study in content["result"]]
+    titles = _titles(content)
+    return [_levels(study, titles, folder) for study in content["result"]]
 
 
-def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+def _levels(study: Mapping[str, Any], titles: Titles, folder: Path) -> tuple[str, str]:
     levels, kind = np.array(study["levels"]), study["kind"]
     figure, axes = panels(columns=1 + len(study["scores"]), width=3.4, height=3.2)
     values, reach = _intervals(study["accuracy"])
@@ -92,7 +95,8 @@ def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
         axis.plot(levels, mean, "o-", color=COLOURS[1], label="mean over pictures")
         axis.fill_between(levels, mean - std, mean + std, color=COLOURS[1], alpha=0.15,
                           label="± standard deviation", lw=0)  # fmt: skip
-        axis.set(title=title(score["name"]), xlabel=f"{kind} level", ylabel=title(score["name"]))
+        name = titles[score["name"]]
+        axis.set(title=name, xlabel=f"{kind} level", ylabel=name)
     if kind == "contrast":  # harder to the right, as for noise
         for axis in axes:
             axis.invert_xaxis()
@@ -103,39 +107,46 @@ def _levels(study: Mapping[str, Any], folder: Path) -> tuple[str, str]:
 
 def dynamics_figures(content: Mapping[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Measures against epochs: all examples of every run, then the groups of each run."""
-    runs = content["result"]["runs"]
-    made = [_all_runs(runs, folder)]
+    runs, titles = content["result"]["runs"], _titles(content)
+    made = [_all_runs(runs, titles, folder)]
     for place, run in enumerate(runs):
         if run["groups"]:
             file = folder / f"dynamics-groups-{place + 1}.svg"
-            made.append(_groups(run, file))
+            made.append(_groups(run, titles, file))
     return made
 
 
 _ALONG = ("norm", "avh", "confidence", "correct")
 
 
-def _all_runs(runs: list[Any], folder: Path) -> tuple[str, str]:
+def _all_runs(runs: list[Any], titles: Titles, folder: Path) -> tuple[str, str]:
     figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
     for place, run in enumerate(runs):
-        _along(axes, run["overall"], run["epochs"], place, run["name"], band=True)
+        _along(axes, run["overall"], run["epochs"], place, run["name"], titles, band=True)
     legend(figure)
     file = save(figure, folder / "dynamics.svg")
     return file, "Means over examples by epoch; bands: standard deviation over examples."
 
 
-def _groups(run: Mapping[str, Any], file: Path) -> tuple[str, str]:
+def _groups(run: Mapping[str, Any], titles: Titles, file: Path) -> tuple[str, str]:
     figure, axes = panels(columns=len(_ALONG), width=3.4, height=3.2)
     for place, group in enumerate(run["groups"]):
         label = f"{group['group']}, n {group['n']:,}"
-        _along(axes, group, run["epochs"], place, label, band=False)
+        _along(axes, group, run["epochs"], place, label, titles, band=False)
     legend(figure)
     name = save(figure, file)
     return name, f"{run['name']}: means by epoch, split by the share of people who chose the label."
 
 
 def _along(
-    axes: Any, curves: Mapping[str, Any], epochs: int, place: int, label: str, *, band: bool
+    axes: Any,
+    curves: Mapping[str, Any],
+    epochs: int,
+    place: int,
+    label: str,
+    titles: Titles,
+    *,
+    band: bool,
 ) -> None:
     colour = COLOURS[place % len(COLOURS)]
     at = np.arange(1, epochs + 1)
@@ -144,10 +155,5 @@ def _along(
         axis.plot(at, mean, "-o", ms=3, color=colour, label=label)
         if band and measure in ("norm", "avh"):
             axis.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
-        axis.set(title=title(measure), xlabel="epoch", ylabel=title(measure))
+        axis.set(title=titles[measure], xlabel="epoch", ylabel=titles[measure])
         axis.xaxis.get_major_locator().set_params(integer=True)
-
-
-def title(name: str) -> str:
-    """A column's name as a figure shows it."""
-    return _TITLES.get(name, name.replace("_", " "))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ from hardsight.selftrain import (
     soft_pseudo_labels,
 )
 
-_BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
 _SCHEMA = pa.schema(
     [
         ("index", pa.int64()),
@@ -95,30 +95,12 @@ def seen_by(
     """
     model = model.to(device).eval()
     known = find_head(model, sample, name=head, num_classes=num_classes)
-    waiting: list[tuple[Tensor, Tensor]] = []
-    done: list[tuple[Tensor, Tensor]] = []
-    first = 0
     with ModelPass(model, known, device=device, precision=precision) as running:
-        for inputs in batches:
-            names = [id_of(position) for position in range(first, first + len(inputs))]
-            embeddings, logits = running.outputs(inputs, names)
-            assert embeddings is not None
-            first += len(inputs)
-            waiting.append((logits.float().softmax(dim=1), embeddings.float()))
-            if len(waiting) == _BATCHES_AT_ONCE:
-                done.append(_on_cpu(waiting))
-                waiting = []
-            advance(len(inputs))
-    if waiting:
-        done.append(_on_cpu(waiting))
-    probs, embeddings = (torch.cat(parts) for parts in zip(*done, strict=True))
+        embeddings, probs = running.gathered(
+            batches, made_of=partial(torch.softmax, dim=1), id_of=id_of, advance=advance
+        )
     _check_finite(probs, id_of)
     return Seen(probs, embeddings, known.weight.float().cpu())
-
-
-def _on_cpu(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    probs, embeddings = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
-    return probs, embeddings
 
 
 def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:

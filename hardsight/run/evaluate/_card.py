@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -39,6 +39,9 @@ from hardsight.run.loop import (
 )
 from hardsight.run.score import length_of
 from hardsight.run_folder import EVALUATE, RunFolder, values_digest, write_text, writing
+
+if TYPE_CHECKING:
+    from hardsight.config import EvaluateKeys
 
 CARD = "card.json"
 FORMAT = 1
@@ -76,6 +79,10 @@ class EvaluateConfig(
     compare: tuple[str, ...] = ()
     ood: tuple[str, ...] = ()
     weights: str | None = None
+
+    if TYPE_CHECKING:  # what an editor shows
+
+        def __init__(self, **settings: Unpack[EvaluateKeys]) -> None: ...
 
 
 def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -52,6 +52,8 @@ from hardsight.table import ScoreTable, read_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hardsight.config import ScoreKeys
+
 # what does not decide the result, and may be another when a run is continued; the weights are known
 # by what is in them
 MAY_CHANGE = ("workers", "weights", "data_root")
@@ -80,6 +82,10 @@ class ScoreConfig(
 
     They are the keywords of :func:`score`, as far as a file can hold them.
     """
+
+    if TYPE_CHECKING:  # what an editor shows
+
+        def __init__(self, **settings: Unpack[ScoreKeys]) -> None: ...
 
 
 def run_score(config: ScoreConfig) -> ScoreTable:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import MissingDataError, OptionError, ShapeError, StatisticError, TableError
-from hardsight.run.study._tables import StudyTable, said_interval, said_p
+from hardsight.run.study._tables import StudyTable, said_interval, said_p, titles_of
 from hardsight.run_folder import read_parquet
 from hardsight.stats import HUMAN_BINS, Correlation, bin_index, correlation
 from hardsight.table import ScoreTable
@@ -415,7 +415,7 @@ def _bin_name(bins: Sequence[float], b: int) -> str:
 
 
 def _curve_table(runs: Sequence[RunDynamics]) -> StudyTable:
-    titles = {"norm": "‖x‖", "avh": "AVH", "confidence": "confidence", "correct": "accuracy"}
+    titles = titles_of(["norm", "avh", "confidence", "correct"])
     rows = []
     for run in runs:
         for curves in (run.overall, *run.groups):

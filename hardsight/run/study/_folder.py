@@ -66,6 +66,7 @@ def write_study(
     study: Any,
     tables: Sequence[StudyTable],
     *,
+    names: Iterable[str],
     settings: dict[str, Any],
     figures: dict[str, Any],
 ) -> Path:
@@ -74,7 +75,7 @@ def write_study(
     Raises:
         OutputError: it cannot be written.
     """
-    content = study_content(kind, study, tables, settings=settings, figures=figures)
+    content = study_content(kind, study, tables, names=names, settings=settings, figures=figures)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     run.begin()
     with writing(run.folder, step="choose another --out"):

@@ -17,6 +17,7 @@ from hardsight.registry import unknown_name
 from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
 from hardsight.run.study._degradation import ScoreByLevel as ScoreByLevel
 from hardsight.run.study._degradation import degradation_study as degradation_study
+from hardsight.run.study._dynamics import MEASURES
 from hardsight.run.study._dynamics import Curves as Curves
 from hardsight.run.study._dynamics import DynamicsStudy as DynamicsStudy
 from hardsight.run.study._dynamics import Histories as Histories
@@ -125,7 +126,10 @@ def study_human(
             "model": opened.metadata.get("model"),
         }
         figures = {"histograms": study.histograms}
-        write_study(run, "human", study, study.tables(), settings=settings, figures=figures)
+        write_study(
+            run, "human", study, study.tables(), names=[score.name for score in study.scores],
+            settings=settings, figures=figures,
+        )  # fmt: skip
         return study
 
 
@@ -200,7 +204,10 @@ def study_degradation(
                 "seed": seed, "class_order": levels[0][-1],
             }  # fmt: skip
             tables = [table for study in studies for table in study.tables()]
-            write_study(run, "degradation", studies, tables, settings=settings, figures={})
+            names = [score.name for study in studies for score in study.scores]
+            write_study(
+                run, "degradation", studies, tables, names=names, settings=settings, figures={}
+            )
     return studies
 
 
@@ -262,7 +269,10 @@ def study_dynamics(
         if run is not None:
             describe_study(run, "dynamics", {**settings, "names": names}, marks)
             if not run.is_done:
-                write_study(run, "dynamics", study, study.tables(), settings=settings, figures={})
+                write_study(
+                    run, "dynamics", study, study.tables(), names=MEASURES, settings=settings,
+                    figures={},
+                )  # fmt: skip
     return study
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight._checks import versions_of
+from hardsight.registry import SCORES, words_of
 from hardsight.stats import BinCorrelation, Estimate
+from hardsight.tracking import SCORE_OF
 
 STUDY = "study.json"
 FORMAT = 1
@@ -96,11 +98,26 @@ def study_versions() -> dict[str, str]:
     return versions_of("numpy", "scipy", "pyarrow", "torch")
 
 
+def titles_of(names: Iterable[str]) -> dict[str, str]:
+    """Headings of scores, and of what training records, as the scores themselves state them.
+
+    Example:
+        >>> titles_of(["norm", "correct", "a_column"])
+        {'norm': 'Feature norm', 'correct': 'Accuracy', 'a_column': 'A column'}
+    """
+    titles = {"correct": "Accuracy"}  # which the mean of a measure without a score is
+    for name in names:
+        spec = SCORES.get(SCORE_OF.get(name, name))
+        titles.setdefault(name, words_of(name) if spec is None else spec.shown()["title"])
+    return {name: titles[name] for name in names}
+
+
 def study_content(
     kind: str,
     study: Any,
     tables: Sequence[StudyTable],
     *,
+    names: Iterable[str],
     settings: dict[str, Any],
     figures: dict[str, Any],
 ) -> dict[str, Any]:
@@ -110,6 +127,7 @@ def study_content(
         "kind": kind,
         "settings": plain(settings),
         "versions": study_versions(),
+        "titles": titles_of(list(names)),
         "tables": plain(list(tables)),
         "figures": plain(figures),
         "result": plain(study),

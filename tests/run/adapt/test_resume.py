@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -41,23 +42,36 @@ def outcome(folder: Path) -> dict:
     return found
 
 
-def die_before_rename(number: int, patch) -> None:
-    """Let the process end before its ``number``-th rename, of files and of folders alike."""
+def before_every_rename(act, patch) -> list:
+    """Let ``act(number)`` happen before every rename, of files and of folders alike.
+
+    Returns:
+        what was renamed, as it grows.
+    """
     calls = []
     plain, plain_path = os.replace, Path.replace
 
-    def count(original):
+    def acting(original):
         def replace(*args):
-            if len(calls) == number:
-                raise Died
+            act(len(calls))
             calls.append(args)
             return original(*args)
 
         return replace
 
-    patch.setattr(os, "replace", count(plain))
-    patch.setattr(Path, "replace", count(plain_path))
+    patch.setattr(os, "replace", acting(plain))
+    patch.setattr(Path, "replace", acting(plain_path))
     return calls
+
+
+def die_before_rename(number: int, patch) -> None:
+    """Let the process end before its ``number``-th rename, as an error that nobody catches."""
+
+    def act(at):
+        if at == number:
+            raise Died
+
+    before_every_rename(act, patch)
 
 
 def die_while_training(number: int, patch, *, at_its_end: bool = False) -> None:
@@ -83,19 +97,28 @@ def test_dying_before_any_rename_and_resuming_gives_the_same_run(
     settings |= {"pretrain": 1, "rule": "crst-lrent", "examples": 1, "show_progress": False}
     hs.adapt(net, source, target, out=tmp_path / "whole", **settings)
     expected = outcome(tmp_path / "whole")
+    going, cuts = tmp_path / "going", []
+
+    def keep(number):
+        """What a process that is killed here leaves behind: nothing of its own clears up."""
+        if number % 2 == 0 and going.exists():
+            cuts.append(shutil.copytree(going, tmp_path / f"cut-{number}"))
+
     with monkeypatch.context() as patch:
-        calls = die_before_rename(-1, patch)
-        hs.adapt(net, source, target, out=tmp_path / "counted", **settings)
+        calls = before_every_rename(keep, patch)
+        hs.adapt(net, source, target, out=going, **settings)
     assert len(calls) > 20
-    assert outcome(tmp_path / "counted") == expected
-    for survived in range(0, len(calls), 2):
-        out = tmp_path / f"run-{survived}"
+    assert len(cuts) > len(calls) // 2 - 2
+    assert outcome(going) == expected
+    for number in range(0, len(calls), 12):  # and an error that goes through all that clears up
+        cuts.append(tmp_path / f"died-{number}")
         with monkeypatch.context() as patch:
-            die_before_rename(survived, patch)
+            die_before_rename(number, patch)
             with pytest.raises(Died):
-                hs.adapt(net, source, target, out=out, **settings)
+                hs.adapt(net, source, target, out=cuts[-1], **settings)
+    for out in cuts:
         hs.adapt(net, source, target, out=out, resume=True, **settings)
-        assert outcome(out) == expected, survived
+        assert outcome(out) == expected, out.name
         assert not list(out.rglob("*.part"))
         assert not list(out.glob("c*/round-*/checkpoints"))
 
