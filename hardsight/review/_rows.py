@@ -341,16 +341,17 @@ class Rows:
         cells, _ = self.map_cells()
         rows = self.ordered(view)
         rows = rows[cells[rows] >= 0]
-        coarse = _coarse(cells[rows])
+        dot = _DOT if len(rows) > _MANY else 2 * _DOT
+        coarse = _coarse(cells[rows], dot)
         wrong = self.suspects.suggestion[rows] >= 0
-        cell_count = (MAP_SIDE // _DOT) ** 2
+        cell_count = (MAP_SIDE // dot) ** 2
         count = np.bincount(coarse, minlength=cell_count)
         bad = np.bincount(coarse, wrong, minlength=cell_count)
         share = (bad / np.maximum(count, 1))[:, None]
         colour = (1 - share) * np.array(_RIGHT_COLOUR) + share * np.array(_WRONG_COLOUR)
         depth = np.log1p(count) / max(1e-9, np.log1p(count.max(initial=1)))
         alpha = np.where(count > 0, 60 + 195 * depth, 0)[:, None]
-        side = MAP_SIDE // _DOT
+        side = MAP_SIDE // dot
         pixels = np.concatenate([colour, alpha], axis=1).astype(np.uint8).reshape(side, side, 4)
         image = Image.fromarray(pixels, "RGBA").resize((MAP_SIDE, MAP_SIDE), Image.Resampling.BOX)
         sink = io.BytesIO()
@@ -358,13 +359,13 @@ class Rows:
         return sink.getvalue()
 
 
-_DOT = 4  # cells of the map that are drawn as one
+_DOT, _MANY = 4, 20_000  # cells of the map that are drawn as one, twice as many for few rows
 _RIGHT_COLOUR, _WRONG_COLOUR = (47, 116, 181), (213, 94, 0)
 
 
-def _coarse(cells: NDArray[np.int32]) -> NDArray[np.int64]:
+def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int64]:
     y, x = np.divmod(cells.astype(np.int64), MAP_SIDE)
-    coarse: NDArray[np.int64] = (y // _DOT) * (MAP_SIDE // _DOT) + x // _DOT
+    coarse: NDArray[np.int64] = (y // dot) * (MAP_SIDE // dot) + x // dot
     return coarse
 
 

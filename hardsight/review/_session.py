@@ -298,8 +298,8 @@ class Session:
         found = consensus(standings, self.rows.label)
         rows = found.rows[found.verdict == DISAGREE]
         own = self.store.standing(reviewer).action[rows]
-        is_known: NDArray[np.bool_] = (own != NONE) & (own != NUMBERS[SKIP])
-        return rows[is_known]
+        known: NDArray[np.int64] = rows[(own != NONE) & (own != NUMBERS[SKIP])]
+        return known
 
     # ------------------------------------------------------------------------------ deciding
 

@@ -79,8 +79,9 @@ export class Grid {
       class: "scroller", id: "cells", role: "listbox", "aria-multiselectable": "true", "aria-label": "Examples", tabindex: "0",
       onscroll: () => this.scrolled(), onclick: (event) => this.clicked(event), ondblclick: (event) => this.opened(event),
     }, this.layer, this.spacer);
-    put(this.root, h("h1", { class: "sr" }, "Grid"), this.filters, about.map ? this.mapPanel() : null, this.pairs,
-      h("div", { class: "over" }, this.summary, this.bar), this.scroller);
+    put(this.root, h("h1", { class: "sr" }, "Grid"), this.filters, this.pairs,
+      h("div", { class: "over" }, this.summary, this.bar),
+      h("div", { class: "grid-body" }, this.scroller, about.map ? this.mapPanel() : null));
     this.resized = new ResizeObserver(() => this.laidOut());
     this.resized.observe(this.scroller);
   }

@@ -147,8 +147,8 @@ export class Queue {
     const facts = item.scores.map(([name, value, share]) => {
       const about = scores.get(name);
       return h("tr", {},
-        h("th", { scope: "row", title: about.meaning }, about.title),
-        h("td", {}, number(value), about.unit ? ` ${about.unit}` : ""),
+        h("th", { scope: "row", title: about.meaning }, about.title, about.unit ? h("span", { class: "soft" }, `, ${about.unit}`) : null),
+        h("td", {}, number(value)),
         h("td", { class: "soft" }, share === null ? "" : `above ${below(share)}`));
     });
     const path = item.curve.length ? curve(item.curve) : null;
@@ -237,9 +237,12 @@ export class Queue {
   }
 
   take(content) {
-    shared.seq = Math.max(shared.seq, content.seq);
-    if (content.total !== undefined) [this.total, this.open] = [content.total, content.open];
-    this.recent = content.recent;
+    // an answer that was made before the last decision would count it as open, and undo another one
+    if (content.seq >= shared.seq || !this.total) {
+      shared.seq = Math.max(shared.seq, content.seq);
+      [this.total, this.open] = [content.total, content.open];
+      this.recent = content.recent;
+    }
     if (content.problem && !this.isTold) notice(content.problem);
     this.isTold ||= Boolean(content.problem);
   }
