@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hardsight.heads import find_head as find_head
     from hardsight.report import write_card as write_card
     from hardsight.report import write_report as write_report
+    from hardsight.review import review as review
     from hardsight.run.adapt import adapt as adapt
     from hardsight.run.evaluate import evaluation_card as evaluation_card
     from hardsight.run.score import score as score
@@ -45,6 +46,7 @@ _SUBPACKAGES = (
     "losses",
     "models",
     "report",
+    "review",
     "scores",
     "selftrain",
     "stats",

@@ -77,3 +77,5 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
         soft_wrap=True,
         markup=False,
     )
+    console.print("\nlook at the suspects one by one and fix their labels:")
+    console.print(f"  hardsight review {folder / 'train'}", soft_wrap=True, markup=False)

@@ -24,6 +24,7 @@ _COMMANDS = {
     "train": ("hardsight.cli._train", "a recipe (TOML) -> a trained model that can be scored"),
     "adapt": ("hardsight.cli._adapt", "self-training to a domain without labels"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
+    "review": ("hardsight.cli._review", "look at the suspects, fix their labels, in the browser"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),

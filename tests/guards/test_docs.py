@@ -21,6 +21,7 @@ PACKAGES = (
     "models",
     "data",
     "report",
+    "review",
 )
 UNDOCUMENTED = {
     "hardsight.scores.SCORES",

@@ -16,7 +16,7 @@ LAYERS = {
     3: {"scores", "losses"},
     4: {"tracking", "selftrain", "evaluate"},
     5: {"run", "report"},
-    6: {"experiments"},
+    6: {"experiments", "review"},
     7: {"cli"},
     8: {"__main__"},
 }

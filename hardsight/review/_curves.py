@@ -1,0 +1,66 @@
+"""How the probability of its label went through training, per example."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.run_folder import HELD_OUT, HISTORIES, TRACKED, read_parquet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+_MOST_VALUES = 48 * 2**20  # a byte each
+_COLUMNS = ["confidence", "label"]
+_UNSEEN = 255
+
+
+class Curves:
+    """Histories of a tracked run, a byte for each epoch and example, read in the background.
+
+    Args:
+        table: of the run.
+    """
+
+    def __init__(self, table: ScoreTable) -> None:
+        self._values: NDArray[np.uint8] | None = None
+        tracking = table.metadata.get("tracking")
+        if table.path is None or not isinstance(tracking, dict):
+            return
+        epochs = int(tracking.get("epochs") or 0)
+        length = int(tracking.get("num_examples") or 0)
+        folder = table.path.absolute().parent
+        if 0 < epochs * length <= _MOST_VALUES and (folder / HISTORIES).is_dir():
+            arguments = (folder, epochs, length)
+            threading.Thread(
+                target=self._read, args=arguments, name="hardsight-curves", daemon=True
+            ).start()
+
+    def of(self, index: int) -> list[float | None]:
+        """Probability of the label after every epoch; empty if it is not known (yet)."""
+        values = self._values
+        if values is None or not 0 <= index < values.shape[1]:
+            return []
+        return [None if v == _UNSEEN else round(v / 254, 3) for v in values[:, index].tolist()]
+
+    def _read(self, folder: Path, epochs: int, length: int) -> None:
+        values = np.full((epochs, length), _UNSEEN, np.uint8)
+        for number in range(epochs):
+            for place in (folder / HISTORIES, folder / TRACKED / HELD_OUT):
+                file = place / f"epoch-{number + 1:05d}.parquet"
+                try:
+                    rows = read_parquet(file, _COLUMNS) if file.exists() else None
+                except (OSError, pa.ArrowException):
+                    return  # damaged: there are no curves
+                if rows is None or rows.num_rows != length:
+                    continue
+                confidence = rows["confidence"].to_numpy()
+                seen = (rows["label"].to_numpy() >= 0) & np.isfinite(confidence)
+                values[number, seen] = np.rint(254 * np.clip(confidence[seen], 0, 1))
+        self._values = values

@@ -1,0 +1,170 @@
+"""What has been decided so far, what is probably left, and what it changes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.review._store import (
+    DISAGREE,
+    NONE,
+    NUMBERS,
+    SKIP,
+    Consensus,
+    Standing,
+    consensus,
+    verdict_of,
+)
+from hardsight.stats import wilson_interval
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.review._rows import Rows
+    from hardsight.review._store import Store
+
+_BINS = 20  # parts of the queue, of equal size
+_DRAWS = 4000
+_LEVEL = 0.95
+_MOST_LISTED = 50
+
+
+def dashboard(rows: Rows, store: Store, reviewer: str) -> dict[str, Any]:
+    """All of it, in plain values; disagreements only on what the reviewer has decided too."""
+    standings = {name: store.standing(name) for name in store.reviewers}
+    found = consensus(list(standings.values()), rows.label)
+    return {
+        "rows": len(rows),
+        "suspects": int(rows.suspects.is_suspect.sum()),
+        "reviewers": [
+            {"name": name, **_counts(standing)} for name, standing in sorted(standings.items())
+        ],
+        "decided": len(found.rows),
+        "changed": int(((found.verdict >= 0) & (found.verdict != rows.label[found.rows])).sum()),
+        "unresolved": int((found.verdict == DISAGREE).sum()),
+        "agreement": [
+            agreement_of(first, second, rows.label, names=(a, b))
+            for (a, first), (b, second) in combinations(sorted(standings.items()), 2)
+        ],
+        "disagreements": _listed(rows, standings, found, reviewer),
+        "left": errors_left(rows, found),
+        "accuracy": accuracies(rows, found),
+        "seq": store.seq,
+    }
+
+
+def _counts(standing: Standing) -> dict[str, int]:
+    counts = np.bincount(standing.action, minlength=len(NUMBERS) + 1)
+    return {action: int(counts[number]) for action, number in NUMBERS.items()}
+
+
+def agreement_of(
+    first: Standing, second: Standing, label: NDArray[np.int32], *, names: tuple[str, str]
+) -> dict[str, Any]:
+    """How often two reviewers give the same class, and Cohen's kappa of it.
+
+    Kappa is the agreement beyond chance, as a share of what chance leaves; it is not defined if
+    both give one class throughout.
+    """
+    skipped = NUMBERS[SKIP]
+    both = np.flatnonzero(
+        (first.action != NONE) & (second.action != NONE)
+        & (first.action != skipped) & (second.action != skipped)
+    )  # fmt: skip
+    result: dict[str, Any] = {"names": list(names), "both": len(both), "same": 0, "kappa": None}
+    if len(both):
+        a, b = verdict_of(first, label, both), verdict_of(second, label, both)
+        same = float((a == b).mean())
+        said = np.unique(np.concatenate([a, b]))
+        chance = float(sum((a == one).mean() * (b == one).mean() for one in said))
+        result |= {"same": int((a == b).sum())}
+        if chance < 1:
+            result["kappa"] = (same - chance) / (1 - chance)
+    return result
+
+
+def _listed(
+    rows: Rows, standings: dict[str, Standing], found: Consensus, reviewer: str
+) -> list[dict[str, Any]]:
+    own = standings.get(reviewer)
+    if own is None:
+        return []
+    differing = found.rows[found.verdict == DISAGREE]
+    known = differing[(own.action[differing] != NONE) & (own.action[differing] != NUMBERS[SKIP])]
+    known = known[:_MOST_LISTED]
+    listed = []
+    for row, id in zip(known.tolist(), rows.ids(known), strict=True):
+        said = {
+            name: int(verdict_of(standing, rows.label, np.array([row]))[0])
+            for name, standing in standings.items()
+            if int(standing.action[row]) not in (NONE, NUMBERS[SKIP])
+        }
+        listed.append({"index": int(rows.index[row]), "id": id, "said": said})
+    return listed
+
+
+def errors_left(rows: Rows, found: Consensus) -> dict[str, Any] | None:
+    """Wrong labels among the suspects that nobody has decided yet, with an interval of 95 %.
+
+    The queue is cut into parts of equal size. In a part that somebody has looked into, the share
+    of wrong labels among the open ones is that among the decided ones (Jeffreys' posterior). A
+    part that nobody has looked into has between none and the share of the last part before it
+    that somebody has: it is less suspect. ``None`` before the first decision.
+    """
+    order = rows.suspects.order
+    queue = order[rows.suspects.is_suspect[order]]
+    place = np.full(len(rows), -1, np.int64)
+    place[queue] = np.arange(len(queue))
+    known = (found.verdict >= 0) & (place[found.rows] >= 0)
+    if not known.any():
+        return None
+    chosen = found.rows[known]
+    wrong = found.verdict[known] != rows.label[chosen]
+    bins = min(_BINS, len(queue))
+    part = place[chosen] * bins // len(queue)
+    seen = np.bincount(part, minlength=bins)
+    bad = np.bincount(part, wrong, minlength=bins)
+    size = np.bincount(np.arange(len(queue)) * bins // len(queue), minlength=bins)
+    settled = np.bincount(place[found.rows[place[found.rows] >= 0]] * bins // len(queue),
+                          minlength=bins)  # fmt: skip
+    rng = np.random.default_rng(0)  # the same numbers whenever the page is opened
+    total = np.zeros(_DRAWS)
+    last = np.full(_DRAWS, 1.0)
+    for at in range(bins):
+        if seen[at]:
+            last = rng.beta(bad[at] + 0.5, seen[at] - bad[at] + 0.5, _DRAWS)
+            share = last
+        else:
+            share = last * rng.uniform(size=_DRAWS)
+        left = int(size[at] - settled[at])
+        total += rng.binomial(left, share)
+    low, middle, high = np.quantile(total, [(1 - _LEVEL) / 2, 0.5, (1 + _LEVEL) / 2])
+    looked = wilson_interval(float(wrong.sum()), len(wrong), level=_LEVEL)
+    return {
+        "estimate": round(float(middle)),
+        "low": int(np.floor(low)),
+        "high": int(np.ceil(high)),
+        "open": int(len(queue) - settled.sum()),
+        "decided": int(known.sum()),
+        "wrong": int(wrong.sum()),
+        "wrong_share": [looked[0], float(wrong.mean()), looked[1]],
+    }
+
+
+def accuracies(rows: Rows, found: Consensus) -> dict[str, Any] | None:
+    """Share of right predictions with the labels as they were, and as they are decided.
+
+    The predictions are the same. Examples that cannot be told, or that reviewers disagree on, keep
+    their label. ``None`` without predictions.
+    """
+    known = (rows.label >= 0) & (rows.prediction >= 0)
+    if not known.any():
+        return None
+    label = rows.label.copy()
+    fixed = found.verdict >= 0
+    label[found.rows[fixed]] = found.verdict[fixed]
+    before = (rows.label == rows.prediction)[known]
+    after = (label == rows.prediction)[known]
+    return {"before": float(before.mean()), "after": float(after.mean()), "rows": int(known.sum())}

@@ -1,0 +1,220 @@
+"""Pictures of a run's own examples, by index, always encoded again."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hardsight.errors import HardsightError
+from hardsight.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from hardsight.table import ScoreTable
+
+SMALL, LARGE = 160, 1024
+SIZES = {"small": SMALL, "large": LARGE}
+_TINY = 64  # up to this many pixels a side a picture is kept exactly
+_MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
+_MOST_TEXT = 20_000
+_PATIENCE_S = 1.0  # then a browser is told to ask again, so that its connections stay free
+PNG, JPEG, TEXT, PENDING = "image/png", "image/jpeg", "text/plain", "pending"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What there is to see of an example.
+
+    Attributes:
+        content: encoded by us; empty if there is nothing.
+        kind: its media type.
+        note: why there is nothing, or only a small version.
+    """
+
+    content: bytes
+    kind: str = PNG
+    note: str = ""
+
+
+class Pictures:
+    """Pictures of the examples of a run, from its data or, if that is gone, its thumbnails.
+
+    The data is opened in the background: listing the files of a large folder takes seconds, and the
+    first pictures of a queue are among the thumbnails.
+
+    Args:
+        table: of the run.
+        data: where its data lies now, if not where it was scored.
+    """
+
+    def __init__(self, table: ScoreTable, data: str | os.PathLike[str] | None = None) -> None:
+        about = table.metadata.get("data") or {}
+        self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
+        self._split = about.get("split")
+        self._run = None if table.path is None else table.path.absolute().parent
+        self._thumbnails: dict[int, bytes] | None = None
+        self._source: Any = None
+        self._problem = ""
+        self._is_open = threading.Event()
+        self._reading = threading.Lock()
+        self._cache: OrderedDict[tuple[int, int], Shown] = OrderedDict()
+        self._held = 0
+        self._caching = threading.Lock()
+        threading.Thread(target=self._open, name="hardsight-data", daemon=True).start()
+
+    @property
+    def problem(self) -> str:
+        """Why the data cannot be read, in words; empty if it can, or is still being opened."""
+        return self._problem
+
+    def of(self, index: int, id: str, size: int) -> Shown:
+        """The picture of one example.
+
+        Args:
+            index: of the example in its data.
+            id: that the table has for it; another one means that the data has changed.
+            size: largest width and height.
+        """
+        key = (index, size)
+        with self._caching:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        shown = self._made(index, id, size)
+        if shown.content and not shown.note:
+            self._keep(key, shown)
+        return shown
+
+    def _keep(self, key: tuple[int, int], shown: Shown) -> None:
+        with self._caching:
+            if key not in self._cache:
+                self._cache[key] = shown
+                self._held += len(shown.content)
+            while self._held > _MOST_BYTES:
+                self._held -= len(self._cache.popitem(last=False)[1].content)
+
+    def _made(self, index: int, id: str, size: int) -> Shown:
+        small = self._thumbnail(index)
+        if small is not None and (size <= SMALL or not self._is_open.is_set()):
+            encoded = _decoded_again(small, size)
+            if encoded is not None:
+                note = "" if size <= SMALL else "a small version, while the data is being opened"
+                return Shown(*encoded, note)
+        if not self._is_open.wait(_PATIENCE_S):
+            return Shown(b"", PENDING, "the data is being opened")
+        content, problem = self._read(index, id)
+        if isinstance(content, str):
+            return Shown(content[:_MOST_TEXT].encode("utf-8", "replace"), TEXT)
+        made = None if content is None else _encoded(content, size)
+        if made is not None:
+            return Shown(*made)
+        encoded = None if small is None else _decoded_again(small, size)
+        if encoded is not None:
+            return Shown(*encoded, f"a small version: {problem}" if problem else "")
+        return Shown(b"", PNG, problem or "this example is not a picture")
+
+    def _thumbnail(self, index: int) -> bytes | None:
+        if self._thumbnails is None:
+            try:
+                found = {} if self._run is None else RunFolder(self._run).thumbnails()
+            except (OSError, ValueError, KeyError):  # a damaged file has no pictures
+                found = {}
+            self._thumbnails = found
+        return self._thumbnails.get(index)
+
+    def _read(self, index: int, id: str) -> tuple[Any, str]:
+        """Content of an example, or why there is none."""
+        if self._source is None:
+            return None, self._problem
+        try:
+            with self._reading:  # readers of archives and parquet files serve one thread
+                position = self._source.position_of(index)
+                if not 0 <= position < len(self._source):
+                    return None, f"the data has changed: it ends before example {index}"
+                if self._source.id_of(position) != id:
+                    return None, f"the data has changed: example {index} is another one now"
+                return self._source[position].content, ""
+        except HardsightError as err:
+            return None, str(err)
+        except Exception as err:  # decoders and other people's datasets raise almost anything
+            return None, f"cannot be read: {type(err).__name__}"
+
+    def _open(self) -> None:
+        try:
+            self._source = self._opened()
+        except HardsightError as err:
+            self._problem = f"the data cannot be opened: {err}; say where it is with --data"
+        except Exception as err:  # a dataset may raise anything
+            self._problem = f"the data cannot be opened ({type(err).__name__}); name it with --data"
+        finally:
+            self._is_open.set()
+
+    def _opened(self) -> Any:
+        from hardsight.data import EmbeddingSource, open_source
+
+        if not self._spec:
+            self._problem = "the run does not say where its data is; name it with --data"
+            return None
+        if self._spec.startswith("hub:"):  # nothing is fetched unasked
+            self._problem = f"{self._spec} is not fetched again; name local data with --data"
+            return None
+        source = open_source(self._place(self._spec), split=self._split)
+        if isinstance(source, EmbeddingSource):
+            self._problem = "stored embeddings have no pictures"
+            return None
+        if source.is_stream:
+            self._problem = "a stream has no pictures by position; name stored data with --data"
+            return None
+        return source
+
+    def _place(self, spec: str) -> str:
+        """A relative path from where the command runs or, if it is not there, from the run."""
+        if Path(spec).is_absolute() or Path(spec).exists() or self._run is None:
+            return spec
+        places = (folder / spec for folder in (self._run, *list(self._run.parents)[:3]))
+        return next((str(place) for place in places if place.exists()), spec)
+
+
+def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
+    """A picture, no larger than ``size``, in a format of ours; ``None`` if it is not one."""
+    from PIL import Image
+
+    from hardsight.data import thumbnail
+
+    if not isinstance(content, Image.Image):
+        small = thumbnail(content, size=size)
+        return None if small is None else _decoded_again(small, size)
+    image = content if content.mode in ("L", "RGB") else content.convert("RGB")
+    return _written(image, size)
+
+
+def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
+    """Bytes from a file of the run, which may hold anything, as a picture of ours."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded), formats=["PNG", "JPEG"]) as image:
+            if image.width * image.height > 4 * LARGE**2:
+                return None
+            image.load()
+            return _written(image if image.mode in ("L", "RGB") else image.convert("RGB"), size)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+def _written(image: Image.Image, size: int) -> tuple[bytes, str]:
+    if max(image.size) > size:
+        image = image.copy()
+        image.thumbnail((size, size))
+    sink = io.BytesIO()
+    if max(image.size) <= _TINY:
+        image.save(sink, "PNG", compress_level=1)
+        return sink.getvalue(), PNG
+    image.save(sink, "JPEG", quality=88)
+    return sink.getvalue(), JPEG

@@ -1,0 +1,454 @@
+"""What the app can be asked, without the web: plain values in, plain values out."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.errors import OptionError, TableError
+from hardsight.review._curves import Curves
+from hardsight.review._dashboard import dashboard
+from hardsight.review._pictures import SIZES, Pictures, Shown
+from hardsight.review._rows import MAP_SIDE, SUSPECT, Rows, View
+from hardsight.review._store import (
+    ACTIONS,
+    DISAGREE,
+    KEEP,
+    NONE,
+    NUMBERS,
+    RELABEL,
+    SKIP,
+    Standing,
+    Store,
+    consensus,
+    identity,
+    store_file,
+)
+from hardsight.review._suspects import nearest_classes
+from hardsight.table import read_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_PICTURES = 64  # in one answer
+_MOST_ITEMS, _MOST_ROWS = 24, 400
+_MOST_CHOSEN = 100_000  # rows that a browser may name one by one
+_LONGEST_NAME = 40
+_SCANNED = 1 << 14
+_NAMES = {number: action for action, number in NUMBERS.items()}
+_STATES = ("any", "open", "decided", *ACTIONS, "disagree")
+_DIGITS = "1234567890"
+
+
+class Session:
+    """One run under review.
+
+    Args:
+        run: folder of a finished run, or its table.
+        data: where its data lies now, if not where it was scored.
+
+    Raises:
+        MissingDataError: there is no finished run with a row per example.
+        TableError: the table or the decisions beside it cannot be used.
+        OutputError: decisions cannot be kept there.
+    """
+
+    def __init__(
+        self, run: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.table = read_table(run)
+        for column in ("index", "id", "label"):
+            if column not in self.table.columns:
+                raise TableError(f"{run} has no column {column!r}, so there is nothing to review")
+        self.title = _title(Path(run))
+        self.rows = Rows(self.table)
+        self.store = Store(
+            store_file(self.table),
+            identity=identity(self.table),
+            index=self.rows.index,
+            label=self.rows.label,
+        )
+        self.pictures = Pictures(self.table, data)
+        self.curves = Curves(self.table)
+        self._digits = _digit_keys(self.classes)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.store.close()
+        self.rows.close()
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of all classes, numbers if the table does not name them."""
+        most = int(max(self.rows.label.max(initial=-1), self.rows.prediction.max(initial=-1)))
+        named = self.table.classes
+        return [*named, *(str(number) for number in range(len(named), most + 1))]
+
+    # ------------------------------------------------------------------------------ reading
+
+    def start(self) -> dict[str, Any]:
+        """What a page has to know before it shows anything."""
+        table, rows = self.table, self.rows
+        about = {name: table.about(name) for name in table.scores}
+        return {
+            "title": self.title,
+            "rows": len(rows),
+            "classes": self.classes,
+            "digits": self._digits,
+            "evidence": rows.suspects.evidence,
+            "by": rows.suspects.by,
+            "suspects": int(rows.suspects.is_suspect.sum()),
+            "groups": list(rows.suspects.groups),
+            "scores": [
+                {
+                    "name": name,
+                    "title": about[name]["title"],
+                    "unit": about[name]["unit"],
+                    "meaning": about[name].get("meaning") or "",
+                    "higher_is_harder": table.higher_is_harder(name),
+                }
+                for name in table.scores
+            ],
+            "sortable": [SUSPECT, *rows.sortable()],
+            "pairs": rows.pairs(),
+            "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
+            "reviewer": _user(),
+            "reviewers": self.store.reviewers,
+            "seq": self.store.seq,
+            "states": _STATES,
+        }
+
+    def queue(
+        self, view: View, reviewer: str, *, after: int, count: int, state: str
+    ) -> dict[str, Any]:
+        """The next examples from a place of a view on that the reviewer has not decided.
+
+        Args:
+            view: filter and order.
+            reviewer: whose decisions count.
+            after: place in the order that the first one may have.
+            count: most examples.
+            state: ``"any"`` for decided ones as well, else ``"open"``.
+        """
+        name, order = checked_name(reviewer), self.rows.ordered(view)
+        standing = self.store.standing(name)
+        is_open = standing.action[order] == NONE
+        places: list[int] = []
+        for start in range(max(0, after), len(order), _SCANNED):
+            part = is_open[start : start + _SCANNED]
+            found = np.arange(len(part)) if state == "any" else np.flatnonzero(part)
+            places += (start + found[: count - len(places)]).tolist()
+            if len(places) >= min(count, _MOST_ITEMS):
+                break
+        places = places[:_MOST_ITEMS]
+        return {
+            "total": len(order),
+            "open": int(is_open.sum()),
+            "seq": self.store.seq,
+            "items": self._items(order[places], standing, name, places),
+            "recent": self.store.recent(name),
+            "problem": self.pictures.problem,
+        }
+
+    def example(self, index: int, reviewer: str) -> dict[str, Any]:
+        """One example by its index in the data.
+
+        Raises:
+            OptionError: the table has no such example.
+        """
+        name = checked_name(reviewer)
+        row = self._row(index)
+        standing = self.store.standing(name)
+        return self._items(np.array([row]), standing, name, [None])[0]
+
+    def grid(
+        self, view: View, reviewer: str, *, state: str, start: int, count: int
+    ) -> dict[str, Any]:
+        """Some consecutive rows of a view, in few words each."""
+        name = checked_name(reviewer)
+        chosen = self._in_state(view, name, state)
+        start = max(0, start)
+        part = chosen[start : start + min(count, _MOST_ROWS)].astype(np.int64)
+        standing = self.store.standing(name)
+        shown = view.sort if view.sort != SUSPECT else self.rows.suspects.by
+        scores = self.table.scores
+        values = [self.rows.value(shown, row) if shown in scores else None for row in part.tolist()]
+        columns = {
+            "index": self.rows.index[part].tolist(),
+            "id": self.rows.ids(part),
+            "label": self.rows.label[part].tolist(),
+            "prediction": self.rows.prediction[part].tolist(),
+            "suggestion": self.rows.suspects.suggestion[part].tolist(),
+            "action": [_NAMES.get(number, "") for number in standing.action[part].tolist()],
+            "new": standing.new[part].tolist(),
+            "value": values,
+        }
+        return {"total": len(chosen), "start": start, "seq": self.store.seq, **columns}
+
+    def shown(self, indices: Sequence[int], size: str) -> list[Shown]:
+        """Pictures of some examples; those that the table does not have are empty.
+
+        Raises:
+            OptionError: too many, or no such size.
+        """
+        if size not in SIZES or len(indices) > MOST_PICTURES:
+            raise OptionError(f"expected small or large and at most {MOST_PICTURES} examples")
+        rows = self.store.rows_of(np.array([_bounded(index) for index in indices], np.int64))
+        ids = self.rows.ids(np.maximum(rows, 0)) if len(self.rows) else []
+        return [
+            self.pictures.of(index, id, SIZES[size]) if row >= 0 else Shown(b"", note="unknown")
+            for index, row, id in zip(indices, rows.tolist(), ids, strict=True)
+        ]
+
+    def changes(self, reviewer: str, since: int) -> dict[str, Any]:
+        """What a reviewer decided after a row of the log, in this window or another one."""
+        name = checked_name(reviewer)
+        seq = self.store.seq
+        changed: list[int] = []
+        count = 0
+        if seq > since:
+            rows = np.flatnonzero(self.store.standing(name).latest > since)
+            count, changed = len(rows), self.rows.index[rows[:_MOST_ROWS]].tolist()
+        return {"seq": seq, "changed": changed, "count": count}
+
+    def overview(self, reviewer: str) -> dict[str, Any]:
+        """The dashboard, as one reviewer may see it."""
+        return dashboard(self.rows, self.store, checked_name(reviewer))
+
+    def _items(
+        self,
+        rows: NDArray[Any],
+        standing: Standing,
+        reviewer: str,
+        places: Sequence[int | None],
+    ) -> list[dict[str, Any]]:
+        ids = self.rows.ids(rows.astype(np.int64)) if len(rows) else []
+        made = zip(rows.tolist(), ids, places, strict=True)
+        return [self._item(row, id, place, standing, reviewer) for row, id, place in made]
+
+    def _item(
+        self, row: int, id: str, place: int | None, standing: Standing, reviewer: str
+    ) -> dict[str, Any]:
+        suspects, index = self.rows.suspects, int(self.rows.index[row])
+        share = suspects.error_share
+        return {
+            "index": index,
+            "id": id,
+            "place": place,
+            "label": int(self.rows.label[row]),
+            "prediction": int(self.rows.prediction[row]),
+            "suggestion": int(suspects.suggestion[row]),
+            "reason": suspects.reason(row),
+            "group": suspects.groups[int(suspects.group[row])],
+            "error_share": None if share is None else float(share[row]),
+            "scores": self._scores(row),
+            "nearest": nearest_classes(self.table, row),
+            "curve": self.curves.of(index),
+            "action": _NAMES.get(int(standing.action[row]), ""),
+            "new": int(standing.new[row]),
+            "base": int(standing.latest[row]),
+            "others": self._others(row, standing, reviewer),
+        }
+
+    def _scores(self, row: int) -> list[list[Any]]:
+        found = []
+        for name in self.table.scores:
+            value = self.rows.value(name, row)
+            share = None if value is None else self.rows.percentile(name, value)
+            found.append([name, value, share])
+        return found
+
+    def _others(self, row: int, standing: Standing, reviewer: str) -> list[dict[str, Any]]:
+        """What others decided, once the reviewer has: nobody is led by another's answer."""
+        if int(standing.action[row]) in (NONE, NUMBERS[SKIP]):
+            return []
+        found = []
+        for name in self.store.reviewers:
+            other = self.store.standing(name)
+            if name != reviewer and int(other.action[row]) not in (NONE, NUMBERS[SKIP]):
+                action = _NAMES[int(other.action[row])]
+                found.append({"reviewer": name, "action": action, "new": int(other.new[row])})
+        return found
+
+    def _in_state(self, view: View, reviewer: str, state: str) -> NDArray[np.int32]:
+        """Rows of a view that the reviewer has treated in some way."""
+        order = self.rows.ordered(view)
+        if state not in _STATES:
+            raise OptionError(f"expected one of {', '.join(_STATES)}, got {state[:40]!r}")
+        if state == "any":
+            return order
+        if state == "disagree":
+            chosen = np.zeros(len(self.rows), np.bool_)
+            chosen[self.disagreements(reviewer)] = True
+            return order[chosen[order]]
+        action = self.store.standing(reviewer).action[order]
+        is_in: NDArray[np.bool_] = action == NUMBERS.get(state, NONE)
+        if state == "decided":
+            is_in = (action != NONE) & (action != NUMBERS[SKIP])
+        return order[is_in]
+
+    def disagreements(self, reviewer: str) -> NDArray[np.int64]:
+        """Rows that reviewers decided differently, of those that this one has decided."""
+        standings = [self.store.standing(name) for name in self.store.reviewers]
+        found = consensus(standings, self.rows.label)
+        rows = found.rows[found.verdict == DISAGREE]
+        own = self.store.standing(reviewer).action[rows]
+        known: NDArray[np.int64] = rows[(own != NONE) & (own != NUMBERS[SKIP])]
+        return known
+
+    # ------------------------------------------------------------------------------ deciding
+
+    def decide(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Store one decision about one example.
+
+        Raises:
+            OptionError: what is asked for is not a decision.
+            StaleError: the reviewer has decided about it elsewhere meanwhile.
+            OutputError: it could not be stored.
+        """
+        name = checked_name(asked.get("reviewer"))
+        row = self._row(_integer(asked, "index"))
+        rows = np.array([row], np.int64)
+        action, new = self._answer(asked, rows)
+        self.store.decide(rows, name, action, new, base=_integer(asked, "base"))
+        return {
+            "seq": self.store.seq,
+            "base": int(self.store.standing(name).latest[row]),
+            "others": self._others(row, self.store.standing(name), name),
+            "recent": self.store.recent(name),
+        }
+
+    def decide_many(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the same decision about many examples, as one that can be undone as one.
+
+        They are named by index, or as all of a view.
+
+        Raises:
+            OptionError: what is asked for is not a decision, or the view has other rows by now.
+            StaleError: the reviewer has decided about some of them elsewhere meanwhile.
+            OutputError: it could not be stored.
+        """
+        name = checked_name(asked.get("reviewer"))
+        rows = self._chosen(asked, name)
+        action, new = self._answer(asked, rows)
+        if action == RELABEL and asked.get("new") is None:  # each as suggested
+            rows, new = rows[new >= 0], new[new >= 0]
+        if not len(rows):
+            raise OptionError("none of the chosen examples has a suggestion")
+        self.store.decide(rows, name, action, new, seen=_integer(asked, "seen"))
+        return {"seq": self.store.seq, "count": len(rows), "recent": self.store.recent(name)}
+
+    def undo(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Take back what was decided in one go.
+
+        Raises:
+            StaleError: it is undone already.
+            OutputError: it could not be stored.
+        """
+        name, batch = checked_name(asked.get("reviewer")), asked.get("batch")
+        if not isinstance(batch, str) or len(batch) > _LONGEST_NAME:
+            raise OptionError("expected the batch that is to be undone")
+        rows = self.store.undo(name, batch)
+        return {
+            "seq": self.store.seq,
+            "count": len(rows),
+            "index": int(self.rows.index[rows[0]]),
+            "recent": self.store.recent(name),
+        }
+
+    def _chosen(self, asked: Mapping[str, Any], name: str) -> NDArray[np.int64]:
+        indices = asked.get("indices")
+        if indices is None:
+            view = asked.get("view")
+            if not isinstance(view, Mapping):
+                raise OptionError("expected indices or a view")
+            state = str(view.get("state") or "any")
+            rows = self._in_state(View.of(view), name, state).astype(np.int64)
+            if len(rows) != _integer(asked, "expect"):
+                raise OptionError(
+                    f"the filter has {len(rows):,} examples by now, not {asked['expect']:,}; look "
+                    "again, then decide"
+                )
+            return rows
+        if not isinstance(indices, list) or not 0 < len(indices) <= _MOST_CHOSEN:
+            raise OptionError(f"expected 1 to {_MOST_CHOSEN:,} indices")
+        numbers = np.array([_bounded(index) for index in indices], np.int64)
+        rows = np.unique(self.store.rows_of(numbers))
+        if rows[0] < 0:
+            raise OptionError("the table does not have all of these examples")
+        return rows
+
+    def _answer(
+        self, asked: Mapping[str, Any], rows: NDArray[np.int64]
+    ) -> tuple[str, NDArray[np.int32]]:
+        action, new = asked.get("action"), asked.get("new")
+        if action not in ACTIONS:
+            raise OptionError(f"expected one of {', '.join(ACTIONS)}, got {str(action)[:40]!r}")
+        if action != RELABEL:
+            return str(action), np.full(len(rows), -1, np.int32)
+        if new is None:
+            return RELABEL, self.rows.suspects.suggestion[rows]
+        number = _integer(asked, "new")
+        if not 0 <= number < len(self.classes):
+            raise OptionError(f"expected a class from 0 to {len(self.classes) - 1}, got {number}")
+        if len(rows) == 1 and number == int(self.rows.label[rows[0]]):
+            return KEEP, np.full(1, -1, np.int32)  # the class that it has already
+        return RELABEL, np.full(len(rows), number, np.int32)
+
+    def _row(self, index: int) -> int:
+        row = int(self.store.rows_of(np.array([_bounded(index)], np.int64))[0])
+        if row < 0:
+            raise OptionError(f"the table has no example {index}")
+        return row
+
+
+def checked_name(reviewer: Any) -> str:
+    """The name of a reviewer.
+
+    Raises:
+        OptionError: it is empty, too long, or has characters that cannot be seen.
+    """
+    name = " ".join(str(reviewer or "").split())
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise OptionError(f"expected the name of a reviewer, of 1 to {_LONGEST_NAME} letters")
+    return name
+
+
+def _integer(asked: Mapping[str, Any], name: str) -> int:
+    value = asked.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"expected {name} to be a whole number")
+    return _bounded(value)
+
+
+def _bounded(value: Any) -> int:
+    """A number that fits into the columns of a table."""
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
+        raise OptionError("expected whole numbers")
+    return value
+
+
+def _digit_keys(classes: list[str]) -> dict[str, int]:
+    """A digit for each of up to ten classes, which never moves; their own if they are digits."""
+    if len(classes) > len(_DIGITS):
+        return {}
+    if all(len(name) == 1 and name in _DIGITS for name in classes):
+        return {name: number for number, name in enumerate(classes)}
+    return {_DIGITS[number]: number for number in range(len(classes))}
+
+
+def _title(run: Path) -> str:
+    folder = run if run.is_dir() else run.parent
+    return folder.resolve().name or str(run)
+
+
+def _user() -> str:
+    try:
+        return checked_name(getpass.getuser())
+    except (OSError, KeyError, ImportError, OptionError):  # no such user, as in some containers
+        return "me"

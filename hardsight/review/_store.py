@@ -1,0 +1,535 @@
+"""Decisions on disk: an append-only log in SQLite, from which everything else follows.
+
+A row of the log is one decision of one reviewer about one example, or the undoing of one. Nothing
+is ever changed or removed: what counts now is, per example and reviewer, the last decision that was
+not undone. So undo, agreement between reviewers and an audit all come from one table.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.errors import OutputError, TableError
+from hardsight.run_folder import values_digest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+KEEP, RELABEL, CANNOT_TELL, SKIP = "keep", "relabel", "cannot tell", "skip"
+ACTIONS = (KEEP, RELABEL, CANNOT_TELL, SKIP)
+NONE = 0  # the number of "no decision"; those of the actions follow, in their order
+NUMBERS = {action: number for number, action in enumerate(ACTIONS, start=1)}
+UNDO = "undo"
+FILE = "review.sqlite"
+_FORMAT = 1
+_BUSY_MS = 5000
+# write-ahead logs need memory that all processes share, which these do not give
+_NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs",
+                  "lustre", "gpfs", "beegfs", "fuse.sshfs", "fuse.s3fs")  # fmt: skip
+
+_SCHEMA = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE log (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    "index" INTEGER NOT NULL,   -- of the example in its data
+    reviewer TEXT NOT NULL,
+    action TEXT NOT NULL,
+    old INTEGER NOT NULL,       -- the label in the table
+    new INTEGER NOT NULL,       -- -1 if there is none
+    base_seq INTEGER NOT NULL,  -- the last row of this example and reviewer before this one, or 0
+    batch TEXT NOT NULL,        -- what was decided together is undone together
+    undoes INTEGER,             -- the row that this one takes back
+    time TEXT NOT NULL
+);
+CREATE INDEX by_example ON log ("index", reviewer);
+CREATE INDEX by_batch ON log (batch);
+CREATE INDEX by_undone ON log (undoes) WHERE undoes IS NOT NULL;
+CREATE TRIGGER never_changed BEFORE UPDATE ON log BEGIN
+    SELECT RAISE(ABORT, 'the log of decisions is only added to');
+END;
+CREATE TRIGGER never_removed BEFORE DELETE ON log BEGIN
+    SELECT RAISE(ABORT, 'the log of decisions is only added to');
+END;
+"""
+# what counts now: of every example and reviewer the last row that was not undone
+_STANDING = """
+SELECT log.* FROM log JOIN (
+    SELECT max(seq) AS seq FROM log AS made
+    WHERE action != 'undo' AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)
+    GROUP BY "index", reviewer
+) USING (seq) ORDER BY seq
+"""
+
+
+class StaleError(Exception):
+    """A decision was made without knowledge of a later one of the same reviewer.
+
+    Attributes:
+        index: examples that it is about, at most a few.
+        count: how many there are.
+    """
+
+    def __init__(self, index: Sequence[int], count: int) -> None:
+        super().__init__(f"{count} decided meanwhile")
+        self.index, self.count = list(index), count
+
+
+@dataclass
+class Standing:
+    """What one reviewer has decided, per row of the table.
+
+    Attributes:
+        action: number of the action, 0 for none.
+        new: class, -1 for none.
+        seq: row of the log that counts, 0 for none.
+        latest: last row of the log about the example, undoings included, 0 for none.
+    """
+
+    action: NDArray[np.int8]
+    new: NDArray[np.int32]
+    seq: NDArray[np.int64]
+    latest: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, length: int) -> Standing:
+        """Nothing decided yet."""
+        return cls(
+            np.zeros(length, np.int8),
+            np.full(length, -1, np.int32),
+            np.zeros(length, np.int64),
+            np.zeros(length, np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of the log that counts."""
+
+    seq: int
+    index: int
+    reviewer: str
+    action: str
+    old: int
+    new: int
+    base_seq: int
+    batch: str
+    undoes: int | None
+    time: str
+
+
+def store_file(table: ScoreTable) -> Path:
+    """Where the decisions about a table lie: beside it."""
+    assert table.path is not None, "a table in memory has no place for decisions"
+    path = table.path.absolute()
+    usual = path.name in ("table.parquet", "dynamics.parquet")
+    return path.with_name(FILE if usual else f"{path.stem}.{FILE}")
+
+
+def identity(table: ScoreTable) -> str:
+    """What tells the examples and classes of a table from those of another."""
+    data = table.metadata.get("data") or {}
+    return values_digest([data.get("fingerprint"), table.classes, len(table)])
+
+
+def standing_records(table: ScoreTable) -> list[Record]:
+    """What counts now, of all reviewers, in the order it was decided; none if nothing was.
+
+    Raises:
+        TableError: the decisions are those of other data, or of a newer version.
+    """
+    file = store_file(table)
+    if not file.exists():
+        return []
+    connection = _opened(file)
+    try:
+        _check_about(connection, file, identity(table))
+        return [Record(*row) for row in connection.execute(_STANDING)]
+    finally:
+        connection.close()
+
+
+class Store:
+    """The log, and what follows from it, held in memory and kept up to date.
+
+    One connection, one writer at a time in this process; other processes are waited for by SQLite.
+
+    Args:
+        file: of the log; made if it is not there.
+        identity: of the table that is reviewed.
+        index: of every row of the table.
+        label: of every row of the table.
+
+    Raises:
+        TableError: the decisions there are those of other data, or of a newer version.
+        OutputError: the file cannot be made.
+    """
+
+    def __init__(
+        self, file: Path, *, identity: str, index: NDArray[np.int64], label: NDArray[np.int32]
+    ) -> None:
+        self.file = file
+        self._lock = threading.RLock()
+        self._index, self._label = index, label
+        self._by_index = np.argsort(index, kind="stable")
+        self._standing: dict[str, Standing] = {}
+        self._seen = 0
+        self._version = -1
+        try:
+            self._connection = _opened(file, make=identity)
+        except sqlite3.Error as err:
+            raise OutputError(
+                f"cannot keep decisions in {file}: {err}; make the folder of the run writable"
+            ) from err
+        _check_about(self._connection, file, identity)
+        self._catch_up()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._connection.close()
+
+    # ------------------------------------------------------------------------------ reading
+
+    @property
+    def seq(self) -> int:
+        """The last row of the log."""
+        with self._lock:
+            self._catch_up()
+            return self._seen
+
+    @property
+    def reviewers(self) -> list[str]:
+        """Everybody who has decided something."""
+        with self._lock:
+            self._catch_up()
+            return sorted(self._standing)
+
+    def standing(self, reviewer: str) -> Standing:
+        """What a reviewer has decided; not to be changed."""
+        with self._lock:
+            self._catch_up()
+            return self._standing.get(reviewer) or Standing.of(len(self._index))
+
+    def rows_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the table by the position of their example in the data; -1 for none."""
+        if not len(self._index):
+            return np.full(len(index), -1, np.int64)
+        found = np.searchsorted(self._index, index, sorter=self._by_index)
+        rows = self._by_index[np.minimum(found, len(self._index) - 1)]
+        return np.where(self._index[rows] == index, rows, -1)
+
+    def recent(self, reviewer: str, count: int = 10) -> list[dict[str, Any]]:
+        """The last things a reviewer decided that count, newest first; a batch is one of them."""
+        # by seq from the end: a reviewer's last ten are near it, however long the log is
+        query = """
+            SELECT batch, max(seq), count(*), max("index"), max(action), max(old), max(new)
+            FROM (SELECT * FROM log AS made WHERE reviewer = ? AND action != 'undo'
+                  AND batch IN (SELECT batch FROM (
+                      SELECT DISTINCT batch, seq FROM log AS l WHERE reviewer = ?
+                      AND action != 'undo'
+                      AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = l.seq)
+                      ORDER BY seq DESC LIMIT ?))
+                  AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq))
+            GROUP BY batch ORDER BY max(seq) DESC LIMIT ?
+        """
+        last = "SELECT batch FROM log WHERE reviewer = ? ORDER BY seq DESC LIMIT 1"
+        with self._lock:
+            self._catch_up()
+            if self._connection.execute(last, (reviewer,)).fetchone() is None:
+                return []
+            rows = self._connection.execute(query, (reviewer, reviewer, count, count)).fetchall()
+        names = ("batch", "seq", "count", "index", "action", "old", "new")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    # ------------------------------------------------------------------------------ writing
+
+    def decide(
+        self,
+        rows: NDArray[np.int64],
+        reviewer: str,
+        action: str,
+        new: NDArray[np.int32],
+        *,
+        base: int | None = None,
+        seen: int | None = None,
+    ) -> int:
+        """Add one decision for each of some rows, all of them or none.
+
+        It is on the disk when this returns.
+
+        Args:
+            rows: of the table.
+            reviewer: who decides.
+            action: one of ``ACTIONS``.
+            new: class of each row, -1 for none.
+            base: the last row of the log about a single example that the reviewer had seen.
+            seen: the last row of the log, of any example, that the reviewer had seen.
+
+        Returns:
+            the last row of the log.
+
+        Raises:
+            StaleError: the reviewer has decided about it elsewhere meanwhile.
+            OutputError: it could not be written; nothing was.
+        """
+        with self._transaction():
+            latest = self._standing_to_change(reviewer).latest[rows]
+            stale = latest != base if base is not None else latest > (seen or 0)
+            if stale.any():
+                found = self._index[rows[stale]]
+                raise StaleError(found[:20].tolist(), int(stale.sum()))
+            self._insert(rows, reviewer, action, new.tolist(), latest.tolist())
+        return self._seen
+
+    def undo(self, reviewer: str, batch: str) -> NDArray[np.int64]:
+        """Take back what was decided in one go; the decisions before count again.
+
+        Returns:
+            the rows of the table that it was about.
+
+        Raises:
+            StaleError: it is not there any more, or is undone already.
+            OutputError: it could not be written; nothing was.
+        """
+        query = """SELECT seq, "index" FROM log AS made WHERE batch = ? AND reviewer = ?
+            AND action != 'undo' AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)"""
+        with self._transaction():
+            made = self._connection.execute(query, (batch, reviewer)).fetchall()
+            if not made:
+                raise StaleError([], 0)
+            undone, index = np.array(made, np.int64).T
+            rows = self.rows_of(index)
+            latest = self._standing_to_change(reviewer).latest[rows]
+            none = np.full(len(rows), -1).tolist()
+            self._insert(rows, reviewer, UNDO, none, latest.tolist(), undone.tolist())
+        return rows
+
+    def _insert(
+        self,
+        rows: NDArray[np.int64],
+        reviewer: str,
+        action: str,
+        new: list[int],
+        base: list[int],
+        undoes: list[int] | None = None,
+    ) -> None:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        batch = secrets.token_hex(8)
+        taken_back: Sequence[int | None] = undoes or [None] * len(rows)
+        index, old = self._index[rows].tolist(), self._label[rows].tolist()
+        self._connection.executemany(
+            'INSERT INTO log ("index", reviewer, action, old, new, base_seq, batch, undoes, time)'
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (i, reviewer, action, o, n, b, batch, u, time)
+                for i, o, n, b, u in zip(index, old, new, base, taken_back, strict=True)
+            ),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, after everything that other processes have written."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._catch_up()
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException as err:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(err, sqlite3.Error):
+                    raise OutputError(
+                        f"the decision was not stored in {self.file}: {err}; free some space or "
+                        "check the disk, then decide again"
+                    ) from err
+                raise
+            self._read_on()
+
+    # ------------------------------------------------------------------------------ in memory
+
+    def _catch_up(self) -> None:
+        """Take in what other processes have written since."""
+        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self._read_on()
+            self._version = version
+
+    def _standing_to_change(self, reviewer: str) -> Standing:
+        return self._standing.setdefault(reviewer, Standing.of(len(self._index)))
+
+    def _read_on(self) -> None:
+        query = (
+            'SELECT seq, "index", reviewer, action, new, undoes FROM log WHERE seq > ? ORDER BY seq'
+        )
+        added = self._connection.execute(query, (self._seen,)).fetchall()
+        if not added:
+            return
+        for reviewer in {row[2] for row in added}:
+            self._take_in([row for row in added if row[2] == reviewer], reviewer)
+        self._seen = int(added[-1][0])
+
+    def _take_in(self, added: list[tuple[Any, ...]], reviewer: str) -> None:
+        standing = self._standing_to_change(reviewer)
+        rows = self.rows_of(np.array([row[1] for row in added], np.int64))
+        seq = np.array([row[0] for row in added], np.int64)
+        undone = [row[5] is not None for row in added]
+        # of rows that occur twice numpy keeps the last value, which is the later one
+        standing.latest[rows] = seq
+        made = np.flatnonzero(~np.array(undone))
+        standing.seq[rows[made]] = seq[made]
+        standing.action[rows[made]] = [NUMBERS[added[at][3]] for at in made.tolist()]
+        standing.new[rows[made]] = [added[at][4] for at in made.tolist()]
+        if any(undone):
+            self._look_up(standing, reviewer, np.unique(rows[np.array(undone)]))
+
+    def _look_up(self, standing: Standing, reviewer: str, rows: NDArray[np.int64]) -> None:
+        """What counts for some rows after an undo, from the log itself."""
+        query = """SELECT max(seq), action, new FROM log AS made
+            WHERE "index" = ? AND reviewer = ? AND action != 'undo'
+            AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)"""
+        for row in rows.tolist():
+            index = int(self._index[row])
+            seq, action, new = self._connection.execute(query, (index, reviewer)).fetchone()
+            standing.seq[row] = seq or 0
+            standing.action[row] = NUMBERS[action] if action else NONE
+            standing.new[row] = -1 if new is None else new
+
+
+def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:
+    """The log, to be read and written; made, for a table of some identity, if it is asked for."""
+    is_new = make is not None and not file.exists()
+    connection = sqlite3.connect(
+        file, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        if make is not None:
+            mode = "DELETE" if _on_network_disk(file) else "WAL"
+            connection.execute(f"PRAGMA journal_mode = {mode}")
+        # on the disk before the next picture shows, also after a power cut
+        connection.execute("PRAGMA synchronous = FULL")
+        if is_new or (make is not None and not _version(connection)):
+            _make(connection, str(make))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make(connection: sqlite3.Connection, identity: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _version(connection):  # another process may have been faster
+            for statement in _statements(_SCHEMA):
+                connection.execute(statement)
+            connection.execute("INSERT INTO about VALUES ('table', ?)", (identity,))
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    """A script in parts, since SQLite would end the transaction to run a whole one."""
+    part = ""
+    for line in script.splitlines(keepends=True):
+        part += line
+        if sqlite3.complete_statement(part):
+            yield part
+            part = ""
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _check_about(connection: sqlite3.Connection, file: Path, identity: str) -> None:
+    try:
+        version = _version(connection)
+        if version > _FORMAT:
+            raise TableError(
+                f"{file} was written by a newer version of hardsight; use that version, or move "
+                "the file away to start again"
+            )
+        stored = connection.execute("SELECT value FROM about WHERE key = 'table'").fetchone()
+    except sqlite3.DatabaseError as err:
+        raise TableError(
+            f"{file} does not hold decisions that can be read ({err}); move it away to start again"
+        ) from err
+    if stored is None or stored[0] != identity:
+        raise TableError(
+            f"the decisions in {file} were made about other data or classes than those of the "
+            "table beside it; move the file to the run it belongs to, or away to start again"
+        )
+
+
+def _on_network_disk(file: Path) -> bool:
+    """Whether the file system is one of a network, as far as the system says."""
+    try:
+        mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    place, kinds = os.path.realpath(file.parent), {}
+    for line in mounts:
+        _, point, kind, *_ = (*line.split(" "), "", "", "")
+        point = point.encode().decode("unicode_escape", "replace")  # a space is \040 there
+        if place == point or place.startswith(point.rstrip("/") + "/"):
+            kinds[len(point)] = kind
+    return bool(kinds) and kinds[max(kinds)] in _NETWORK_DISKS
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """What all reviewers together say of the rows that somebody has decided.
+
+    Attributes:
+        rows: of the table, ascending.
+        verdict: class that all of them give; -1 if they cannot tell, -2 if they disagree.
+        count: how many have decided.
+    """
+
+    rows: NDArray[np.int64]
+    verdict: NDArray[np.int32]
+    count: NDArray[np.int32] = field(repr=False)
+
+
+DISAGREE = -2
+
+
+def consensus(standings: Sequence[Standing], label: NDArray[np.int32]) -> Consensus:
+    """What reviewers agree on; skipped examples are not decided."""
+    verdict = np.full(len(label), -1, np.int32)
+    count = np.zeros(len(label), np.int32)
+    for standing in standings:
+        rows = np.flatnonzero((standing.action != NONE) & (standing.action != NUMBERS[SKIP]))
+        said = verdict_of(standing, label, rows)
+        differs = (count[rows] > 0) & (verdict[rows] != said)
+        verdict[rows] = np.where(differs, DISAGREE, said)
+        count[rows] += 1
+    decided = np.flatnonzero(count)
+    return Consensus(decided, verdict[decided], count[decided])
+
+
+def verdict_of(
+    standing: Standing, label: NDArray[np.int32], rows: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The class that a reviewer gives to some rows; -1 if it cannot be told."""
+    action, new = standing.action[rows], standing.new[rows]
+    kept = np.where(action == NUMBERS[KEEP], label[rows], -1)
+    said: NDArray[np.int32] = np.where(action == NUMBERS[RELABEL], new, kept).astype(np.int32)
+    return said

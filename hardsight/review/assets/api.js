@@ -1,0 +1,174 @@
+// Requests: the token travels as a header, pictures come as bytes and become blobs.
+
+const KEY = "hardsight-token";
+const NAME = "hardsight-reviewer";
+
+export class Refused extends Error {
+  constructor(status, content) {
+    super(content.error ?? `the app answered ${status}`);
+    this.status = status;
+    this.content = content;
+  }
+}
+
+export function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem(KEY, given);
+    history.replaceState(null, "", "#queue"); // out of the address bar, and of what is shared
+  }
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+export const setToken = (token) => sessionStorage.setItem(KEY, token);
+
+export const shared = {
+  about: null, // what the run is, from the server
+  seq: 0, // the last row of the log that this window knows of
+  get reviewer() { return localStorage.getItem(NAME) || shared.about?.reviewer || "me"; },
+  set reviewer(name) { localStorage.setItem(NAME, name); },
+  name(label) { return label < 0 ? "none" : shared.about.classes[label] ?? String(label); },
+};
+
+async function answer(path, options) {
+  const headers = { "X-Hardsight-Token": sessionStorage.getItem(KEY) ?? "", ...options.headers };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, { error: "the app does not answer; is the command still running?" });
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  let content = { error: text.trim() };
+  try { content = JSON.parse(text); } catch { /* words */ }
+  throw new Refused(response.status, content);
+}
+
+const query = (values) => new URLSearchParams(
+  Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""),
+).toString();
+
+export const get = async (path, values = {}, signal = undefined) =>
+  (await answer(`api/${path}?${query({ reviewer: shared.reviewer, ...values })}`, { signal })).json();
+
+export const getBlob = async (path, values = {}, signal = undefined) =>
+  (await answer(`api/${path}?${query(values)}`, { signal })).blob();
+
+export async function post(path, body) {
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ reviewer: shared.reviewer, ...body }),
+  };
+  const content = await (await answer(`api/${path}`, options)).json();
+  shared.seq = Math.max(shared.seq, content.seq);
+  return content;
+}
+
+// ------------------------------------------------------------------ pictures
+
+const BATCH = { small: 64, large: 4 };
+const AT_ONCE = 3; // requests; the browser has six connections for all tabs
+
+export class Pictures {
+  // Pictures of one size, the last used ones kept up to a number of bytes.
+  constructor(size, mostBytes) {
+    this.size = size;
+    this.most = mostBytes;
+    this.kept = new Map(); // index -> picture, least recently used first
+    this.held = 0;
+    this.waiting = new Map(); // index -> { promise, resolve }, last asked first served
+    this.running = 0;
+  }
+
+  get(index) {
+    const found = this.kept.get(index);
+    if (found) {
+      this.kept.delete(index);
+      this.kept.set(index, found);
+    }
+    return found;
+  }
+
+  want(index) {
+    const found = this.get(index);
+    if (found) return Promise.resolve(found);
+    let entry = this.waiting.get(index);
+    if (!entry) {
+      entry = {};
+      entry.promise = new Promise((resolve) => { entry.resolve = resolve; });
+    } else {
+      this.waiting.delete(index);
+    }
+    this.waiting.set(index, entry);
+    if (!entry.isAsked) queueMicrotask(() => this.ask());
+    return entry.promise;
+  }
+
+  forget(keep) {
+    // What is asked for and not needed any more, such as rows that were scrolled past.
+    for (const [index, entry] of this.waiting) {
+      if (!entry.isAsked && !keep(index)) {
+        this.waiting.delete(index);
+        entry.resolve(null);
+      }
+    }
+  }
+
+  async ask() {
+    const open = [...this.waiting].filter(([, entry]) => !entry.isAsked).reverse();
+    if (!open.length || this.running >= AT_ONCE) return;
+    const part = open.slice(0, BATCH[this.size]);
+    for (const [, entry] of part) entry.isAsked = true;
+    this.running += 1;
+    let pictures;
+    try {
+      pictures = await this.fetched(part.map(([index]) => index));
+    } catch (error) {
+      pictures = part.map(() => ({ note: error.message, bytes: 0 }));
+    }
+    this.running -= 1;
+    part.forEach(([index, entry], at) => {
+      this.waiting.delete(index);
+      const picture = pictures[at];
+      if (picture.isPending) setTimeout(() => this.want(index).then(entry.resolve), 700);
+      else entry.resolve(this.keep(index, picture));
+    });
+    if (this.waiting.size) this.ask();
+  }
+
+  async fetched(indices) {
+    const response = await answer(`api/pictures?${query({ of: indices.join(","), size: this.size })}`, {});
+    const bytes = await response.arrayBuffer();
+    const length = new DataView(bytes).getUint32(0, true);
+    const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)));
+    let start = 4 + length;
+    return head.map(([kind, note, size]) => {
+      const part = bytes.slice(start, start + size);
+      start += size;
+      if (kind === "pending") return { isPending: true };
+      if (!size) return { note: note || "no picture", bytes: 0 };
+      if (kind === "text/plain") return { text: new TextDecoder().decode(part), note, bytes: size };
+      return { url: URL.createObjectURL(new Blob([part], { type: kind })), note, bytes: size };
+    });
+  }
+
+  keep(index, picture) {
+    if (!picture.url && !picture.text) return picture; // perhaps it is there next time
+    this.kept.set(index, picture);
+    this.held += picture.bytes;
+    for (const [old, other] of this.kept) {
+      if (this.held <= this.most) break;
+      if (old === index) continue;
+      this.kept.delete(old);
+      this.held -= other.bytes;
+      if (other.url) URL.revokeObjectURL(other.url);
+    }
+    return picture;
+  }
+}
+
+export const large = new Pictures("large", 32 * 2 ** 20);
+export const small = new Pictures("small", 48 * 2 ** 20);

@@ -1,0 +1,473 @@
+// Many examples at once: filters, marks, one decision for all of them. Only what is seen exists.
+
+import { $, count, dialog, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say, svg } from "./dom.js";
+import { Refused, get, getBlob, post, shared, small } from "./api.js";
+import { chooseClass } from "./choose.js";
+import { go, replace, viewOf } from "./view.js";
+
+const PAGE = 200, PAGES_KEPT = 60; // rows fetched at once
+const LEAST_WIDTH = 124, CAPTION = 30, GAP = 8;
+const MOST_HEIGHT = 15e6; // browsers cap an element near 16.8 million pixels: scaled beyond this
+const MOST_RANGE = 20000;
+const STATES = { any: "decided or not", open: "open", decided: "decided", keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped", disagree: "in disagreement" };
+const DONE = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
+
+export class Grid {
+  constructor(root, values) {
+    this.root = root;
+    this.values = { ...viewOf(values) };
+    this.start_ = Number(values.at ?? 0) || 0;
+    this.pages = new Map();
+    this.asked = new Map();
+    this.total = 0;
+    this.cursor = 0; // place of the example that the keys are about
+    this.anchor = null;
+    this.marked = new Map(); // index -> place
+    this.isAll = false;
+    this.cells = new Map(); // place -> element
+    this.stop = new AbortController();
+    this.recent = [];
+  }
+
+  close() {
+    this.stop.abort();
+    this.resized?.disconnect();
+    small.forget(() => false);
+  }
+
+  async start() {
+    this.build();
+    await this.reload(this.start_);
+    get("queue", { count: 0, after: 0 }, this.stop.signal).then((content) => { this.recent = content.recent; }).catch(() => {});
+  }
+
+  // ------------------------------------------------------------------ filters
+
+  build() {
+    const about = shared.about;
+    const classes = about.classes.map((name, label) => [String(label), name]);
+    const titles = new Map(about.scores.map((one) => [one.name, one.title]));
+    const scores = about.scores.map((one) => [one.name, one.title]);
+    const select = (name, label, options, none) => h("label", {}, h("span", {}, label),
+      h("select", { name, onchange: (event) => this.set({ [name]: event.target.value }) },
+        none === undefined ? null : h("option", { value: "" }, none),
+        options.map(([value, text]) => h("option", { value, selected: String(this.values[name] ?? "") === value }, text))));
+    const input = (name, label, attributes) => h("label", {}, h("span", {}, label),
+      h("input", { name, value: this.values[name] ?? "", onchange: (event) => this.set({ [name]: event.target.value.trim() }), ...attributes }));
+    this.filters = h("form", { class: "filters", "aria-label": "Filter", onsubmit: (event) => event.preventDefault() },
+      select("only", "Show", [["suspects", "suspects"]], "all examples"),
+      select("state", "State", Object.entries(STATES).filter(([name]) => name !== "any"), STATES.any),
+      select("label", "Label", classes, "any"),
+      select("prediction", "Prediction", classes, "any"),
+      select("group", "Group", about.groups.map((name, at) => [String(at), name]), "any"),
+      select("by", "Score", scores, "none"),
+      input("low", "from", { inputmode: "decimal", size: "6" }),
+      input("high", "to", { inputmode: "decimal", size: "6" }),
+      input("text", "Id contains", { type: "search", size: "14" }),
+      select("sort", "Sort by", about.sortable.filter((name) => name !== "suspect").map((name) => [name, titles.get(name) ?? name]), "most suspect"),
+      select("order", "Order", [["asc", "smallest first"]], "largest first"),
+      h("button", { type: "button", onclick: () => go("grid", {}) }, "clear"));
+    this.pairs = h("div", { class: "pairs" }, about.pairs.length ? h("h2", { class: "soft" }, "Confused") : null,
+      h("ul", {}, about.pairs.slice(0, 14).map(([label, other, size]) => h("li", {},
+        h("button", { type: "button", onclick: () => this.set({ label: String(label), prediction: String(other) }) },
+          h("bdi", {}, shared.name(label)), " → ", h("bdi", {}, shared.name(other)), " ", h("b", {}, count(size)))))));
+    this.summary = h("p", { class: "summary", role: "status" });
+    this.bar = h("div", { class: "actions", role: "group", "aria-label": "Decide for all marked" });
+    this.layer = h("div", { class: "layer" });
+    this.spacer = h("div", { class: "spacer" });
+    this.scroller = h("div", {
+      class: "scroller", id: "cells", role: "listbox", "aria-multiselectable": "true", "aria-label": "Examples", tabindex: "0",
+      onscroll: () => this.scrolled(), onclick: (event) => this.clicked(event), ondblclick: (event) => this.opened(event),
+    }, this.layer, this.spacer);
+    put(this.root, h("h1", { class: "sr" }, "Grid"), this.filters, this.pairs,
+      h("div", { class: "over" }, this.summary, this.bar),
+      h("div", { class: "grid-body" }, this.scroller, about.map ? this.mapPanel() : null));
+    this.resized = new ResizeObserver(() => this.laidOut());
+    this.resized.observe(this.scroller);
+  }
+
+  set(changes) {
+    const values = { ...this.values, ...changes };
+    go("grid", values);
+  }
+
+  async reload(at = this.top()) {
+    this.pages.clear();
+    this.asked.clear();
+    this.unmark();
+    try {
+      await this.fetchPage(Math.floor(at / PAGE));
+    } catch (error) {
+      if (error.name !== "AbortError") notice(error.message);
+      return;
+    }
+    this.cursor = Math.min(this.cursor, Math.max(0, this.total - 1));
+    this.laidOut();
+    if (at) this.goTo(at);
+    this.scroller.focus({ preventScroll: true });
+  }
+
+  // ------------------------------------------------------------------ rows
+
+  fetchPage(page) {
+    if (this.pages.has(page)) return Promise.resolve(this.pages.get(page));
+    if (this.asked.has(page)) return this.asked.get(page);
+    const asked = get("grid", { ...this.values, start: page * PAGE, count: PAGE }, this.stop.signal).then((content) => {
+      this.seen = content.seq; // what bulk decisions are based on
+      if (!this.isLoaded || content.total !== this.total) {
+        this.isLoaded = true;
+        this.total = content.total;
+        this.laidOut();
+      }
+      shared.seq = Math.max(shared.seq, content.seq);
+      this.pages.set(page, content);
+      while (this.pages.size > PAGES_KEPT) this.pages.delete(this.pages.keys().next().value);
+      this.asked.delete(page);
+      return content;
+    }, (error) => { this.asked.delete(page); throw error; });
+    this.asked.set(page, asked);
+    return asked;
+  }
+
+  row(place) {
+    const page = this.pages.get(Math.floor(place / PAGE));
+    const at = place % PAGE;
+    if (!page || at >= page.index.length) return null;
+    return { place, index: page.index[at], id: page.id[at], label: page.label[at], prediction: page.prediction[at], suggestion: page.suggestion[at], action: page.action[at], new: page.new[at], value: page.value[at] };
+  }
+
+  // ------------------------------------------------------------------ layout
+
+  laidOut() {
+    const width = this.scroller.clientWidth;
+    if (!width || !this.isLoaded) return; // nothing is known yet
+    this.columns = Math.max(2, Math.floor((width + GAP) / (LEAST_WIDTH + GAP)));
+    this.side = (width - GAP * (this.columns - 1)) / this.columns;
+    this.high = this.side + CAPTION + GAP;
+    this.full = Math.ceil(this.total / this.columns) * this.high;
+    this.seenHigh = this.scroller.clientHeight;
+    this.spacer.style.height = `${Math.max(this.seenHigh, Math.min(this.full, MOST_HEIGHT))}px`;
+    this.draw();
+  }
+
+  offset() {
+    // Where the top of the window is among all rows; scaled if they are higher than can be scrolled.
+    const real = Math.min(this.full, MOST_HEIGHT) - this.seenHigh;
+    if (this.full <= MOST_HEIGHT || real <= 0) return this.scroller.scrollTop;
+    return (this.scroller.scrollTop / real) * (this.full - this.seenHigh);
+  }
+
+  setOffset(offset) {
+    const wanted = Math.max(0, Math.min(offset, this.full - this.seenHigh));
+    const real = Math.min(this.full, MOST_HEIGHT) - this.seenHigh;
+    this.scroller.scrollTop = this.full <= MOST_HEIGHT || real <= 0 ? wanted : (wanted / (this.full - this.seenHigh)) * real;
+  }
+
+  top() { return this.columns ? Math.floor(this.offset() / this.high) * this.columns : 0; }
+
+  goTo(place) {
+    this.cursor = place;
+    this.setOffset(Math.floor(place / this.columns) * this.high);
+    this.draw();
+  }
+
+  scrolled() {
+    this.draw();
+    clearTimeout(this.settling);
+    this.settling = setTimeout(() => replace("grid", { ...this.values, at: this.top() || "" }), 300);
+  }
+
+  draw() {
+    if (!this.columns) return;
+    const offset = this.offset();
+    const first = Math.max(0, Math.floor(offset / this.high) - 1);
+    const last = Math.ceil((offset + this.seenHigh) / this.high) + 1;
+    const from = first * this.columns, to = Math.min(this.total, last * this.columns);
+    for (const [place, cell] of this.cells) {
+      if (place < from || place >= to) {
+        cell.remove();
+        this.cells.delete(place);
+      }
+    }
+    for (let place = from; place < to; place += 1) {
+      let cell = this.cells.get(place);
+      if (!cell) {
+        cell = this.cell(place);
+        this.cells.set(place, cell);
+        this.layer.append(cell);
+      }
+      const x = (place % this.columns) * (this.side + GAP);
+      const y = Math.floor(place / this.columns) * this.high - offset;
+      cell.style.transform = `translate(${x}px, ${y}px)`;
+      cell.style.width = `${this.side}px`;
+      this.filled(cell, place);
+    }
+    const seen = new Set();
+    for (const cell of this.cells.values()) if (cell.dataset.index) seen.add(Number(cell.dataset.index));
+    small.forget((index) => seen.has(index));
+    const pages = new Set();
+    for (let page = Math.floor(from / PAGE); page <= Math.floor(Math.max(from, to - 1) / PAGE); page += 1) pages.add(page);
+    for (const page of pages) if (!this.pages.has(page) && !this.asked.has(page)) this.fetchPage(page).then(() => this.draw()).catch((error) => { if (error.name !== "AbortError") notice(error.message); });
+    this.drawState();
+  }
+
+  cell(place) {
+    return h("div", { class: "cell", role: "option", id: `cell-${place}`, "data-place": place, "aria-selected": "false" },
+      h("div", { class: "thumb" }), h("div", { class: "caption" }));
+  }
+
+  filled(cell, place) {
+    const row = this.row(place);
+    cell.setAttribute("aria-posinset", place + 1);
+    cell.setAttribute("aria-setsize", this.total);
+    const isMarked = row && (this.isAll || this.marked.has(row.index));
+    cell.setAttribute("aria-selected", isMarked ? "true" : "false");
+    cell.classList.toggle("cursor", place === this.cursor);
+    if (!row) return;
+    const mark = `${row.index} ${row.action} ${row.new}`;
+    if (cell.dataset.mark === mark) return;
+    const isNew = cell.dataset.index !== String(row.index);
+    cell.dataset.mark = mark;
+    cell.dataset.index = row.index;
+    cell.dataset.action = row.action;
+    const [thumb, caption] = cell.children;
+    const to = row.action === "relabel" ? row.new : row.suggestion;
+    const done = row.action ? DONE[row.action] : "";
+    put(caption, h("bdi", {}, shared.name(row.label)), to >= 0 ? h("bdi", { class: row.action === "relabel" ? "new" : "suggested" }, ` → ${shared.name(to)}`) : null,
+      h("span", { class: "soft" }, done || number(row.value)));
+    cell.setAttribute("aria-label", `example ${row.index}, label ${shared.name(row.label)}${to >= 0 ? `, ${row.action === "relabel" ? "changed to" : "suggested"} ${shared.name(to)}` : ""}${done ? `, ${done}` : ""}`);
+    cell.title = row.id;
+    if (isNew) {
+      const kept = small.get(row.index);
+      put(thumb);
+      if (kept) this.picture(thumb, kept);
+      else small.want(row.index).then((picture) => { if (picture && cell.dataset.index === String(row.index)) this.picture(thumb, picture); });
+    }
+  }
+
+  picture(thumb, found) {
+    if (found.url) {
+      const image = h("img", { alt: "", src: found.url, draggable: "false" });
+      image.addEventListener("load", () => { if (Math.max(image.naturalWidth, image.naturalHeight) <= 64) image.classList.add("tiny"); });
+      put(thumb, image);
+    } else put(thumb, h("span", { class: "soft" }, found.text ? found.text.slice(0, 120) : "no picture"));
+  }
+
+  drawState() {
+    const chosen = this.isAll ? this.total : this.marked.size;
+    this.summary.textContent = `${count(this.total)} of ${plural(shared.about.rows, "example")}${chosen ? ` · ${count(chosen)} marked` : ""}`;
+    if (this.total) this.scroller.setAttribute("aria-activedescendant", `cell-${this.cursor}`);
+    else this.scroller.removeAttribute("aria-activedescendant");
+    const key = `${chosen} ${this.isAll} ${this.total}`;
+    if (this.barKey === key) return;
+    this.barKey = key;
+    const button = (keys, text, act) => h("button", { type: "button", disabled: !chosen, "aria-keyshortcuts": keys, onclick: act }, h("kbd", {}, keys), text);
+    put(this.bar,
+      h("button", { type: "button", "aria-pressed": this.isAll ? "true" : "false", disabled: !this.total, onclick: () => this.markAll() }, h("kbd", {}, "A"), `all ${count(this.total)}`),
+      button("Enter", "accept suggestions", () => this.decide("relabel")),
+      button("K", "keep labels", () => this.decide("keep")),
+      button("/", "one class", () => this.choose()),
+      button("C", "cannot tell", () => this.decide("cannot tell")),
+      button("S", "skip", () => this.decide("skip")),
+      h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
+  }
+
+  // ------------------------------------------------------------------ marking
+
+  unmark() {
+    this.marked.clear();
+    this.isAll = false;
+    this.anchor = null;
+  }
+
+  markAll() {
+    this.isAll = !this.isAll;
+    this.marked.clear();
+    this.draw();
+    say(this.isAll ? `all ${count(this.total)} marked` : "nothing marked");
+  }
+
+  toggle(place) {
+    const row = this.row(place);
+    if (!row) return;
+    if (this.isAll) this.unmark();
+    if (this.marked.has(row.index)) this.marked.delete(row.index);
+    else this.marked.set(row.index, place);
+    this.anchor = place;
+    this.draw();
+  }
+
+  async markRange(from, to) {
+    const [first, last] = from < to ? [from, to] : [to, from];
+    if (last - first >= MOST_RANGE) {
+      notice(`A range has at most ${count(MOST_RANGE)} examples; narrow the filter and mark all of it with A.`);
+      return;
+    }
+    for (let page = Math.floor(first / PAGE); page <= Math.floor(last / PAGE); page += 1) await this.fetchPage(page);
+    this.isAll = false;
+    this.marked.clear();
+    for (let place = first; place <= last; place += 1) {
+      const row = this.row(place);
+      if (row) this.marked.set(row.index, place);
+    }
+    this.draw();
+  }
+
+  clicked(event) {
+    const cell = event.target.closest(".cell");
+    if (!cell) return;
+    this.cursor = Number(cell.dataset.place);
+    if (event.shiftKey && this.anchor !== null) this.markRange(this.anchor, this.cursor);
+    else this.toggle(this.cursor);
+  }
+
+  opened(event) {
+    const cell = event.target.closest(".cell");
+    if (cell?.dataset.index) go("queue", { ...this.values, only: this.values.only ?? "all", index: cell.dataset.index });
+  }
+
+  move(step, isExtending) {
+    if (!this.total) return;
+    const from = this.cursor;
+    this.cursor = Math.max(0, Math.min(this.total - 1, this.cursor + step));
+    const y = Math.floor(this.cursor / this.columns) * this.high;
+    const offset = this.offset();
+    if (y < offset) this.setOffset(y);
+    else if (y + this.high > offset + this.seenHigh) this.setOffset(y + this.high - this.seenHigh);
+    if (isExtending) {
+      this.anchor ??= from;
+      this.markRange(this.anchor, this.cursor);
+    }
+    this.draw();
+  }
+
+  // ------------------------------------------------------------------ deciding
+
+  choose() {
+    if (!this.isAll && !this.marked.size) return;
+    const near = this.values.prediction ? [Number(this.values.prediction)] : [];
+    chooseClass("What are they all?", near, (label) => this.decide("relabel", label));
+  }
+
+  decide(action, label) {
+    const chosen = this.isAll ? this.total : this.marked.size;
+    if (!chosen || this.isBusy) return;
+    const what = action === "relabel" ? (label === undefined ? "accept the suggestions of" : `give the class “${shared.name(label)}” to`) : { keep: "keep the labels of", "cannot tell": "mark as “cannot tell”", skip: "skip" }[action];
+    const act = () => this.send(action, label);
+    if (chosen <= 100 && !this.isAll) {
+      act();
+      return;
+    }
+    const yes = h("button", { type: "button", class: "main", onclick: () => { box.close(); act(); } }, "Yes");
+    const box = dialog(`Really ${what} ${plural(chosen, "example")}?`, h("p", {}, "One U takes all of it back."), h("div", { class: "actions" }, yes, h("button", { type: "button", onclick: () => box.close() }, "No")));
+    yes.focus();
+  }
+
+  async send(action, label) {
+    this.isBusy = true;
+    const which = this.isAll ? { view: this.values, expect: this.total } : { indices: [...this.marked.keys()] };
+    try {
+      const content = await post("decide-many", { ...which, action, new: label ?? null, seen: this.seen });
+      this.recent = content.recent;
+      this.isBusy = false;
+      notice(`${plural(content.count, "decision")} stored. U undoes all of it.`, "note");
+      await this.reload();
+    } catch (error) {
+      if (error instanceof Refused && error.status === 409) {
+        notice(`You decided ${plural(error.content.count, "of these", "of these")} in another window meanwhile, so nothing was stored. Look again, then decide.`);
+        await this.reload();
+      } else if (error.name !== "AbortError") notice(`Not stored: ${error.message}`);
+    } finally {
+      this.isBusy = false;
+    }
+  }
+
+  async undo() {
+    const last = this.recent[0];
+    if (this.isBusy) return;
+    if (!last) {
+      notice("There is nothing to undo.", "note");
+      return;
+    }
+    this.isBusy = true;
+    try {
+      const content = await post("undo", { batch: last.batch });
+      this.recent = content.recent;
+      this.isBusy = false;
+      notice(`${plural(content.count, "decision")} undone.`, "note");
+      await this.reload();
+    } catch (error) {
+      notice(error.status === 409 ? "That was undone in another window already." : `Not undone: ${error.message}`);
+    } finally {
+      this.isBusy = false;
+    }
+  }
+
+  key(event) {
+    if (isTyping(event.target) || dialogIsOpen()) return false;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, Home: -this.total, End: this.total, PageUp: -this.columns * Math.floor(this.seenHigh / this.high), PageDown: this.columns * Math.floor(this.seenHigh / this.high) };
+    if (event.key in steps && !event.ctrlKey && !event.metaKey && !event.altKey) return this.move(steps[event.key], event.shiftKey), true;
+    if (event.repeat) return false;
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") return this.undo(), true;
+    if (event.ctrlKey || event.metaKey || event.altKey) return false;
+    if (isControl(event.target) && (event.key === "Enter" || event.key === " ")) return false;
+    const act = {
+      " ": () => this.toggle(this.cursor), a: () => this.markAll(), Enter: () => this.decide("relabel"), k: () => this.decide("keep"),
+      "/": () => this.choose(), c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
+      o: () => { const row = this.row(this.cursor); if (row) go("queue", { ...this.values, only: this.values.only ?? "all", index: row.index }); },
+      Escape: () => { this.unmark(); this.draw(); },
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!act) return false;
+    act();
+    return true;
+  }
+
+  async changed() {
+    if (!this.isBusy && !this.marked.size && !this.isAll) await this.reload();
+  }
+
+  // ------------------------------------------------------------------ the map
+
+  mapPanel() {
+    const { side } = shared.about.map;
+    const about = shared.about.map;
+    const drawn = svg("polygon", { class: "lasso", points: (this.values.lasso ?? "").replace(/(\d+),(\d+),?/g, "$1,$2 ") });
+    const image = h("img", { alt: "Map of all examples of the filter: the angle to their class from left to right, the length of their features from bottom to top", draggable: "false" });
+    const surface = h("div", { class: "map" }, image, svg("svg", { viewBox: `0 0 ${side} ${side}`, "aria-hidden": "true" }, drawn));
+    let points = null;
+    const place = (event) => {
+      const box = surface.getBoundingClientRect();
+      return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height].map((share) => Math.round(Math.max(0, Math.min(1, share)) * side));
+    };
+    surface.addEventListener("pointerdown", (event) => {
+      points = [place(event)];
+      surface.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    });
+    surface.addEventListener("pointermove", (event) => {
+      if (!points) return;
+      const next = place(event), last = points.at(-1);
+      if (Math.hypot(next[0] - last[0], next[1] - last[1]) < 4) return;
+      points.push(next);
+      drawn.setAttribute("points", points.map((one) => one.join(",")).join(" "));
+    });
+    surface.addEventListener("pointerup", () => {
+      if (!points) return;
+      const step = Math.ceil(points.length / 120);
+      const kept = points.filter((_, at) => at % step === 0);
+      points = null;
+      if (kept.length >= 3) this.set({ lasso: kept.flat().join(",") });
+    });
+    const shown = { ...this.values, lasso: "" };
+    const load = () => getBlob("map", shown, this.stop.signal).then((blob) => { image.src = URL.createObjectURL(blob); }).catch(() => {});
+    const panel = h("details", { class: "map-panel", open: Boolean(this.values.lasso), ontoggle: (event) => { if (event.target.open && !image.src) load(); this.laidOut(); } },
+      h("summary", {}, "Map: angle and norm"),
+      h("div", { class: "map-box" }, surface,
+        h("div", {},
+          h("p", { class: "soft" }, `Angle to the labelled class, ${Math.round(about.angle_low)}° on the left to ${Math.round(about.angle_high)}° on the right; length of the features, ${number(Math.exp(about.norm_low))} below to ${number(Math.exp(about.norm_high))} above. Orange: the model says another class.`),
+          h("p", {}, "Draw around a region to see its examples."),
+          this.values.lasso ? h("button", { type: "button", onclick: () => this.set({ lasso: "" }) }, "clear the region") : null)));
+    if (panel.open) load();
+    return panel;
+  }
+}

@@ -1,0 +1,140 @@
+// Start, pages, keys and what all pages share.
+
+import { $, dialog, dialogIsOpen, h, isTyping, notice } from "./dom.js";
+import { get, setToken, shared, takeToken } from "./api.js";
+import { readAddress } from "./view.js";
+import { Queue } from "./queue.js";
+import { Grid } from "./grid.js";
+import { Dashboard } from "./dashboard.js";
+
+const POLL_MS = 3000;
+const PAGES = { queue: Queue, grid: Grid, dashboard: Dashboard };
+const KEYS = [
+  ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type, Enter takes it"],
+    ["1 … 9, 0", "the class beside the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, also after a reload"],
+    ["Z", "zoom"], ["← →", "look back, and forth again"]]],
+  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift + arrows or click", "mark a range"], ["A", "mark all of the filter"],
+    ["Enter, K, /, C, S", "decide for all marked"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
+  ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "this sheet"]]],
+];
+
+let page = null;
+
+function show() {
+  const { page: name, values } = readAddress();
+  page?.close();
+  if ($("#notice").dataset.kind === "note") $("#notice").hidden = true;
+  document.body.dataset.page = name;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  page = new PAGES[name]($("#main"), values);
+  page.start();
+}
+
+function help() {
+  if (dialogIsOpen()) return;
+  const parts = KEYS.map(([title, keys]) => h("section", {}, h("h3", {}, title),
+    h("dl", { class: "keys" }, keys.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text))))));
+  const box = dialog("Keys", h("div", { class: "sheet" }, parts), h("button", { type: "button", onclick: () => box.close() }, "Close"));
+}
+
+function askName() {
+  const input = h("input", { type: "text", value: shared.reviewer, maxlength: "40", "aria-label": "Your name", autocomplete: "off" });
+  const form = h("form", { method: "dialog" }, h("p", {}, "Every reviewer has decisions of their own. You see those of others once you have decided yourself."), input,
+    h("button", { type: "submit", class: "main" }, "That is me"));
+  const box = dialog("Who decides?", form);
+  form.addEventListener("submit", () => {
+    const name = input.value.trim();
+    if (!name) return;
+    shared.reviewer = name;
+    $("#reviewer").textContent = name;
+    show();
+  });
+  input.select();
+  return box;
+}
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+function toggleTheme() {
+  const isDark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  localStorage.setItem("hardsight-theme", isDark ? "light" : "dark");
+  setTheme(isDark ? "light" : "dark");
+}
+
+async function poll() {
+  if (document.visibilityState === "visible" && page) {
+    try {
+      const since = shared.seq;
+      const { seq, changed, count } = await get("changes", { since });
+      if (seq > shared.seq) {
+        shared.seq = seq;
+        if (count && page) await page.changed(changed);
+      }
+    } catch { /* the next decision says it */ }
+  }
+  setTimeout(poll, POLL_MS);
+}
+
+function keys(event) {
+  if (page?.key(event)) {
+    event.preventDefault();
+    return;
+  }
+  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || dialogIsOpen()) return;
+  if (event.key === "?") help();
+  const name = { q: "queue", g: "grid", d: "dashboard" }[event.key.toLowerCase()];
+  if (name) location.hash = `#${name}`;
+}
+
+function askToken(why) {
+  const input = h("input", { type: "password", "aria-label": "Token", autocomplete: "off" });
+  const form = h("form", {}, h("h1", {}, "One step is missing"), h("p", {}, why),
+    h("p", {}, "Open the whole address that the command printed, or put in what stands behind ", h("code", {}, "#token="), "."),
+    input, h("button", { type: "submit", class: "main" }, "Go on"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    setToken(input.value.trim().replace(/^.*token=/, ""));
+    begin();
+  });
+  $("#main").replaceChildren(h("div", { class: "empty" }, form));
+  input.focus();
+}
+
+async function begin() {
+  try {
+    shared.about = await get("start", { reviewer: "" });
+  } catch (error) {
+    if (error.status === 401) askToken("This page needs a token.");
+    else $("#main").replaceChildren(h("p", { class: "empty" }, error.message));
+    return;
+  }
+  shared.seq = shared.about.seq;
+  document.title = `${shared.about.title} · hardsight review`;
+  $("#title").textContent = shared.about.title;
+  $("#reviewer").textContent = shared.reviewer;
+  show();
+  addEventListener("hashchange", () => {
+    if (new URLSearchParams(location.hash.slice(1)).get("token")) takeToken();
+    show();
+  });
+  document.addEventListener("keydown", keys);
+  setTimeout(poll, POLL_MS);
+}
+
+setTheme(localStorage.getItem("hardsight-theme"));
+$("#help").addEventListener("click", help);
+$("#theme").addEventListener("click", toggleTheme);
+$("#reviewer").addEventListener("click", askName);
+$("#skip").addEventListener("click", () => $("#main").focus());
+$("#notice button").addEventListener("click", () => { $("#notice").hidden = true; });
+addEventListener("unhandledrejection", (event) => { if (event.reason?.name !== "AbortError") notice(String(event.reason?.message ?? event.reason)); });
+if (takeToken()) begin();
+else askToken("This page needs a token.");

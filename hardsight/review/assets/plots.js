@@ -1,0 +1,48 @@
+// Small pictures: angles to the nearest classes, and the label's probability through training.
+
+import { degrees, svg } from "./dom.js";
+import { shared } from "./api.js";
+
+const text = (x, y, content, attributes = {}) => svg("text", { x, y, ...attributes }, content);
+
+export function angleDiagram(nearest, label) {
+  // A ray for each class: the angle from the horizontal is that between it and the example.
+  const width = 320, height = 150, middle = 160, base = 128, reach = 92;
+  const words = nearest.map((one) => `${one.label < 0 ? "the nearest other class" : shared.name(one.label)} at ${degrees(one.angle)}`);
+  const place = (angle, radius) => [middle + radius * Math.cos(angle), base - radius * Math.sin(angle)];
+  const used = []; // heights of labels, so that none covers another
+  const rays = nearest.map((one) => {
+    const [x, y] = place(one.angle, reach);
+    const [tx, wanted] = place(one.angle, reach + 10);
+    const isLeft = one.angle > Math.PI / 2;
+    let ty = wanted + 4;
+    while (used.some((other) => other.isLeft === isLeft && Math.abs(other.ty - ty) < 14)) ty += isLeft ? 14 : -14;
+    used.push({ isLeft, ty });
+    const kind = one.label === label ? "own" : "rival";
+    const name = one.label < 0 ? "nearest other" : shared.name(one.label);
+    const shown = name.length > 14 ? `${name.slice(0, 13)}…` : name;
+    return [
+      svg("line", { x1: middle, y1: base, x2: x, y2: y, class: `ray ${kind}` }),
+      text(tx, ty, `${shown} ${degrees(one.angle)}`, { class: kind, "text-anchor": isLeft ? "end" : "start" }),
+    ];
+  });
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "angles", role: "img", "aria-label": `Angles: ${words.join(", ")}` },
+    svg("path", { d: `M${middle + reach} ${base}A${reach} ${reach} 0 0 0 ${middle - reach} ${base}`, class: "arc" }),
+    svg("line", { x1: middle, y1: base, x2: middle + reach + 16, y2: base, class: "ray example" }),
+    text(middle + reach + 16, base + 16, "this example, 0°", { class: "soft", "text-anchor": "end" }),
+    rays);
+}
+
+export function curve(values) {
+  const width = 300, height = 80, top = 8, bottom = 72;
+  const step = (width - 12) / Math.max(1, values.length - 1);
+  const points = values.map((value, at) => [6 + at * step, bottom - (bottom - top) * (value ?? 0), value]).filter((point) => point[2] !== null);
+  if (!points.length) return null;
+  const path = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const ends = `from ${Math.round(100 * points[0][2])}% to ${Math.round(100 * points.at(-1)[2])}%`;
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": `Probability of the label through ${points.length} epochs, ${ends}` },
+    svg("line", { x1: 6, x2: width - 6, y1: (top + bottom) / 2, y2: (top + bottom) / 2, class: "half" }),
+    svg("line", { x1: 6, x2: width - 6, y1: bottom, y2: bottom, class: "axis" }),
+    svg("path", { d: path, class: "line" }),
+    points.length <= 40 && points.map(([x, y]) => svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: 2.2 })));
+}

@@ -1,0 +1,414 @@
+// One example at a time, one key each. A decision is stored before the next picture shows.
+
+import { $, below, count, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
+import { Refused, get, large, post, shared } from "./api.js";
+import { angleDiagram, curve } from "./plots.js";
+import { chooseClass } from "./choose.js";
+import { go, replace, viewOf } from "./view.js";
+
+const AHEAD = 8, BEHIND = 3;
+const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
+
+export class Queue {
+  constructor(root, values) {
+    this.root = root;
+    this.values = { only: "suspects", ...values };
+    this.view = viewOf(this.values);
+    delete this.view.state;
+    this.ahead = []; // open examples that come next
+    this.trail = []; // examples that were shown, the current one at `this.at`
+    this.at = -1;
+    this.images = new Map(); // decoded pictures by index
+    this.isReady = false; // the picture of the current example is painted
+    this.isBusy = false;
+    this.made = []; // time and action of what was decided in this window
+    this.recent = [];
+    this.total = this.open = 0;
+    this.after = Number(this.values.at ?? 0) || 0; // place from which nothing has been fetched yet
+    this.stop = new AbortController();
+  }
+
+  get current() { return this.trail[this.at]; }
+
+  async start() {
+    this.build();
+    const wanted = this.values.index;
+    try {
+      await this.fill();
+      if (wanted !== undefined) await this.open_(Number(wanted));
+      else await this.next();
+    } catch (error) {
+      if (error.name !== "AbortError") notice(error.message);
+    }
+  }
+
+  close() {
+    this.stop.abort();
+  }
+
+  // ------------------------------------------------------------------ what is shown
+
+  build() {
+    this.picture = h("div", { class: "picture", id: "picture" });
+    this.panel = h("section", { class: "panel", "aria-label": "About this example" });
+    this.progress = h("div", { class: "progress" });
+    this.bar = h("div", { class: "actions", role: "group", "aria-label": "Decide" });
+    this.last = h("div", { class: "last" });
+    put(this.root,
+      h("h1", { class: "sr" }, "Queue"),
+      this.progress,
+      h("div", { class: "stage" }, this.picture, this.panel),
+      this.bar,
+      this.last,
+    );
+  }
+
+  showProgress() {
+    const done = this.total - this.open;
+    const parts = [`${count(done)} of ${count(this.total)}`];
+    const recent = this.made.filter((one) => Date.now() - one.time < 5 * 60e3);
+    if (recent.length >= 5) {
+      const minutes = Math.max((Date.now() - recent[0].time) / 60e3, 1 / 60);
+      const rate = recent.length / minutes;
+      const left = this.open / rate;
+      parts.push(`${Math.round(rate)}/min`, left < 600 ? `${plural(Math.ceil(left), "minute")} left` : `${plural(Math.round(left / 60), "hour")} left`);
+    }
+    const judged = this.made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
+    if (judged.length >= 8) {
+      const wrong = judged.filter((one) => one.action === "relabel").length;
+      parts.push(`about ${Math.round((10 * wrong) / judged.length)} of 10 here are wrong`);
+    }
+    const bar = h("progress", { max: Math.max(1, this.total), value: done, "aria-label": "Decided" });
+    const filters = Object.entries(this.view).filter(([name]) => !["only", "sort", "order"].includes(name));
+    put(this.progress,
+      bar,
+      h("p", {}, parts.join(" · ")),
+      filters.length ? h("a", { href: "#queue" }, "filtered: show all suspects") : null,
+    );
+  }
+
+  async show(item, { back = false } = {}) {
+    this.isReady = false;
+    const image = await this.image(item.index);
+    if (this.stop.signal.aborted) return;
+    this.picture.classList.remove("zoomed");
+    put(this.picture, image.node);
+    this.picture.classList.toggle("tiny", image.isTiny);
+    this.picture.dataset.index = item.index;
+    this.showPanel(item, image.note);
+    this.showActions(item);
+    this.showLast();
+    this.showProgress();
+    const place = { ...this.view, ...(item.place !== null && item.place !== undefined ? { at: item.place } : {}) };
+    if (this.view.only === "suspects") delete place.only;
+    replace("queue", item.place === null || back ? { ...place, index: item.index } : place);
+    say(`Example ${item.index}: label ${shared.name(item.label)}. ${item.reason}`);
+    // a key counts once its picture is painted: two frames later it is
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    if (this.current === item) {
+      this.isReady = true;
+      this.picture.dataset.ready = item.index;
+      performance.mark("painted", { detail: item.index });
+    }
+    this.prefetch();
+  }
+
+  async image(index) {
+    if (this.images.has(index)) return this.images.get(index);
+    const made = (async () => {
+      const found = await large.want(index);
+      if (!found || !found.url) {
+        if (found?.text) return { node: h("div", { class: "text", tabindex: "0" }, found.text), note: found.note };
+        const words = found?.note ?? "no picture";
+        return { node: h("div", { class: "missing", role: "img", "aria-label": "No picture" }, h("span", {}, "no picture")), note: words };
+      }
+      const node = h("img", { alt: `Example ${index}`, src: found.url, decoding: "sync" });
+      try { await node.decode(); } catch { /* shown as far as it goes */ }
+      return { node, note: found.note, isTiny: Math.max(node.naturalWidth, node.naturalHeight) <= 64 };
+    })();
+    this.images.set(index, made);
+    const done = await made;
+    this.images.set(index, done);
+    if (done.note) this.images.delete(index); // a better one may come
+    return done;
+  }
+
+  prefetch() {
+    const wanted = new Set([
+      ...this.trail.slice(Math.max(0, this.at - BEHIND), this.at + 2).map((item) => item.index),
+      ...this.ahead.slice(0, AHEAD).map((item) => item.index),
+    ]);
+    for (const index of this.images.keys()) if (!wanted.has(index)) this.images.delete(index);
+    for (const index of wanted) this.image(index);
+  }
+
+  showPanel(item, note) {
+    const scores = new Map(shared.about.scores.map((one) => [one.name, one]));
+    const facts = item.scores.map(([name, value, share]) => {
+      const about = scores.get(name);
+      return h("tr", {},
+        h("th", { scope: "row", title: about.meaning }, about.title, about.unit ? h("span", { class: "soft" }, `, ${about.unit}`) : null),
+        h("td", {}, number(value)),
+        h("td", { class: "soft" }, share === null ? "" : `above ${below(share)}`));
+    });
+    const path = item.curve.length ? curve(item.curve) : null;
+    const verdict = item.action ? h("p", { class: "verdict" }, `You decided: ${this.words(item)}`) : null;
+    const others = item.others.map((one) => h("p", { class: one.new === item.new && one.action === item.action ? "verdict" : "verdict differs" },
+      h("bdi", {}, one.reviewer), ` decided: ${this.words({ ...one, label: item.label })}`));
+    const open = this.panel.querySelector("details")?.open ?? window.matchMedia("(min-width: 60rem)").matches;
+    put(this.panel,
+      h("h2", {}, h("bdi", { class: "class" }, shared.name(item.label)),
+        item.suggestion >= 0 ? [h("span", { class: "arrow" }, " → "), h("bdi", { class: "class suggested" }, shared.name(item.suggestion))] : null),
+      h("p", { class: "reason" }, item.reason),
+      item.error_share === null ? null : h("p", { class: "soft" }, `About ${Math.round(10 * item.error_share)} of 10 such labels are wrong.`),
+      verdict, others,
+      note ? h("p", { class: "missing-note" }, note) : null,
+      item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
+      path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
+      h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
+      h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
+    );
+  }
+
+  words(item) {
+    if (item.action === "relabel") return `${shared.name(item.new)} instead of ${shared.name(item.label)}`;
+    if (item.action === "keep") return `${shared.name(item.label)} is right`;
+    return WORDS[item.action] ?? "";
+  }
+
+  digits(item) {
+    const fixed = shared.about.digits;
+    if (Object.keys(fixed).length) return Object.entries(fixed);
+    const near = [item.suggestion, item.prediction, ...item.nearest.map((one) => one.label),
+      ...shared.about.pairs.filter(([label]) => label === item.label).map(([, other]) => other)];
+    return [...new Set(near)].filter((label) => label >= 0 && label !== item.label).slice(0, 9).map((label, at) => [String(at + 1), label]);
+  }
+
+  showActions(item) {
+    const button = (key, text, act, kind) => h("button", { type: "button", class: kind, onclick: act, "aria-keyshortcuts": key }, h("kbd", {}, key), h("bdi", {}, text));
+    put(this.bar,
+      item.suggestion >= 0 ? button("Enter", shared.name(item.suggestion), () => this.accept(), "main") : null,
+      button("K", `keep ${shared.name(item.label)}`, () => this.decide("keep"), "main"),
+      button("/", "another class", () => this.choose()),
+      button("C", "cannot tell", () => this.decide("cannot tell")),
+      button("S", "skip", () => this.decide("skip")),
+      button("U", "undo", () => this.undo()),
+      button("Z", "zoom", () => this.zoom()),
+      h("span", { class: "digits" }, this.digits(item).map(([key, label]) =>
+        h("button", { type: "button", class: "digit", onclick: () => this.decide("relabel", label), "aria-keyshortcuts": key, "aria-label": `class ${shared.name(label)}` }, h("kbd", {}, key), shared.name(label) === key ? null : h("bdi", {}, shared.name(label))))),
+    );
+  }
+
+  showLast() {
+    const entries = this.recent.map((one) => {
+      const what = one.action === "relabel" ? `${shared.name(one.old)} → ${shared.name(one.new)}` : WORDS[one.action];
+      const text = one.count > 1 ? `${count(one.count)} examples ${WORDS[one.action]}` : `${one.index} ${what}`;
+      return h("li", {}, one.count > 1 ? h("span", {}, text) : h("button", { type: "button", onclick: () => this.open_(one.index) }, h("bdi", {}, text)));
+    });
+    put(this.last, (entries.length ? [h("h2", { class: "soft" }, "Last"), h("ol", { reversed: true }, entries)] : []));
+  }
+
+  showEnd() {
+    this.isReady = false;
+    put(this.picture);
+    this.picture.removeAttribute("data-ready");
+    put(this.bar, h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
+    const everything = this.view.only === "suspects";
+    put(this.panel, h("h2", {}, this.total ? "All decided" : "Nothing here"),
+      h("p", {}, this.total ? "Nothing is open in this part of the queue." : "No example fits."),
+      h("p", {}, h("a", { href: "#dashboard" }, "See what it changes"), everything ? [" or ", h("a", { href: "#queue?only=all" }, "go on with all examples"), "."] : "."));
+    this.showLast();
+    this.showProgress();
+    say("All decided");
+  }
+
+  // ------------------------------------------------------------------ moving
+
+  async fill() {
+    const content = await get("queue", { ...this.view, after: this.after, count: AHEAD + 4 }, this.stop.signal);
+    this.take(content);
+    const known = new Set([...this.ahead, ...this.trail].map((item) => item.index));
+    this.ahead.push(...content.items.filter((item) => !known.has(item.index)));
+    if (content.items.length) this.after = content.items.at(-1).place + 1;
+    else if (this.after && content.open) { // what is open lies before the place that the address named
+      this.after = 0;
+      if (!this.ahead.length) await this.fill();
+    }
+  }
+
+  take(content) {
+    // an answer that was made before the last decision would count it as open, and undo another one
+    if (content.seq >= shared.seq || !this.total) {
+      shared.seq = Math.max(shared.seq, content.seq);
+      [this.total, this.open] = [content.total, content.open];
+      this.recent = content.recent;
+    }
+    if (content.problem && !this.isTold) notice(content.problem);
+    this.isTold ||= Boolean(content.problem);
+  }
+
+  async next() {
+    if (this.at < this.trail.length - 1) {
+      this.at += 1;
+      return this.show(this.current, { back: Boolean(this.current.action) });
+    }
+    if (!this.ahead.length) await this.fill();
+    const item = this.ahead.shift();
+    if (!item) return this.showEnd();
+    this.trail.push(item);
+    if (this.trail.length > 200) this.trail.shift();
+    this.at = this.trail.length - 1;
+    if (this.ahead.length < AHEAD) this.fill().then(() => this.prefetch()).catch(() => {});
+    return this.show(item);
+  }
+
+  async back() {
+    if (this.at <= 0 || this.isBusy) return;
+    this.at -= 1;
+    await this.show(this.current, { back: true });
+  }
+
+  async open_(index) {
+    try {
+      const item = await get(`example/${index}`, {}, this.stop.signal);
+      this.trail = this.trail.filter((one) => one.index !== index);
+      this.trail.push(item);
+      this.at = this.trail.length - 1;
+      await this.show(item, { back: true });
+    } catch (error) {
+      if (error.name !== "AbortError") notice(error.message);
+    }
+  }
+
+  // ------------------------------------------------------------------ deciding
+
+  accept() {
+    const item = this.current;
+    if (!item) return;
+    if (item.suggestion < 0) notice("There is no suggestion for this example: keep its label, or choose a class with /.", "note");
+    else this.decide("relabel", item.suggestion);
+  }
+
+  choose() {
+    const item = this.current;
+    if (!item || !this.isReady) return;
+    const first = this.digits(item).map(([, label]) => label);
+    chooseClass(`What is example ${item.index}?`, first, (label) => this.decide("relabel", label));
+  }
+
+  async decide(action, label) {
+    const item = this.current;
+    if (!item || !this.isReady || this.isBusy) return;
+    this.isBusy = true;
+    performance.mark("decided", { detail: item.index });
+    try {
+      // with the index that is on the screen, so that a late key never hits the next example
+      const content = await post("decide", { index: item.index, action, new: label ?? null, base: item.base });
+      const kept = action === "relabel" && label === item.label;
+      if (!item.action) this.open -= 1;
+      Object.assign(item, { action: kept ? "keep" : action, new: action === "relabel" && !kept ? label : -1, base: content.base, others: content.others });
+      this.recent = content.recent;
+      this.made.push({ time: Date.now(), action: item.action });
+      const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
+      if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
+      else if ($("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
+      $("#main").focus({ preventScroll: true });
+      await this.next();
+    } catch (error) {
+      if (error instanceof Refused && error.status === 409) await this.conflict(item);
+      else if (error.name !== "AbortError") notice(`Not stored: ${error.message}`);
+    } finally {
+      this.isBusy = false;
+    }
+  }
+
+  async conflict(item) {
+    const now = await get(`example/${item.index}`);
+    Object.assign(item, { action: now.action, new: now.new, base: now.base, others: now.others });
+    await this.show(item, { back: true });
+    notice(now.action
+      ? `You decided example ${item.index} in another window meanwhile: ${this.words(item)}. Nothing was overwritten; decide again to change it.`
+      : `You took back your decision about example ${item.index} in another window meanwhile. Decide again if you want to.`);
+  }
+
+  async undo() {
+    const last = this.recent[0];
+    if (this.isBusy) return;
+    if (!last) {
+      notice("There is nothing to undo.", "note");
+      return;
+    }
+    this.isBusy = true;
+    try {
+      const content = await post("undo", { batch: last.batch });
+      this.recent = content.recent;
+      this.made.pop();
+      if (content.count > 1) {
+        notice(`${count(content.count)} decisions undone.`, "note");
+        this.ahead = [];
+        this.after = 0;
+        await this.fill();
+        await this.next();
+      } else {
+        this.open += 1;
+        const item = await get(`example/${content.index}`);
+        const known = this.trail.findIndex((one) => one.index === content.index);
+        if (known >= 0) {
+          item.place = this.trail[known].place;
+          this.trail[known] = item;
+          this.at = known;
+        } else {
+          this.trail.splice(this.at, 0, item);
+          this.at = Math.max(0, this.at);
+        }
+        await this.show(item);
+        notice(`Undone: example ${content.index} is open again.`, "note");
+      }
+    } catch (error) {
+      if (error instanceof Refused && error.status === 409) {
+        notice("That was undone in another window already.");
+        await this.fill();
+        this.showLast();
+      } else if (error.name !== "AbortError") notice(`Not undone: ${error.message}`);
+    } finally {
+      this.isBusy = false;
+    }
+  }
+
+  zoom() {
+    const isOn = this.picture.classList.toggle("zoomed");
+    say(isOn ? "Zoomed" : "Not zoomed");
+  }
+
+  // ------------------------------------------------------------------ keys and other windows
+
+  key(event) {
+    if (event.repeat || isTyping(event.target) || dialogIsOpen()) return false;
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z") return this.undo(), true;
+    if (event.ctrlKey || event.metaKey || event.altKey) return false;
+    if (isControl(event.target) && (event.key === "Enter" || event.key === " ")) return false;
+    const act = {
+      Enter: () => this.accept(), k: () => this.decide("keep"), "/": () => this.choose(),
+      c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
+      z: () => this.zoom(), ArrowLeft: () => this.back(), ArrowRight: () => (this.at < this.trail.length - 1 && !this.isBusy ? this.next() : null),
+      Escape: () => this.picture.classList.remove("zoomed"),
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (act) return act(), true;
+    const digit = this.current && this.digits(this.current).find(([key]) => key === event.key);
+    if (digit) return this.decide("relabel", digit[1]), true;
+    return false;
+  }
+
+  async changed(indices) {
+    // Decisions of the same reviewer in another window.
+    const known = new Set(indices);
+    this.ahead = this.ahead.filter((item) => !known.has(item.index));
+    const item = this.current;
+    if (item && known.has(item.index) && !this.isBusy) {
+      const now = await get(`example/${item.index}`);
+      if (now.base !== item.base && this.current === item && !this.isBusy) await this.conflict(item);
+    }
+  }
+
+  toGrid(values = {}) { go("grid", { ...this.view, ...values }); }
+}

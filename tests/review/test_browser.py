@@ -1,0 +1,355 @@
+"""The app in a real Chromium: what a person sees, types and marks."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from hardsight.errors import OutputError
+from hardsight.review import Review, decisions
+from tests.review import made
+
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def served(run, **options):
+    defaults = {"host": "127.0.0.1", "port": None, "token": made.TOKEN, "allow_hosts": (),
+                "data": None, "is_framed": False}  # fmt: skip
+    return Review(run, **{**defaults, **options}).start()
+
+
+@pytest.fixture
+def review(run):
+    found = served(run)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(chromium, review):
+    """The page of a run, opened by the address that is printed; nothing is logged as an error."""
+    chromium.get_log("browser")
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    yield chromium
+    assert console(chromium) == []
+    chromium.get("about:blank")
+
+
+def visit(driver, url):
+    driver.get("about:blank")
+    driver.get(url)
+    ready(driver)
+
+
+def resize(driver, width, height):
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def colours(driver, scheme):
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+
+def console(driver, ignored=()):
+    lines = [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
+    return [line for line in lines if not any(part in line for part in ignored)]
+
+
+def until(driver, condition, seconds=10):
+    return WebDriverWait(driver, seconds, poll_frequency=0.02).until(condition)
+
+
+def find(driver, selector):
+    return driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def text(driver, selector):
+    return driver.execute_script(
+        "return document.querySelector(arguments[0])?.innerText ?? ''", selector
+    )
+
+
+def shown(driver):
+    """The index whose picture is painted, once it is; -1 if there is none."""
+    found = driver.execute_script(
+        "const p = document.querySelector('#picture');"
+        "return p && p.dataset.ready === p.dataset.index ? p.dataset.ready ?? null : null"
+    )
+    return None if found is None else int(found)
+
+
+def ready(driver, other_than=None):
+    return (
+        until(driver, lambda d: (at := shown(d)) is not None and at != other_than and (at + 1)) - 1
+    )
+
+
+def press(driver, *keys):
+    ActionChains(driver).send_keys(*keys).perform()
+
+
+def act(driver, key):
+    """Press a key that decides, and wait for the next picture."""
+    before = shown(driver)
+    press(driver, key)
+    return ready(driver, before)
+
+
+def notice(driver, part):
+    until(driver, lambda d: part in text(d, "#notice:not([hidden])"))
+
+
+def test_the_queue_by_keyboard_alone(page, run):
+    first = ready(page)
+    heading = text(page, ".panel h2")
+    second = act(page, Keys.ENTER)
+    third = act(page, "k")
+    press(page, "/")
+    until(page, lambda d: d.switch_to.active_element.get_attribute("role") == "combobox")
+    press(page, "do", Keys.ENTER)
+    fourth = ready(page, third)
+    fifth = act(page, "c")
+    sixth = act(page, "s")
+    assert len({first, second, third, fourth, fifth, sixth}) == 6
+    found = decisions(run).set_index("index")
+    assert heading == f"{NAMES[found.old[first]]} → {NAMES[found.new[first]]}"
+    assert found.verdict.to_dict() == {
+        first: "relabel",
+        second: "keep",
+        third: "keep" if found.old[third] == 3 else "relabel",
+        fourth: "cannot tell",
+    }
+    assert found.new[third] == 3
+    assert text(page, ".progress p").startswith("5 of 6")
+    assert "class" not in page.current_url
+
+
+def test_undo_goes_back_also_after_a_reload_in_the_middle(page, run):
+    first = ready(page)
+    second = act(page, "k")
+    third = act(page, Keys.ENTER)
+    page.refresh()
+    assert ready(page) == third  # the token is kept, and so is the place
+    assert "token" not in page.current_url
+    assert act(page, "u") == second
+    notice(page, f"example {second} is open again")
+    assert act(page, "u") == first
+    assert decisions(run).empty
+    press(page, "u")
+    notice(page, "nothing to undo")
+
+
+def test_a_key_that_is_held_down_decides_once(page, run):
+    ready(page)
+    before = shown(page)
+    page.execute_script(
+        "for (const repeat of [false, true, true, true]) document.body.dispatchEvent("
+        "new KeyboardEvent('keydown', { key: 'k', repeat, bubbles: true }))"
+    )
+    ready(page, before)
+    assert len(decisions(run)) == 1
+
+
+def test_two_tabs_in_conflict(page, run):
+    index = ready(page)
+    first = page.current_window_handle
+    token_url = page.current_url.split("#")[0] + f"#token={made.TOKEN}"
+    page.switch_to.new_window("tab")
+    visit(page, token_url)
+    assert ready(page) == index
+    act(page, "k")
+    page.close()
+    page.switch_to.window(first)
+    press(page, Keys.ENTER)  # before or after it has heard of the other one: never overwritten
+    notice(page, "in another window meanwhile")
+    assert decisions(run)["verdict"].tolist() == ["keep"]
+    assert shown(page) == index
+    assert "is right" in text(page, ".verdict")
+    console(page)  # the browser logs the refused request
+
+
+def test_filter_bulk_and_one_undo_for_all(page, run):
+    ready(page)
+    press(page, "g")
+    until(page, lambda d: "60 of 60" in text(d, ".summary"))
+    Select(find(page, "select[name=label]")).select_by_visible_text("cat")
+    until(page, lambda d: "60 of 60" not in text(d, ".summary") and "of" in text(d, ".summary"))
+    cats = int(text(page, ".summary").split()[0])
+    assert "label=2" in page.current_url
+    until(page, lambda d: len(d.find_elements(By.CSS_SELECTOR, ".cell img")) >= 10)
+    press(page, "a", "k")
+    until(page, lambda d: "keep the labels of" in text(d, "dialog"))
+    press(page, Keys.ENTER)
+    notice(page, f"{cats} decisions stored")
+    assert decisions(run)["old"].tolist() == [2] * cats
+    press(page, "u")
+    notice(page, f"{cats} decisions undone")
+    assert decisions(run).empty
+
+
+def test_marking_with_arrows_and_shift(page, run):
+    ready(page)
+    press(page, "g")
+    until(page, lambda d: len(d.find_elements(By.CSS_SELECTOR, ".cell img")) >= 10)
+    press(page, Keys.ARROW_RIGHT, " ")
+    until(page, lambda d: "1 marked" in text(d, ".summary"))
+    ActionChains(page).key_down(Keys.SHIFT).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT).key_up(
+        Keys.SHIFT
+    ).perform()
+    until(page, lambda d: "3 marked" in text(d, ".summary"))
+    press(page, "c")
+    notice(page, "3 decisions stored")
+    assert decisions(run)["verdict"].tolist() == ["cannot tell"] * 3
+
+
+def test_a_failed_store_keeps_the_picture_and_says_so(page, review, run, monkeypatch):
+    index = ready(page)
+
+    def full(*_, **__):
+        raise OutputError("the decision was not stored: database or disk is full; free some space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(review.session.store, "decide", full)
+        press(page, "k")
+        notice(page, "Not stored")
+        assert "disk is full" in text(page, "#notice")
+        assert shown(page) == index
+    assert act(page, "k") != index
+    assert decisions(run)["index"].tolist() == [index]
+    console(page)
+
+
+def test_names_from_data_never_become_code(chromium, tmp_path):
+    bad = "<img src=x onerror=\"document.title='owned'\">"
+    columns = made.rows_of(20)
+    columns["id"] = [f"{bad}/{i}" for i in range(20)]
+    names = [bad, "<script>document.title='owned'</script>", "=1+1", "javascript:alert(1)"]
+    review = served(made.save(tmp_path / "<b>run", columns, classes=names))
+    resize(chromium, 1280, 900)
+    visit(chromium, review.url)
+    seen = text(chromium, ".panel h2")
+    act(chromium, "k")
+    seen += text(chromium, ".panel h2")
+    assert "<img src=x" in seen
+    assert "<script>" in seen
+    press(chromium, "/")
+    until(chromium, lambda d: "<script>" in text(d, "#class-list"))
+    press(chromium, Keys.ESCAPE)
+    for key in "gd":
+        press(chromium, key)
+        time.sleep(0.2)
+    until(chromium, lambda d: "Dashboard" in text(d, "h1"))
+    assert "owned" not in chromium.title
+    assert "<b>run" in chromium.title
+    assert console(chromium) == []
+    chromium.get("about:blank")
+    review.close()
+
+
+def test_without_a_token_the_page_asks_for_it(chromium, run):
+    review = served(run)
+    chromium.get("about:blank")
+    chromium.get(review.url.split("#")[0])
+    chromium.execute_script("sessionStorage.clear()")
+    chromium.refresh()
+    until(chromium, lambda d: "token" in text(d, "main"))
+    assert "ant" not in text(chromium, "main").split()
+    press(chromium, review.url, Keys.ENTER)
+    ready(chromium)
+    chromium.get("about:blank")
+    review.close()
+    chromium.get_log("browser")
+
+
+def test_nothing_is_asked_of_anybody_else(page):
+    page.get_log("performance")  # forget what earlier tests did
+    page.refresh()
+    ready(page)
+    messages = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
+    urls = {
+        message["params"]["request"]["url"].split("#")[0].split("?")[0]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    }
+    ours = page.current_url.split("#")[0]
+    others = {url for url in urls if url.startswith("http") and not url.startswith(ours)}
+    assert others == set()
+    assert f"{ours}api/start" in urls
+
+
+def test_a_page_of_another_origin_cannot_decide(chromium, run, tmp_path):
+    """The attack itself: a page elsewhere that knows the port and even the token."""
+    import http.server
+
+    review = served(run)
+    code = (
+        "const out = []; (async () => { for (const headers of ["
+        "{'Content-Type': 'text/plain'}, {'Content-Type': 'application/json', "
+        f"'X-Hardsight-Token': '{made.TOKEN}'" + "}]) { try { const r = await fetch('"
+        + review.url.split("#")[0]
+        + "api/decide', {method: 'POST', headers, body: JSON.stringify({index: 18, action: 'keep',"
+        " base: 0, reviewer: 'eve'})}); out.push(r.status) } catch (e) { out.push('blocked') } }"
+        " document.title = JSON.stringify(out) })()"
+    )  # fmt: skip
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "index.html").write_text(f"<script>{code}</script>")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(tmp_path / "evil"))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as evil:
+        threading.Thread(target=evil.serve_forever, daemon=True).start()
+        chromium.get(f"http://127.0.0.1:{evil.server_port}/index.html")
+        until(chromium, lambda d: d.title == '["blocked","blocked"]')
+        evil.shutdown()
+    assert decisions(run).empty
+    chromium.get("about:blank")
+    review.close()
+    chromium.get_log("browser")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_fits_and_can_be_used_by_everybody(page, scheme, width):
+    ready(page)
+    colours(page, scheme)
+    resize(page, width, 844)
+    act(page, "k")
+    for key, heading in (("q", "Queue"), ("g", "Grid"), ("d", "Dashboard")):
+        press(page, key)
+        until(page, lambda d, heading=heading: text(d, "h1") == heading)
+        if key == "q":
+            ready(page)
+        over = page.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert over <= 0, heading
+        assert page.execute_script(CHECK) == [], heading
+    colours(page, "light")
+
+
+CHECK = (Path(__file__).parent / "check_page.js").read_text("utf-8")
+
+
+def test_the_check_of_pages_can_fail(page):
+    ready(page)
+    page.execute_script(
+        "const b = document.createElement('button'); document.querySelector('main').append(b);"
+        "const p = document.createElement('p'); p.textContent = 'pale'; p.style.color = '#ccc';"
+        "document.querySelector('main').append(p)"
+    )
+    complaints = page.execute_script(CHECK)
+    assert any(one.startswith("no name") for one in complaints)
+    assert any(one.startswith("contrast") for one in complaints)
