@@ -103,7 +103,8 @@ def test_no_answer_invites_other_sites(looked_at):
 
 PATHS = ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "/etc/passwd",
          "....//....//etc/passwd", "..\\..\\etc\\passwd", "%2fetc%2fpasswd", "file:///etc/passwd",
-         "..%252f..%252fetc/passwd", "main.js/../../../_store.py", "\x00", "x/../start"]  # fmt: skip
+         "..%252f..%252fetc/passwd", "main.js/../../../_store.py", "\x00",
+         "x/../start"]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,0 +1,89 @@
+"""What an editor shows of settings that are made from a signature; a test compares the two."""
+
+# annotations are evaluated here: written as text, ``Required`` would not count in Python 3.11
+from typing import Required, TypedDict
+
+
+class ScoreKeys(TypedDict, total=False):
+    """The settings of :class:`ScoreConfig`."""
+
+    data: Required[str]
+    model: str | None
+    weights: str | None
+    head: str | None
+    output: int | str | None
+    scores: str | tuple[str, ...] | None
+    out: str | None
+    resume: bool
+    overwrite: bool
+    split: str | None
+    data_root: str | None
+    labels: str | None
+    class_weights: str | None
+    bias: str | None
+    classes: tuple[str, ...] | None
+    num_classes: int | None
+    size: int | tuple[int, int] | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    channels: int | None
+    crop: float | None
+    squash: bool | None
+    white: float | None
+    model_classes: tuple[str, ...] | str | None
+    class_order: str
+    trust_remote_code: bool
+    batch_size: int | None
+    workers: int | None
+    device: str
+    precision: str
+    sample: str
+    strict: bool
+    thumbnails: int
+    shard_rows: int | None
+    seed: int
+
+
+class EvaluateKeys(TypedDict, total=False):
+    """The settings of :class:`EvaluateConfig`."""
+
+    model: Required[str]
+    data: Required[str]
+    compare: tuple[str, ...]
+    ood: tuple[str, ...]
+    train: str | None
+    out: str | None
+    resume: bool
+    overwrite: bool
+    weights: str | None
+    head: str | None
+    output: int | str | None
+    split: str | None
+    ood_split: str | None
+    train_split: str | None
+    data_root: str | None
+    classes: tuple[str, ...] | None
+    num_classes: int | None
+    size: int | tuple[int, int] | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    channels: int | None
+    crop: float | None
+    squash: bool | None
+    white: float | None
+    model_classes: tuple[str, ...] | str | None
+    class_order: str
+    trust_remote_code: bool
+    epsilons: tuple[float, ...] | None
+    epsilons_l2: tuple[float, ...] | None
+    attack_steps: int
+    attack_examples: int
+    explain_examples: int
+    cam_layer: str | None
+    feature_examples: int
+    map_examples: int
+    validation_share: float
+    batch_size: int | None
+    workers: int | None
+    device: str
+    seed: int
