@@ -337,7 +337,8 @@ def engine(monkeypatch):
     trainer, loader, compiled = pl.Trainer, torch.utils.data.DataLoader.__init__, []
 
     def made(**options):
-        notes.append({key: str(value) for key, value in options.items() if key != "max_epochs"})
+        told = {**options, "plugins": [type(each).__name__ for each in options["plugins"] or ()]}
+        notes.append({key: str(value) for key, value in told.items() if key != "max_epochs"})
         if options["devices"] != 1 or options["num_nodes"] != 1 or options["strategy"] != "auto":
             raise Stop
         return trainer(**options)
