@@ -46,7 +46,16 @@ from hardsight.data.formats._tables import IMAGE_COLUMNS as IMAGE_COLUMNS
 from hardsight.data.formats._tables import IMAGE_LIST as IMAGE_LIST
 from hardsight.data.formats._tables import LABELS as LABELS
 from hardsight.data.formats._tables import LIST_SUFFIXES as LIST_SUFFIXES
+from hardsight.data.formats._tables import CellSource as CellSource
+from hardsight.data.formats._tables import ListedImages as ListedImages
 from hardsight.data.formats._tables import chosen_column as chosen_column
+from hardsight.data.formats._tables import csv_cells as csv_cells
 from hardsight.data.formats._tables import csv_images as csv_images
 from hardsight.data.formats._tables import frame_source as frame_source
 from hardsight.data.formats._tables import visda_images as visda_images
+from hardsight.data.formats._texts import JSON_SUFFIXES as JSON_SUFFIXES
+from hardsight.data.formats._texts import TextSource as TextSource
+from hardsight.data.formats._texts import is_text_list as is_text_list
+from hardsight.data.formats._texts import text_columns as text_columns
+from hardsight.data.formats._texts import text_file as text_file
+from hardsight.data.formats._texts import text_parquet as text_parquet

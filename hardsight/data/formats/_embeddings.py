@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hardsight.data.formats._stored import StoredArray
+    from hardsight.data.source import ExampleSource
 
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
@@ -54,11 +55,14 @@ class EmbeddingSource:
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
+        shown: the examples that the embeddings are of, as people see them, if they are at hand.
 
     Raises:
         ShapeError: lengths or widths do not fit each other, or a square head is transposed.
         LabelError: a label is not an index in ``[0, C)``.
     """
+
+    shown: ExampleSource | None = None
 
     def __init__(
         self,
@@ -109,6 +113,10 @@ class EmbeddingSource:
     def id_of(self, index: int) -> str:
         """Name of the example."""
         return id_at(self._ids, index)
+
+    def position_of(self, number: int) -> int:
+        """Where the example is that has this number: rows are numbered as they lie."""
+        return number
 
     def label_of(self, index: int) -> int:
         """Label of the example."""

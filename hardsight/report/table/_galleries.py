@@ -49,6 +49,7 @@ class Example:
     facts: list[tuple[str, str]]
     values: list[str]
     picture: Picture | None
+    text: str = ""
 
     @property
     def file(self) -> str:
@@ -58,7 +59,7 @@ class Example:
     @property
     def alt(self) -> str:
         """What a screen reader says in place of the picture."""
-        return f"{self.id}: label {self.label}, predicted {self.prediction}"
+        return f"{self.text or self.id}: label {self.label}, predicted {self.prediction}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Galleries:
                     "prediction": example.prediction,
                     "outcome": example.outcome,
                     "values": example.values,
+                    **({"text": example.text} if example.text else {}),
                 }
                 for example in self.examples.values()
             },
@@ -202,6 +204,7 @@ def _examples(view: View) -> dict[int, Example]:
             facts=[*own, *((title, _short(scores[name][i])) for name, title in facts)],
             values=[*marks, *(number(values[i]) for values in scores.values())],
             picture=picture(encoded) if encoded else None,
+            text=view.excerpts.get(int(view.gallery.source[row]), ""),
         )
     return examples
 

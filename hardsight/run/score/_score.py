@@ -18,7 +18,7 @@ from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, is_estimator
+from hardsight.models import ClassNames, is_estimator, stored_tokenizer
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -63,6 +63,7 @@ _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 _ROUNDING = 0.02  # relative; of half precision on another device
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
+COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
     "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
@@ -115,6 +116,12 @@ def score_notes(table: ScoreTable) -> list[str]:
     if counts["errors"]:
         listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
         notes.append(f"{counts['errors']:,} examples could not be read{listed}")
+    if counts.get("truncated"):
+        rows = len(table)
+        notes.append(
+            f"{counts['truncated']:,} of {rows:,} texts are longer than the model takes, and were "
+            f"cut: {about['preprocessing']['origin']}"
+        )
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
     return notes
@@ -137,6 +144,11 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    image_column: str | None = None,
+    tokenizer: Any = None,
+    max_tokens: int | None = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -197,6 +209,15 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        text_column: column of a ``.csv``, ``.jsonl`` or ``.parquet`` file that holds the texts to
+            classify, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
+        image_column: column that holds the paths of pictures, if it is not called path, or if
+            there is a column of texts as well.
+        tokenizer: folder of the tokenizer of a model of texts; by default the one beside the
+            model. In Python also the tokenizer itself.
+        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
+            Longer texts are cut, and the summary says how many.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -267,6 +288,7 @@ def score(
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
+                text_column=text_column, label_column=label_column, image_column=image_column,
             )  # fmt: skip
             source = fitted.source
         else:
@@ -278,7 +300,15 @@ def score(
                 classes=classes,
                 class_weights=class_weights,
                 data_root=data_root,
+                text_column=text_column,
+                label_column=label_column,
+                image_column=image_column,
+                max_tokens=max_tokens,
             )
+        if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
+            raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
+        columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
+                           strict=True))  # fmt: skip
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -319,11 +349,12 @@ def score(
                 class_names=names, head=head, output=output, need=plan.need,
                 # of a single row a scaled head cannot be told from other layers
                 at_once=min(8, max(2, size_of_batch)), num_classes=num_classes, seed=seed,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=trust_remote_code, batch_size=size_of_batch,
+                reader=_reader(tokenizer, trust_remote_code),
             )  # fmt: skip
             with naming_other_scores():
                 ready = stack.enter_context(work)
-            names, traits = ready.class_names, ready.traits
+            names, traits, source = ready.class_names, ready.traits, ready.source
             plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
@@ -331,8 +362,8 @@ def score(
                 plan,
                 device=place,
                 precision=chosen_precision(precision, place),
-                batch_size=size_of_batch,
-                workers=chosen_workers(workers, length=length_of(source)),
+                batch_size=size_of_batch * _batches_at_once(source),
+                workers=_processes(workers, source),
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
             )
@@ -348,6 +379,7 @@ def score(
         about["data"] = {
             "spec": source.spec,
             "split": split,
+            **{key: value for key, value in columns.items() if value is not None},
             "fingerprint": source.fingerprint(),
             "named": len(source.classes),
         }
@@ -373,6 +405,27 @@ def score(
                 return read_table(folder.folder)
         run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
         return run.table(scorer, source, thumbnails=thumbnails)
+
+
+def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
+    """A tokenizer, by itself or by its folder."""
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer
+    found = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
+    if found is None:
+        raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
+    return found
+
+
+def _batches_at_once(source: ExampleSource) -> int:
+    return 1 if source.kind is None else source.kind.batches_at_once
+
+
+def _processes(workers: int | None, source: ExampleSource) -> int:
+    """Loader processes; none by default for examples that are read faster than they are sent."""
+    if workers is None and source.kind is not None and not source.kind.in_processes:
+        return 0
+    return chosen_workers(workers, length=length_of(source))
 
 
 def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
@@ -416,6 +469,7 @@ def _describe(
         "output": model.get("output"),
         "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
         "preprocessing": decisive(about.get("preprocessing", {})),
+        "columns": [data[key] for key in COLUMNS if key in data],
         "class_order": about["class_order"]["taken"],
         "precision": about.get("precision", config["precision"]),
         "device": config["device"].partition(":")[0],  # any GPU of a machine will do

@@ -59,6 +59,12 @@ class DataConfig:
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
+        text_column: column that holds the texts of a file, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
+        image_column: column that holds the paths of pictures, if it is not called path, or if
+            there is a column of texts as well.
+        tokenizer: folder of the tokenizer, if the model brings none.
+        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         size: height and width that pictures are brought to; needed if they differ. They are
             resized by their shorter side and cropped in the centre, unless ``squash``.
@@ -83,6 +89,11 @@ class DataConfig:
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    image_column: str | None = None
+    tokenizer: str | None = None
+    max_tokens: int | None = None
     classes: tuple[str, ...] | None = None
     size: tuple[int, int] | None = None
     channels: int | None = None

@@ -36,6 +36,9 @@ def is_first_process() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
+Read = Callable[[ExampleSource], ExampleSource]
+
+
 @dataclass(frozen=True)
 class Sources:
     """The data of a run.
@@ -87,7 +90,14 @@ class Sources:
         return replace(self, train=train, validation=validation, test=test)
 
 
-def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
+def opened_sources(
+    config: DataConfig,
+    data: Any,
+    *,
+    seed: int,
+    validation: Any = None,
+    read: Read = lambda source: source,
+) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
     Args:
@@ -95,11 +105,12 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        read: what is done to a source first, such as making tokens of its texts.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split)
+    train = read(_examples(data, config, config.split))
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
@@ -110,14 +121,14 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
     if config.imbalance > 1:
         rows = _long_tailed(train, rows, config.imbalance, seed=seed)
     others = {
-        name: None if split is None else _other_split(data, config, split, train)
+        name: None if split is None else read(_other_split(data, config, split, train))
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
     for name, source in others.items():
         if source is not None:
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
-        others["validation"] = _other_split(validation, config, None, train)
+        others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, rows)
     measured = _measured(first, config, how)
     other, held = others["validation"], None
@@ -236,7 +247,11 @@ def class_counts(sources: Sources) -> list[int]:
 
 
 def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
-    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+    source = open_source(
+        data, split=split, classes=config.classes, data_root=config.root,
+        text_column=config.text_column, label_column=config.label_column,
+        image_column=config.image_column, max_tokens=config.max_tokens,
+    )  # fmt: skip
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:
