@@ -46,6 +46,7 @@ from hardsight.data.formats import (
     idx_images_in,
     is_idx,
     is_text_list,
+    is_tu_folder,
     labels_beside,
     load_from_hub,
     one_column,
@@ -58,6 +59,7 @@ from hardsight.data.formats import (
     text_columns,
     text_file,
     text_parquet,
+    tu_graphs,
 )
 from hardsight.data.named import DATASETS, named_source
 from hardsight.data.source import (
@@ -109,7 +111,7 @@ class _Options:
 
     def check_used(self, source: Any) -> None:
         """Raise if columns are named, and the data has none, or not of this kind."""
-        are_texts = getattr(source, "kind", None) is not None
+        are_texts = isinstance(source, TextSource)
         has_columns = are_texts or isinstance(source, ListedImages | CellSource)
         if not has_columns:
             self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
@@ -150,6 +152,7 @@ def open_source(
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
+    ``proteins/``                   graphs of the TU collection: ``NAME_A.txt`` and its companions
     ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
                                     cifar10, cifar100, cifar100-coarse, svhn, pacs, visda17,
                                     imagenet; from ``data_root``, else from the hub
@@ -269,6 +272,9 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     if images is not None:
         return _idx(images, text, options, split_done=True)
     _images_only(options)
+    if is_tu_folder(folder):
+        options.refuse("split", because=f"{text} holds graphs without splits")
+        return tu_graphs(folder, spec=text, classes=options.classes)
     if options.split is not None:
         if not (folder / options.split).is_dir():
             raise DataError(f"no folder {options.split!r} in {text}, so there is no such split")
