@@ -48,6 +48,8 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
+# how ``weights_origin`` begins if no weights were loaded
+_RANDOM, _AS_MADE = "random initialisation", "as made by"
 # a model file may end in sys.exit(): let through, it would end the command, with success at 0
 _FAILURES = (Exception, SystemExit)
 _log = logging.getLogger("hardsight")
@@ -89,6 +91,23 @@ class LoadedModel:
     def built_as(self) -> str:
         """How to name the network itself, also if it came from the folder of a trained model."""
         return self.network or self.spec
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its weights were drawn, and are nobody's."""
+        return self.weights_origin == _RANDOM
+
+
+def is_as_made(origin: str) -> bool:
+    """Whether a ``weights_origin`` says that no weights were loaded into a model.
+
+    A factory may have loaded some by itself; nobody else can tell.
+
+    Example:
+        >>> is_as_made("random initialisation"), is_as_made("model.safetensors")
+        (True, False)
+    """
+    return origin.startswith((_RANDOM, _AS_MADE))
 
 
 def load_model(
@@ -207,7 +226,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
             name, pretrained=pretrained, num_classes=num_classes, options=options,
             preprocessing=how,
         )  # fmt: skip
-        origin = f"{kind} {pretrained}" if pretrained else "random initialisation"
+        origin = f"{kind} {pretrained}" if pretrained else _RANDOM
         used = {**({} if num_classes is None else {"num_classes": num_classes}), **options}
         return LoadedModel(
             named_model.model,
@@ -222,7 +241,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
     if num_classes is not None:
         if_taken = {**if_taken, "num_classes": num_classes}
     model, used = _from_factory(kind, name, options=options, if_taken=if_taken)
-    return _as_stated(model, spec, f"as made by {spec}", used, how)
+    return _as_stated(model, spec, f"{_AS_MADE} {spec}", used, how)
 
 
 def _as_stated(

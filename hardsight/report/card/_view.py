@@ -88,8 +88,8 @@ class Tables:
             rows = [self._estimates("auroc", "ood", place, name, "auroc")]
             for key in ("aupr_in", "aupr_out", "fpr95"):
                 rows.append(self._values(key, "ood", place, name, key, shape=percent))
-            notes = [_got(model, ("ood", place, name, "note")) for model in self.models]
-            tables.append((name, [_noted(row, notes) for row in rows]))
+            parts = [_got(model, ("ood", place, name)) or {} for model in self.models]
+            tables.append((name, [_noted(row, parts) for row in rows]))
         return tables
 
     def calibration(self) -> list[Row]:
@@ -162,14 +162,14 @@ def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
     return found
 
 
-def _noted(row: Row, notes: list[str | None]) -> Row:
-    """A row that says why where a model has no number."""
-    pairs = zip(row.cells, notes, strict=True)
-    return replace(row, cells=[_note(note) if note else cell for cell, note in pairs])
+def _noted(row: Row, parts: list[dict[str, Any]]) -> Row:
+    """A row that says why, if a model has no number."""
+    pairs = zip(row.cells, parts, strict=True)
+    return replace(row, cells=[_note(part) if part.get("note") else cell for cell, part in pairs])
 
 
-def _note(note: str) -> Cell:
-    return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
+def _note(part: dict[str, Any]) -> Cell:
+    return Cell("constant" if part.get("is_constant") else NONE, part["note"], is_note=True)
 
 
 def _estimate(estimate: dict[str, Any] | None) -> Cell:

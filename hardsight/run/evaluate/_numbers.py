@@ -101,7 +101,8 @@ def ood_part(
         try:
             measured = detection(known, others)
         except StatisticError as err:
-            part[name] = {"note": str(err)}
+            is_constant = bool(np.ptp([*known, *others]) == 0)
+            part[name] = {"note": str(err), "is_constant": is_constant}
             continue
         part[name] = {**dataclasses.asdict(measured), "auroc": estimate(measured.auroc)}
     return part

@@ -18,7 +18,7 @@ from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames
+from hardsight.models import ClassNames, is_as_made
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -99,7 +99,7 @@ def score_notes(table: ScoreTable) -> list[str]:
     about = table.metadata
     notes = []
     origin = about["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
+    if is_as_made(origin):
         notes.append(f"no --weights were given: the model was scored {origin}")
     missing = about.get("missing")
     if missing:

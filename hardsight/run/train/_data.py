@@ -177,7 +177,7 @@ def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) ->
         sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
     )
     _check_normalisation(how, how.channels, whose="model")
-    if sources.train.are_ours and loaded.weights_origin != "random initialisation":
+    if sources.train.are_ours and not loaded.is_random:
         _warn_of_other_pictures(type(loaded.model).__name__, known, how)
     return sources.prepared(how)
 

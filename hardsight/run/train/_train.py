@@ -18,7 +18,7 @@ from hardsight.config import config_from
 from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
-from hardsight.models import LoadedModel, StoredModel, load_stored, load_weights
+from hardsight.models import LoadedModel, StoredModel, is_as_made, load_stored, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -303,9 +303,7 @@ def _tell_what_is_not_trained(
     """Warn of what stays as it began, although the recipe may not mean it."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    if config.freeze_body and (
-        origin == "random initialisation" or origin.startswith("as made by")
-    ):
+    if config.freeze_body and is_as_made(origin):
         warn(
             f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
             f"the head learns from the features of {config.model.name} {origin}; name "
