@@ -395,22 +395,22 @@ def _reason(err: BaseException) -> str:
 
 
 def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = {key: v for key, v in vars(found).items() if not key.startswith("_")}
+        if not hasattr(target, part):
+            public = {key: v for key, v in vars(target).items() if not key.startswith("_")}
             known = [key for key, value in public.items() if callable(value)]
             raise ModelError(unknown_name(f"factory in {place}", name, known))
-        found = getattr(found, part)
-    if isinstance(found, nn.Module):
-        model = found
+        target = getattr(target, part)
+    if isinstance(target, nn.Module):
+        model = target
         return lambda: model
-    if not callable(found):
+    if not callable(target):
         raise ModelError(
             f"expected {place}:{name} to be a function or class that makes a model, "
-            f"got {type(found).__name__}"
+            f"got {type(target).__name__}"
         )
-    factory: Callable[..., Any] = found
+    factory: Callable[..., Any] = target
     return factory
 
 

@@ -203,13 +203,13 @@ class Lab:
                     known["embeddings"], known["logits"], known["labels"], known["class_weights"],
                     known.get("bias"),
                 )  # fmt: skip
-            found = self._outputs(run, source)
+            outputs = self._outputs(run, source)
             file.parent.mkdir(exist_ok=True)
-            kept = {name: getattr(found, name) for name in _KEPT}
+            kept = {name: getattr(outputs, name) for name in _KEPT}
             tensors = {name: value for name, value in kept.items() if value is not None}
             with replacing(file) as partial:
                 save_file(tensors, partial)
-        return found
+        return outputs
 
     def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Numbers of a trained model, kept beside it so that they are measured once.

@@ -75,9 +75,9 @@ class Tables:
         """Name, number of examples and accuracy of each class."""
         rows = []
         for place, name in enumerate(self.card["data"]["classes"]):
-            found = [model["accuracy"]["classes"][place] for model in self.models]
-            n = next((estimate["n"] for estimate in found if estimate), 0)
-            cells, values = list(map(_estimate, found)), list(map(_value, found))
+            estimates = [model["accuracy"]["classes"][place] for model in self.models]
+            n = next((estimate["n"] for estimate in estimates if estimate), 0)
+            cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
             rows.append((name, n, _marked(cells, values, "higher")))
         return rows
 
@@ -131,8 +131,8 @@ class Tables:
         return title
 
     def _estimates(self, key: str, *path: str | int, title: str | None = None) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells, values = list(map(_estimate, found)), list(map(_value, found))
+        estimates = [_got(model, path) for model in self.models]
+        cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
         return Row(key, title or self._title(key), _marked(cells, values, self._better(key)))
 
     def _values(
@@ -142,9 +142,9 @@ class Tables:
         shape: Callable[[float | None], str] = number,
         title: str | None = None,
     ) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells = [Cell(shape(estimate)) for estimate in found]
-        return Row(key, title or self._title(key), _marked(cells, found, self._better(key)))
+        estimates = [_got(model, path) for model in self.models]
+        cells = [Cell(shape(estimate)) for estimate in estimates]
+        return Row(key, title or self._title(key), _marked(cells, estimates, self._better(key)))
 
     def _better(self, key: str) -> str:
         better: str = self.card["definitions"][key]["better"]
@@ -153,13 +153,13 @@ class Tables:
 
 def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
     """What lies at a path of a model's card; ``None`` if that part is missing or a note."""
-    found: Any = model
+    part: Any = model
     for step in path:
         try:
-            found = found[step]
+            part = part[step]
         except (KeyError, TypeError):
             return None
-    return found
+    return part
 
 
 def _noted(row: Row, parts: list[dict[str, Any]]) -> Row:

@@ -436,7 +436,7 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     )  # fmt: skip
 
 
-def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
+def _result(folder: Path, task: _Task, **facts: Any) -> TrainResult:
     held_out = [HELD_OUT] if task.config.track and task.sources.holds_out else []
     return TrainResult(
         folder=folder,
@@ -445,7 +445,7 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
         preprocessing=task.sources.train.how,
         is_first_process=is_first_process(),
         tracked={name: folder / TRACKED / name for name in (*held_out, *task.watched)},
-        **found,
+        **facts,
     )
 
 
@@ -487,7 +487,8 @@ def _keep(result: TrainResult, task: _Task) -> None:
         "history": result.history,
         "class_order": None if sources.order is None else sources.order.facts(),
         "shared_with_training": {
-            name: None if found is None else found.facts() for name, found in sources.shared.items()
+            name: None if overlap is None else overlap.facts()
+            for name, overlap in sources.shared.items()
         },
         **task.recipe,
     }
