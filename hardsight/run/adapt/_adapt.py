@@ -151,8 +151,8 @@ def adapt(
         section 5.1.
     """
     tables, data = [], []
-    for given in (source, target):
-        table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
+    for domain in (source, target):
+        table = dict(domain) if isinstance(domain, dict) and "name" in domain else {"name": domain}
         what = table["name"]
         data.append(what)
         table["name"] = (

@@ -430,12 +430,12 @@ def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
 
 def _subject(
     stack: ExitStack,
-    given: tuple[str | None, Any, Any],
+    spec: tuple[str | None, Any, Any],
     source: ExampleSource,
     pixels: PixelOptions,
     **options: Any,
 ) -> Subject:
-    name, model, weights = given
+    name, model, weights = spec
     work = model_at_work(model, source, pixels, weights=weights, **options)
     ready = stack.enter_context(work)
     head, loaded = ready.traits.head, ready.loaded
@@ -521,14 +521,14 @@ def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
 
 
 def _radii(
-    given: Sequence[float] | None, usual: tuple[float, ...], *, most: float
+    stated: Sequence[float] | None, usual: tuple[float, ...], *, most: float
 ) -> tuple[float, ...]:
     """Radii in ascending order, 0 among them.
 
     Raises:
         OptionError: one is negative or above ``most``.
     """
-    radii = usual if given is None else tuple(float(radius) for radius in given)
+    radii = usual if stated is None else tuple(float(radius) for radius in stated)
     if not all(math.isfinite(radius) and radius >= 0 for radius in radii):
         raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
     if max(radii, default=0.0) > most:

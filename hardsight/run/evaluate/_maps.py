@@ -47,11 +47,11 @@ def explanation_part(
     cam_layer: CamLayer | None = None
     measures: dict[str, list[Tensor]] = {}
     pictures: dict[int, dict[str, Any]] = {}
-    for read, given in inputs_at(subject, source, positions, at_once=at_once):
+    for read, loaded in inputs_at(subject, source, positions, at_once=at_once):
         with torch.no_grad():
-            logits = subject.logits(given)
+            logits = subject.logits(loaded)
         usable = torch.isfinite(logits).all(dim=1)
-        here, inputs = read[usable.cpu().numpy()], given[usable]
+        here, inputs = read[usable.cpu().numpy()], loaded[usable]
         if not len(here):
             continue
         if cam_layer is None:

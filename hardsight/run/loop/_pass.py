@@ -480,7 +480,7 @@ def progress(
 
     Args:
         title: what is being done.
-        total: how many units there are; ``None`` if nobody knows.
+        total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal.
 

@@ -135,7 +135,7 @@ class ScorePlan:
 
     @property
     def need(self) -> Need:
-        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        """Whether the model must have a head: only if a score was asked for that needs one."""
         if self.is_open:
             return "may"
         return "must" if self.needs_head else "none"

@@ -461,12 +461,12 @@ def _check_counts(**counts: int | None) -> None:
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
     """The head of stored embeddings, from wherever the user has it."""
-    given = head if isinstance(head, Head) else model
-    if isinstance(given, Head):
-        stored = given
-    elif isinstance(given, Tensor):
-        stored = Head(name="stored", weight=given.detach(), bias=None)
-    elif given is not None:
+    head_or_weights = head if isinstance(head, Head) else model
+    if isinstance(head_or_weights, Head):
+        stored = head_or_weights
+    elif isinstance(head_or_weights, Tensor):
+        stored = Head(name="stored", weight=head_or_weights.detach(), bias=None)
+    elif head_or_weights is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
             "class_weights=FILE (--class-weights), a Head or a tensor"

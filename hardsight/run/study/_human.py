@@ -224,14 +224,14 @@ def min_max_in_class(values: ArrayLike, labels: ArrayLike) -> Floats:
         >>> min_max_in_class([1, 3, 2, 10, 30], [0, 0, 0, 1, 1])
         array([0. , 1. , 0.5, 0. , 1. ])
     """
-    given, classes = np.asarray(values, dtype=np.float64), np.asarray(labels)
-    scaled = np.full(len(given), np.nan)
+    numbers, classes = np.asarray(values, dtype=np.float64), np.asarray(labels)
+    scaled = np.full(len(numbers), np.nan)
     for label in np.unique(classes):
-        rows = (classes == label) & np.isfinite(given)
+        rows = (classes == label) & np.isfinite(numbers)
         if rows.any():
-            low, high = given[rows].min(), given[rows].max()
+            low, high = numbers[rows].min(), numbers[rows].max()
             if high > low:
-                scaled[rows] = (given[rows] - low) / (high - low)
+                scaled[rows] = (numbers[rows] - low) / (high - low)
     return scaled
 
 

@@ -301,8 +301,8 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
     From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
     """
-    given = {"mean": config.mean, "std": config.std}
-    stated = {key: value for key, value in given.items() if value is not None}
+    normalisation = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in normalisation.items() if value is not None}
     origin = "stated by the recipe"
     if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
         picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)

@@ -184,8 +184,8 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
-    config = config_from(TrainConfig, given, where="the settings of train")
+    values = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
     return run_recipe(
         config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
@@ -285,7 +285,7 @@ def _head(
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is verified although nobody needs the head: it may be mistyped
+    # a name is verified even if the head is not needed: it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -321,14 +321,14 @@ def _tell_what_is_not_trained(
 
 
 def _watched(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """The examples to watch, by name; none in most runs."""
-    if not (config.track_test or given):
+    if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
 
-    return watched_sets(config, sources, given)
+    return watched_sets(config, sources, track_on)
 
 
 def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
