@@ -351,7 +351,17 @@ def _hypotheses(
             name = subjects.get(key, f"{AVH} or {CONFIDENCE}")
             score = scores.get(name)
             reason = score.reason if score else f"there is no usable column {name}"
-            made.append(Hypothesis(key, says, None, f"Not tested: {reason}.", paper, None, None))
+            made.append(
+                Hypothesis(
+                    name=key,
+                    says=says,
+                    rejected=None,
+                    outcome=f"Not tested: {reason}.",
+                    paper=paper,
+                    p=None,
+                    p_adjusted=None,
+                )
+            )
             continue
         rejected = raised[key] < alpha
         if key == "H3":
@@ -360,7 +370,17 @@ def _hypotheses(
             rejected = rejected and comparisons[0].difference > 0
         else:
             outcome = _tested_in_words(scores[subjects[key]], rejected, raised[key])
-        made.append(Hypothesis(key, says, rejected, outcome, paper, p[key], raised[key]))
+        made.append(
+            Hypothesis(
+                name=key,
+                says=says,
+                rejected=rejected,
+                outcome=outcome,
+                paper=paper,
+                p=p[key],
+                p_adjusted=raised[key],
+            )
+        )
     return tuple(made)
 
 
