@@ -1,6 +1,9 @@
 """Models by name, their weights and their preprocessing; and small networks of our own."""
 
 from hardsight.models._classifier import SmallCNN as SmallCNN
+from hardsight.models._estimators import Estimator as Estimator
+from hardsight.models._estimators import is_estimator as is_estimator
+from hardsight.models._estimators import value_name as value_name
 from hardsight.models._known import ClassNames as ClassNames
 from hardsight.models._known import StoredModel as StoredModel
 from hardsight.models._known import description_of as description_of

@@ -168,6 +168,7 @@ def load_model(
     if isinstance(spec, str) and is_stored_model(spec):
         return _from_folder(Path(spec), weights, wanted)
     if isinstance(spec, str):
+        _refuse_pickle(spec)
         spec, own = _split_options(spec)
         wanted = replace(wanted, options={**own, **wanted.options})
     pretrained = _package_weights(spec, weights)
@@ -180,6 +181,17 @@ def load_model(
         return _with_weights(_built(spec, None, wanted), weights)
     check_agrees(described, spec, wanted.options, num_classes)
     return _as_described(spec, weights, described, wanted)
+
+
+def _refuse_pickle(spec: str) -> None:
+    """Raise if a model is named by a file that runs code; such as those of scikit-learn."""
+    if spec.lower().endswith((".pkl", ".pickle", ".joblib", ".skops")):
+        raise ModelError(
+            f"{spec} is not loaded: a pickled model runs code when it is loaded, so it can be "
+            "scored from Python only: hs.score(model, X, labels=y). From the command line, score "
+            "what a linear model works with: --data features.npy --labels labels.npy "
+            "--class-weights coef.npy --bias intercept.npy"
+        )
 
 
 @dataclass(frozen=True)
