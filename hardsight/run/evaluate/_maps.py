@@ -22,7 +22,8 @@ from hardsight.evaluate import (
     map_entropy,
     top_area_share,
 )
-from hardsight.run.evaluate._pass import Subject, inputs_at
+from hardsight.run.evaluate._pass import inputs_at
+from hardsight.run.evaluate._subjects import Subject
 
 _SIDE = 96  # pixels of a picture on the card
 
