@@ -362,6 +362,7 @@ class ModelScorer:
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
+            # the largest of logits with a NaN is not a prediction
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
@@ -560,7 +561,8 @@ class ScoreRun:
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
-        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
+        if "bias" not in self.about:  # of stored embeddings it is known from the first examples
+            self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:

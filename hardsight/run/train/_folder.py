@@ -121,6 +121,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
     if resumes and run.kind is TRAIN and run.manifest() is None:
         run.adopt(_manifest_of_older(run.folder, precision))
     old = run.manifest() if resumes else None
+    # a module is trained in place: when a run goes on, it may hold other weights than at first
     began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
     run.describe(
         {**recipe["config"], "precision": precision},
