@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
     0: {"errors", "registry", "table", "_checks", "gallery", "preprocessing", "config"}
-    | {"run_folder"},
+    | {"run_folder", "suspects"},
     1: {"geometry", "stats", "selection"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
