@@ -69,8 +69,8 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
 
     folder = out or study_folder(table, "human")
     given = {name: value for name, value in options.items() if value is not None}
-    found = study_human(table, human, out=folder, **given)
-    _print(found.tables(), folder)
+    result = study_human(table, human, out=folder, **given)
+    _print(result.tables(), folder)
 
 
 _DEGRADATION_EPILOG = """\b
@@ -105,8 +105,8 @@ def degradation(out: Path, **options: Any) -> None:
     from hardsight.run.study import study_degradation
 
     given = {name: value for name, value in options.items() if value is not None}
-    found = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
-    _print([table for study in found for table in study.tables()], out)
+    studies = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
+    _print([table for study in studies for table in study.tables()], out)
 
 
 _DYNAMICS_EPILOG = """\b
@@ -138,8 +138,8 @@ def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
 
     folder = out or study_folder(runs[0], "dynamics")
     given = {name: value for name, value in options.items() if value is not None}
-    found = study_dynamics(runs, out=folder, **given)
-    _print(found.tables(), folder)
+    result = study_dynamics(runs, out=folder, **given)
+    _print(result.tables(), folder)
 
 
 def _print(tables: Sequence[StudyTable], folder: Path) -> None:

@@ -16,6 +16,8 @@ from hardsight.losses._euclidean import EuclideanContrastiveLoss as EuclideanCon
 from hardsight.losses._euclidean import euclidean_contrastive_loss as euclidean_contrastive_loss
 from hardsight.losses._focal import FocalLoss as FocalLoss
 from hardsight.losses._focal import focal_loss as focal_loss
+from hardsight.losses._hardest import Hardest as Hardest
+from hardsight.losses._hardest import hardest as hardest
 from hardsight.losses._large_margin import LargeMarginSoftmaxLoss as LargeMarginSoftmaxLoss
 from hardsight.losses._large_margin import large_margin_logits as large_margin_logits
 from hardsight.losses._large_margin import large_margin_softmax_loss as large_margin_softmax_loss
@@ -33,4 +35,6 @@ from hardsight.losses._schedules import GaussianRampLR as GaussianRampLR
 from hardsight.losses._schedules import gaussian_ramp_down as gaussian_ramp_down
 from hardsight.losses._schedules import gaussian_ramp_up as gaussian_ramp_up
 from hardsight.losses._schedules import ramped_beta1 as ramped_beta1
+from hardsight.losses._triplet import AngularTripletLoss as AngularTripletLoss
+from hardsight.losses._triplet import angular_triplet_loss as angular_triplet_loss
 from hardsight.ranks import gather_rows as gather_rows

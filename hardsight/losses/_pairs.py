@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hardsight._checks import check_indices, check_matrix, check_rows, is_traced
 from hardsight.errors import LabelError, OptionError
+from hardsight.losses._mining import MINED, partners
 from hardsight.losses._reduce import check_choice, reduce_loss
 from hardsight.ranks import gather_rows
+
+PAIRS = ("halves", "all", *MINED)
 
 
 @dataclass(frozen=True)
@@ -38,20 +42,15 @@ def contrastive_loss(
     check_finite: bool,
 ) -> Tensor:
     """Squared distance of similar pairs, squared lack of distance of dissimilar ones."""
-    check_choice("pairs", pairs, ("halves", "all"))
+    check_choice("pairs", pairs, PAIRS)
     check_choice("average", average, ("pairs", "signs"))
     check_matrix(embeddings=embeddings)
-    groups, takes_part = _groups(embeddings, labels, logits, similarity, ignore_index)
+    groups, takes_part = pair_groups(embeddings, labels, logits, similarity, ignore_index)
     if gather:
-        embeddings = gather_rows(embeddings)
-        groups, takes_part = gather_rows(groups), gather_rows(takes_part.long()).bool()
-    first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
-    if pairs == "halves":
-        distances = distance.paired(embeddings[first], embeddings[second])
-    else:
-        distances = distance.matrix(embeddings)[first, second]
-    similar = groups[first] == groups[second]
-    kept = takes_part[first] & takes_part[second]
+        embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
+    first, second, distances, kept, similar = _formed(
+        distance, embeddings, groups, takes_part, pairs
+    )
     values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
     values = values.masked_fill(~kept, 0.0)
     if average == "signs" and reduction == "mean":
@@ -68,7 +67,52 @@ def contrastive_loss(
     )
 
 
-def _groups(
+class _Pairs(NamedTuple):
+    """Both rows of every pair, their distance, and whether the pair counts, ``[P]`` each."""
+
+    first: Tensor
+    second: Tensor
+    distances: Tensor
+    kept: Tensor
+    similar: Tensor
+
+
+def _formed(
+    distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, pairs: str
+) -> _Pairs:
+    """The pairs of a batch; those that are mined are chosen without a gradient."""
+    if pairs in MINED:
+        return _mined(distance, embeddings, groups, takes_part, pairs)
+    first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
+    if pairs == "halves":
+        distances = distance.paired(embeddings[first], embeddings[second])
+    else:
+        distances = distance.matrix(embeddings)[first, second]
+    kept = takes_part[first] & takes_part[second]
+    return _Pairs(first, second, distances, kept, groups[first] == groups[second])
+
+
+def _mined(
+    distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, how: str
+) -> _Pairs:
+    """Every row with its similar partner, then every row with its dissimilar one."""
+    chosen = partners(distance.matrix(embeddings.detach()), groups, takes_part, how)
+    rows = torch.arange(len(embeddings), device=embeddings.device)
+    first, second = torch.cat([rows, rows]), torch.cat([chosen.similar, chosen.dissimilar])
+    kept = torch.cat([chosen.has_similar, chosen.has_dissimilar])
+    distances = distance.paired(embeddings[first], embeddings[second])
+    is_similar = torch.cat([torch.ones_like(takes_part), torch.zeros_like(takes_part)])
+    return _Pairs(first, second, distances, kept, is_similar)
+
+
+def gather_pairs(
+    embeddings: Tensor, groups: Tensor, takes_part: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What pairs are formed from, of all ranks."""
+    return gather_rows(embeddings), gather_rows(groups), gather_rows(takes_part.long()).bool()
+
+
+def pair_groups(
     embeddings: Tensor, labels: Tensor, logits: Tensor | None, similarity: str, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """What must agree for a pair to be similar, and which examples take part."""

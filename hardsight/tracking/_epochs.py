@@ -231,10 +231,10 @@ def _first_rows(
     latest_first = np.argsort(order, kind="stable")[::-1]
     rows = np.full(rules.num_examples, -1)
     rows[index[latest_first]] = latest_first  # of several rows of an example the last one stays
-    found: NDArray[np.int64] = rows[rows >= 0]
-    if rules.repeats == "error" and len(found) < len(index):
+    first: NDArray[np.int64] = rows[rows >= 0]
+    if rules.repeats == "error" and len(first) < len(index):
         _check_repeats(index, order % rules.num_ranks, rules, epoch)
-    return found
+    return first
 
 
 def _check_repeats(

@@ -127,6 +127,7 @@ TRAIN = {
         {"loss": {"name": "cross_entropy", "class_balance": 1.0}, "imbalance": 3.0},
         {"imbalance": 3.0},
     ),
+    "loss.hardest": Case({"loss": {"name": "cross_entropy", "hardest": 0.5}}),
     "loss.decays": Case(
         {"loss": {"name": "focal", "options": {"gamma": 3.0}, "decays": {"gamma": 0.5}}},
         {"loss": {"name": "focal", "options": {"gamma": 3.0}}},

@@ -211,7 +211,7 @@ def test_why_an_indicator_is_constant_can_be_read_without_scrolling_sideways(
         "the model's outputs differ between examples"
     )
     for model in flat["models"]:
-        model["ood"][0] = {name: {"note": why} for name in model["ood"][0]}
+        model["ood"][0] = {name: {"note": why, "is_constant": True} for name in model["ood"][0]}
     browser.get(write_card(flat, out=tmp_path / "flat.html").as_uri())
     hidden = browser.execute_script("""
         const box = document.querySelector("#ood .scroll");

@@ -26,6 +26,7 @@ from hardsight.data import (
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
+from hardsight.models import is_as_made
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
@@ -119,7 +120,7 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
     notes = []
     for about in card["models"]:
         name, origin, counts = about["name"], about["weights"] or "", about["counts"]
-        if origin == "random initialisation" or origin.startswith("as made by"):
+        if is_as_made(origin):
             notes.append(f"no --weights were given: {name} was evaluated {origin}")
         if counts["unreadable"]:
             examples = (

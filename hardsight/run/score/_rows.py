@@ -100,17 +100,28 @@ class ScorePlan:
     Args:
         names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
+        has_offset: whether logits are known, not only up to a number added to all of a row.
 
     Attributes:
-        missing: scores that are left out because they need a head.
+        missing: scores that are left out because they need a head, or the logits themselves.
     """
 
-    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
+    def __init__(
+        self,
+        names: str | Sequence[str] | None,
+        *,
+        has_head: bool = True,
+        has_offset: bool = True,
+    ) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         self.is_open = names is None
         if names is None:
-            self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
+            self.specs = [
+                spec
+                for spec in columns
+                if (has_head or not needs_head(spec)) and (has_offset or not spec.needs_offset)
+            ]
             self.missing = [spec.name for spec in columns if spec not in self.specs]
         else:
             self.missing = []

@@ -18,7 +18,7 @@ from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames
+from hardsight.models import ClassNames, is_as_made, is_estimator
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -29,6 +29,7 @@ from hardsight.run.loop import (
     model_at_work,
     stated_classes,
 )
+from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
 from hardsight.run.score._rows import (
     EmbeddingScorer,
     ModelScorer,
@@ -61,6 +62,7 @@ MAY_CHANGE = ("workers", "weights", "data_root")
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 _ROUNDING = 0.02  # relative; of half precision on another device
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
+_MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
     "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
@@ -99,7 +101,7 @@ def score_notes(table: ScoreTable) -> list[str]:
     about = table.metadata
     notes = []
     origin = about["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
+    if is_as_made(origin):
         notes.append(f"no --weights were given: the model was scored {origin}")
     missing = about.get("missing")
     if missing:
@@ -107,6 +109,8 @@ def score_notes(table: ScoreTable) -> list[str]:
             f"the model has no head that can be read: {', '.join(missing['scores'])} are missing, "
             f"because {missing['reason']}"
         )
+    if "reading" in about["model"]:
+        notes.append(about["model"]["reading"])
     counts = about["counts"]
     if counts["errors"]:
         listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
@@ -119,7 +123,7 @@ def score_notes(table: ScoreTable) -> list[str]:
 @checked_options
 @warns_of(score_notes)
 def score(
-    model: str | os.PathLike[str] | nn.Module | Head | Tensor | None,
+    model: str | os.PathLike[str] | nn.Module | Head | Tensor | Any | None,
     data: Any,
     *,
     scores: str | Sequence[str] | None = None,
@@ -166,11 +170,13 @@ def score(
             ``hf:NAME``; none for stored embeddings. In Python also any ``nn.Module``, see
             :func:`hardsight.models.load_model`; for stored embeddings their head: a
             :class:`Head`, a tensor of class weights ``[C, D]``, or ``None`` if ``class_weights``
-            or the file itself has it.
+            or the file itself has it; and a fitted classifier of scikit-learn, alone or at the
+            end of a pipeline.
         data: folder of class folders, ``.csv`` of path,label, ``.parquet``, idx,
             ``.npz``/``.npy``/``.safetensors``, ``hub:OWNER/NAME``, ``builtin:digits``, or a name
             such as ``cifar10``. In Python any labelled data, see
-            :func:`hardsight.data.open_source`.
+            :func:`hardsight.data.open_source`; for a classifier of scikit-learn what it was fitted
+            on: an array, a sparse matrix, a list or a data frame.
         scores: names of the scores to compute; all by default. Of a model without a head these are
             the scores that need only logits, and the table says what is missing. In Python also
             the name of one.
@@ -191,7 +197,8 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
-        labels: of stored embeddings: file with their labels. In Python also the labels themselves.
+        labels: of stored embeddings: file with their labels. In Python also the labels themselves,
+            for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
             weights themselves.
         bias: of stored embeddings: file with the head's bias. In Python also the bias itself.
@@ -253,16 +260,25 @@ def score(
         if out is not None:
             claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(claim)
-        source = open_source(
-            data,
-            split=split,
-            labels=labels,
-            bias=bias,
-            classes=classes,
-            class_weights=class_weights,
-            data_root=data_root,
-        )
         plan, place = ScorePlan(scores), chosen_device(str(device))
+        fitted: EstimatorAtWork | None = None
+        source: ExampleSource | EmbeddingSource
+        if not isinstance(model, _MODELS) and is_estimator(model):
+            fitted = estimator_at_work(
+                model, data, labels, plan, classes=classes, stated=names, device=place,
+                class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
+            )  # fmt: skip
+            source = fitted.source
+        else:
+            source = open_source(
+                data,
+                split=split,
+                labels=labels,
+                bias=bias,
+                classes=classes,
+                class_weights=class_weights,
+                data_root=data_root,
+            )
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -275,7 +291,16 @@ def score(
             "shard_rows": shard_rows,
         }
         scorer: Scorer
-        if isinstance(source, EmbeddingSource):
+        if fitted is not None:
+            _refuse_pixel_options(pixels, preprocessing)
+            _refuse_estimator_options(
+                head=head, output=output, weights=weights, class_weights=class_weights, bias=bias,
+                num_classes=num_classes, trust_remote_code=trust_remote_code or None,
+            )  # fmt: skip
+            scorer, plan, names = fitted.scorer, fitted.plan, fitted.class_names
+            class_order = "name" if class_order == "auto" else class_order
+            about |= fitted.metadata()
+        elif isinstance(source, EmbeddingSource):
             _refuse_pixel_options(pixels, preprocessing)
             _refuse_model_options(
                 head=head if isinstance(head, str) else None, output=output, weights=weights,
@@ -365,6 +390,15 @@ def _refuse_model_options(**options: Any) -> None:
         raise OptionError(
             f"{', '.join(named)} cannot be used with stored embeddings, which need no model; leave "
             "it out (their head is class_weights=, --class-weights)"
+        )
+
+
+def _refuse_estimator_options(**options: Any) -> None:
+    named = [name for name, value in options.items() if value is not None]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with a fitted classifier of scikit-learn, which "
+            "has weights of its own; leave it out"
         )
 
 

@@ -355,7 +355,7 @@ def _hypotheses(
             continue
         rejected = raised[key] < alpha
         if key == "H3":
-            outcome = _compared_in_words(comparisons, rejected, raised[key], alpha)
+            outcome = _compared_in_words(comparisons, rejected, raised[key])
             # the hypothesis is one-sided: a stronger confidence does not speak for it
             rejected = rejected and comparisons[0].difference > 0
         else:
@@ -388,7 +388,7 @@ def _tested_in_words(score: ScoreAgainstPeople, rejected: bool, p: float) -> str
 
 
 def _compared_in_words(
-    comparisons: Sequence[CorrelationComparison], differs: bool, p: float, alpha: float
+    comparisons: Sequence[CorrelationComparison], differs: bool, p: float
 ) -> str:
     ours, paper = comparisons[0], comparisons[1]
     numbers = (

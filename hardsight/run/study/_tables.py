@@ -38,11 +38,11 @@ class StudyTable:
     note: str = ""
 
 
-def said_interval(found: Estimate | None) -> str:
+def said_interval(interval: Estimate | None) -> str:
     """``-0.212 [-0.231, -0.193]``."""
-    if found is None:
+    if interval is None:
         return NONE
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def said_p(p: float | None) -> str:

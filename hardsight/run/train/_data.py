@@ -144,14 +144,14 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
 
 def warn_of_shared(sources: Sources) -> None:
     """Warn of examples that judge the model and that it learns from."""
-    for name, found in sources.shared.items():
-        if found is None or not found.shared or found.first is None:
+    for name, overlap in sources.shared.items():
+        if overlap is None or not overlap.shared or overlap.first is None:
             continue
-        own, same = found.first
+        own, same = overlap.first
         warn(
-            f"{found.shared:,} of {found.looked_at:,} {name} examples looked at are also in the "
-            f"training data, byte for byte, such as {own} ({same} there): what is measured on them "
-            "says nothing about new data; remove them from one of the two"
+            f"{overlap.shared:,} of {overlap.looked_at:,} {name} examples looked at are also in "
+            f"the training data, byte for byte, such as {own} ({same} there): what is measured on "
+            "them says nothing about new data; remove them from one of the two"
         )
 
 
@@ -177,7 +177,7 @@ def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) ->
         sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
     )
     _check_normalisation(how, how.channels, whose="model")
-    if sources.train.are_ours and loaded.weights_origin != "random initialisation":
+    if sources.train.are_ours and not loaded.is_random:
         _warn_of_other_pictures(type(loaded.model).__name__, known, how)
     return sources.prepared(how)
 
@@ -223,11 +223,11 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
 
 
 def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
-    found = long_tailed_rows(
+    kept = long_tailed_rows(
         source.labels[rows], num_classes=len(source.named_classes), ratio=ratio,
         seed=seed_of(seed, "imbalance"),
     )  # fmt: skip
-    return [rows[at] for at in found]
+    return [rows[at] for at in kept]
 
 
 def class_counts(sources: Sources) -> list[int]:
@@ -255,18 +255,18 @@ def _other_split(
     Raises:
         DataError: a class that the training split does not have.
     """
-    found = _examples(data, config, split)
-    if found.classes == train.classes[: len(found.classes)]:
-        return found
-    if set(found.classes) <= set(train.classes):
+    other = _examples(data, config, split)
+    if other.classes == train.classes[: len(other.classes)]:
+        return other
+    if set(other.classes) <= set(train.classes):
         again = _examples(data, replace(config, classes=train.classes), split)
-        if _named_labels(again) == _named_labels(found):
+        if _named_labels(again) == _named_labels(other):
             return again
-    where = found.spec if split is None else f"the split {split!r} of {found.spec}"
+    where = other.spec if split is None else f"the split {split!r} of {other.spec}"
     raise DataError(
         f"expected the {len(train.classes)} classes of the training split, got "
-        f"{len(found.classes)} others in {where}: expected "
-        f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
+        f"{len(other.classes)} others in {where}: expected "
+        f"({', '.join(train.classes[:8])}), got {', '.join(other.classes[:8])} in this order; pass "
         "data.classes"
     )
 
@@ -311,9 +311,9 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
         origin = "measured on the training images"
     size = config.size or _size(data)
     channels = _channels(data) if data.are_ours else how.channels
-    found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
-    _check_normalisation(found, _channels(data), whose="recipe")
-    return applied_preprocessing(data.source, found)
+    completed = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+    _check_normalisation(completed, _channels(data), whose="recipe")
+    return applied_preprocessing(data.source, completed)
 
 
 def _channels(data: Decoded) -> int | None:

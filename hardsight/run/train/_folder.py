@@ -282,8 +282,8 @@ def kept_dynamics(
     }
     named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
     if config.thumbnails:
-        found = pictures(source, named, most=config.thumbnails, show=show)
-        run.write_side_file(THUMBNAILS, found)
+        small = pictures(source, named, most=config.thumbnails, show=show)
+        run.write_side_file(THUMBNAILS, small)
     run.write_side_file(DYNAMICS, named.to_arrow())
     return read_table(run.folder / DYNAMICS)
 

@@ -18,7 +18,7 @@ from hardsight.config import fitted
 from hardsight.errors import ConfigError, HardsightError, HeadError, OptionError
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.heads import logits_of
-from hardsight.losses import GaussianRampLR  # the import also fills the registry of losses
+from hardsight.losses import GaussianRampLR, hardest  # the import also fills the registry
 from hardsight.registry import LOSSES, unknown_name
 from hardsight.run.train._config import (
     AdversarialConfig,
@@ -78,10 +78,31 @@ class Term:
         }  # fmt: skip
         options |= self.decayed_at(step)
         try:
+            if self.config.hardest is not None:
+                values = self._function(*given, reduction="none", **options)
+                return self._mean_of_hardest(values, tensors["labels"], options.get("weight"))
             value: Tensor = self._function(*given, **options)
         except OptionError as err:
             raise ConfigError(f"loss {self.config.name}: {err}") from err
         return value
+
+    def _mean_of_hardest(
+        self, values: Tensor, labels: Tensor | None, class_factors: Tensor | None
+    ) -> Tensor:
+        """Mean of the hardest share, by the loss before classes are weighed."""
+        assert self.config.hardest is not None
+        assert labels is not None
+        if values.shape != labels.shape:
+            raise ConfigError(
+                f"loss {self.config.name}: hardest needs one value per example, got "
+                f"{list(values.shape)} for {len(labels)} examples; pairs are mined by "
+                'options = {pairs = "hard"}'
+            )
+        if class_factors is None:
+            return hardest(values, keep=self.config.hardest)
+        factors = class_factors[labels].to(values.dtype)
+        unweighted = torch.where(factors > 0, values / factors, 0.0)
+        return hardest(unweighted, keep=self.config.hardest, weight=factors)
 
 
 class TotalLoss:

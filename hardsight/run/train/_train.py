@@ -18,7 +18,7 @@ from hardsight.config import config_from
 from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
-from hardsight.models import LoadedModel, StoredModel, load_stored, load_weights
+from hardsight.models import LoadedModel, StoredModel, is_as_made, load_stored, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -303,9 +303,7 @@ def _tell_what_is_not_trained(
     """Warn of what stays as it began, although the recipe may not mean it."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    if config.freeze_body and (
-        origin == "random initialisation" or origin.startswith("as made by")
-    ):
+    if config.freeze_body and is_as_made(origin):
         warn(
             f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
             f"the head learns from the features of {config.model.name} {origin}; name "
@@ -438,7 +436,7 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     )  # fmt: skip
 
 
-def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
+def _result(folder: Path, task: _Task, **facts: Any) -> TrainResult:
     held_out = [HELD_OUT] if task.config.track and task.sources.holds_out else []
     return TrainResult(
         folder=folder,
@@ -447,7 +445,7 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
         preprocessing=task.sources.train.how,
         is_first_process=is_first_process(),
         tracked={name: folder / TRACKED / name for name in (*held_out, *task.watched)},
-        **found,
+        **facts,
     )
 
 
@@ -489,7 +487,8 @@ def _keep(result: TrainResult, task: _Task) -> None:
         "history": result.history,
         "class_order": None if sources.order is None else sources.order.facts(),
         "shared_with_training": {
-            name: None if found is None else found.facts() for name, found in sources.shared.items()
+            name: None if overlap is None else overlap.facts()
+            for name, overlap in sources.shared.items()
         },
         **task.recipe,
     }
