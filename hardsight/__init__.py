@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hardsight import kernels as kernels
     from hardsight import losses as losses
     from hardsight import models as models
+    from hardsight import ranks as ranks
     from hardsight import scores as scores
     from hardsight import selection as selection
     from hardsight import selftrain as selftrain
@@ -47,6 +48,7 @@ _SUBPACKAGES = (
     "kernels",
     "losses",
     "models",
+    "ranks",
     "report",
     "review",
     "scores",

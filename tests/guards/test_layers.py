@@ -11,7 +11,7 @@ PACKAGE = ROOT / "hardsight"
 LAYERS = {
     0: {"errors", "registry", "table", "_checks", "gallery", "preprocessing", "config"}
     | {"run_folder", "suspects"},
-    1: {"geometry", "stats", "selection"},
+    1: {"geometry", "ranks", "selection", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
     4: {"tracking", "selftrain", "evaluate"},
