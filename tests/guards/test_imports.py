@@ -16,6 +16,7 @@ HEAVY = ("torch", "lightning", "ray", "nicegui", "triton")
 LIGHT = [
     "hardsight",
     "hardsight.run_folder",
+    "hardsight.suspects",
     *(
         f"hardsight.{part}"
         for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "review")

@@ -296,6 +296,7 @@ def _recipe(
     return {
         "config": dataclasses.asdict(config),
         "fingerprints": {"source": sources.fingerprint, "target": target.fingerprint},
+        "chosen_rows": sources.chosen,
         "weights_digest": state_digest(loaded.model),
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
@@ -395,6 +396,7 @@ def _prepare(
         assert old is not None
         recipe = {**recipe, "weights_digest": old.fingerprints.get(_WEIGHTS)}
     marks = {f"{domain} data": mark for domain, mark in recipe["fingerprints"].items()}
+    marks["chosen rows"] = recipe["chosen_rows"]
     run.describe(
         {**recipe["config"], "precision": precision},
         fingerprints={**marks, _WEIGHTS: recipe["weights_digest"]},

@@ -266,7 +266,7 @@ class EmbeddingScorer:
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
         columns = {
-            "index": torch.arange(first, last),
+            "index": torch.from_numpy(self.source.numbered(range(first, last))),
             "label": labels,
             "prediction": torch.where(finite, summaries.predictions.prediction, -1),
             "finite": finite,

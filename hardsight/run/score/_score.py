@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, data_marks, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
@@ -137,6 +137,7 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    rows: Any = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -197,6 +198,9 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        rows: file of ``hardsight select``: the examples to score, which keep their index; also a
+            .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
+            of numbers or of booleans.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -264,6 +268,11 @@ def score(
         fitted: EstimatorAtWork | None = None
         source: ExampleSource | EmbeddingSource
         if not isinstance(model, _MODELS) and is_estimator(model):
+            if rows is not None:
+                raise OptionError(
+                    "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
+                    "score(model, X[rows], labels=y[rows])"
+                )
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
@@ -278,7 +287,9 @@ def score(
                 classes=classes,
                 class_weights=class_weights,
                 data_root=data_root,
+                rows=rows,
             )
+        marks = data_marks(source)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -348,16 +359,18 @@ def score(
         about["data"] = {
             "spec": source.spec,
             "split": split,
-            "fingerprint": source.fingerprint(),
+            "fingerprint": marks["data"],
             "named": len(source.classes),
         }
+        if source.whole is not None:
+            about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
-        rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
-        per_shard = max(1, round(rows / scorer.batch_size))
+        per_shard = max(1, round(per / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
@@ -431,6 +444,7 @@ def _describe(
         settings,
         fingerprints={
             "data": data["fingerprint"],
+            "chosen rows": data.get("chosen", {}).get("fingerprint"),
             "model": model["digest"],
             "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },

@@ -56,6 +56,8 @@ class DataConfig:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
         root: folder above those of named datasets, such as cifar10/.
+        rows: file of ``hardsight select``: the examples of the training split to train on, and to
+            hold out of; also a .parquet or .csv file with a column ``index``, or an .npy file.
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
@@ -80,6 +82,7 @@ class DataConfig:
     name: str
     split: str | None = None
     root: str | None = None
+    rows: str | None = None
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None

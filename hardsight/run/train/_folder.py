@@ -95,6 +95,7 @@ def recipe_of(
     recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
+        "chosen_rows": sources.chosen,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
         "own_weights": own_weights,
@@ -127,6 +128,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
         {**recipe["config"], "precision": precision},
         fingerprints={
             "training data": recipe["data_fingerprint"],
+            "chosen rows": recipe["chosen_rows"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: began_with,

@@ -144,7 +144,9 @@ def train(
             ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
-            own, anything that ``data`` can be: then all of ``data`` is trained on.
+            own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
+            goes to ``data``: a file of ``hardsight select``, or an array, as
+            :func:`hardsight.data.open_source` takes them.
 
     Returns:
         the selected model and its history.
@@ -163,7 +165,9 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    held_out = settings.pop("validation", None)
+    held_out, rows = settings.pop("validation", None), settings.pop("rows", table.get("rows"))
+    # a file is a key of the table like any other; an array is known by its fingerprint
+    table["rows"] = os.fspath(rows) if isinstance(rows, str | os.PathLike) else None
     if isinstance(held_out, int | float):  # a share: a key of the table like any other
         table["validation"], held_out = held_out, None
     elif held_out is not None:
@@ -188,7 +192,7 @@ def train(
     config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
     return run_recipe(
-        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
+        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out, rows=rows
     )
 
 
@@ -229,13 +233,16 @@ def run_recipe(
     *,
     track_on: Mapping[str, Any] | None = None,
     validation: Any = None,
+    rows: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
+        sources = opened_sources(
+            config.data, data, seed=config.seed, validation=validation, rows=rows
+        )
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
