@@ -19,6 +19,7 @@ from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames
+from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -133,6 +134,12 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    patch: str
+    | os.PathLike[str]
+    | Patch
+    | Sequence[str]
+    | Sequence[os.PathLike[str] | Patch]
+    | None = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -191,6 +198,9 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
+            the labels that they give it. Several are laid over it in their order. In Python also
+            from :func:`hardsight.read_patch`.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
             weights themselves.
@@ -261,6 +271,7 @@ def score(
             classes=classes,
             class_weights=class_weights,
             data_root=data_root,
+            patch=patch,
         )
         plan, place = ScorePlan(scores), chosen_device(str(device))
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
@@ -325,6 +336,7 @@ def score(
             "split": split,
             "fingerprint": source.fingerprint(),
             "named": len(source.classes),
+            "patches": list(source.patches),
         }
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
@@ -376,6 +388,7 @@ def _describe(
     settings = {
         "data": data["spec"],
         "split": data["split"],
+        "patch": [facts["digest"] for facts in data["patches"]] or None,
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),

@@ -99,7 +99,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split)
+    train = _examples(data, config, config.split, patch=config.patch)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
@@ -235,8 +235,12 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
-    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+def _examples(
+    data: Any, config: DataConfig, split: str | None, *, patch: str | tuple[str, ...] | None = None
+) -> ExampleSource:
+    source = open_source(
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch
+    )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:
