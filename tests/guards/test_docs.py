@@ -24,6 +24,7 @@ PACKAGES = (
     "review",
     "patch",
     "exchange",
+    "selection",
 )
 UNDOCUMENTED = {
     "hardsight.scores.SCORES",
