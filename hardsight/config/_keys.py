@@ -23,6 +23,8 @@ class ScoreKeys(TypedDict, total=False):
     image_column: str | None
     tokenizer: str | None
     max_tokens: int | None
+    patch: str | tuple[str, ...] | None
+    rows: str | None
     labels: str | None
     class_weights: str | None
     bias: str | None

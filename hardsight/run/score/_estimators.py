@@ -26,7 +26,7 @@ from hardsight.data.source import (
     in_memory,
     refuse_missing,
 )
-from hardsight.errors import DataError, HeadError, LabelError
+from hardsight.errors import DataError, HeadError, LabelError, OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
@@ -190,6 +190,12 @@ def _opened(
     """Rows, labels, ids, and the names of the labels if the data or the user has them."""
     stated = None if classes is None else tuple(str(name) for name in classes)
     if not isinstance(data, str | os.PathLike | ExampleSource | EmbeddingSource):
+        stray = [name for name, value in options.items() if value is not None]
+        if stray:
+            raise OptionError(
+                f"{', '.join(stray)} cannot be used here: they belong to data by name, and this is "
+                f"a {type(data).__name__}; leave them out"
+            )
         given = plain_array(labels, names=("labels", "label", "y", "targets"), option="labels")
         rows, values, ids = feature_rows(
             data, given, columns=estimator.columns, width=estimator.width

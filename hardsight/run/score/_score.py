@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, data_marks, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, is_estimator, stored_tokenizer
+from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
+from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -102,7 +103,7 @@ def score_notes(table: ScoreTable) -> list[str]:
     about = table.metadata
     notes = []
     origin = about["model"].get("weights") or ""
-    if origin == "random initialisation" or origin.startswith("as made by"):
+    if is_as_made(origin):
         notes.append(f"no --weights were given: the model was scored {origin}")
     missing = about.get("missing")
     if missing:
@@ -149,6 +150,13 @@ def score(
     image_column: str | None = None,
     tokenizer: Any = None,
     max_tokens: int | None = None,
+    patch: str
+    | os.PathLike[str]
+    | Patch
+    | Sequence[str]
+    | Sequence[os.PathLike[str] | Patch]
+    | None = None,
+    rows: Any = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -218,6 +226,12 @@ def score(
             model. In Python also the tokenizer itself.
         max_tokens: most tokens of a text that the model sees; by default as many as it takes.
             Longer texts are cut, and the summary says how many.
+        patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
+            the labels that they give it. Several are laid over it in their order. In Python also
+            from :func:`hardsight.read_patch`.
+        rows: file of ``hardsight select``: the examples to score, which keep their index; also a
+            .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
+            of numbers or of booleans.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -285,6 +299,16 @@ def score(
         fitted: EstimatorAtWork | None = None
         source: ExampleSource | EmbeddingSource
         if not isinstance(model, _MODELS) and is_estimator(model):
+            if rows is not None:
+                raise OptionError(
+                    "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
+                    "score(model, X[rows], labels=y[rows])"
+                )
+            if patch is not None:
+                raise OptionError(
+                    "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+                    "themselves: score(model, X, labels=fixed)"
+                )
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
@@ -304,7 +328,10 @@ def score(
                 label_column=label_column,
                 image_column=image_column,
                 max_tokens=max_tokens,
+                rows=rows,
+                patch=patch,
             )
+        marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
         columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
@@ -380,16 +407,19 @@ def score(
             "spec": source.spec,
             "split": split,
             **{key: value for key, value in columns.items() if value is not None},
-            "fingerprint": source.fingerprint(),
+            "fingerprint": marks["data"],
             "named": len(source.classes),
+            "patches": list(source.patches),
         }
+        if source.whole is not None:
+            about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
-        rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
-        per_shard = max(1, round(rows / scorer.batch_size))
+        per_shard = max(1, round(per / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
@@ -463,6 +493,7 @@ def _describe(
     settings = {
         "data": data["spec"],
         "split": data["split"],
+        "patch": [facts["digest"] for facts in data["patches"]] or None,
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),
@@ -485,6 +516,7 @@ def _describe(
         settings,
         fingerprints={
             "data": data["fingerprint"],
+            "chosen rows": data.get("chosen", {}).get("fingerprint"),
             "model": model["digest"],
             "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
@@ -549,12 +581,12 @@ def _check_counts(**counts: int | None) -> None:
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
     """The head of stored embeddings, from wherever the user has it."""
-    given = head if isinstance(head, Head) else model
-    if isinstance(given, Head):
-        stored = given
-    elif isinstance(given, Tensor):
-        stored = Head(name="stored", weight=given.detach(), bias=None)
-    elif given is not None:
+    head_or_weights = head if isinstance(head, Head) else model
+    if isinstance(head_or_weights, Head):
+        stored = head_or_weights
+    elif isinstance(head_or_weights, Tensor):
+        stored = Head(name="stored", weight=head_or_weights.detach(), bias=None)
+    elif head_or_weights is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
             "class_weights=FILE (--class-weights), a Head or a tensor"
