@@ -13,6 +13,7 @@ import numpy as np
 from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     EMBEDDING_COLUMNS,
+    GRAPHS,
     IDX_NAME,
     IMAGE_COLUMNS,
     JSON_SUFFIXES,
@@ -47,7 +48,6 @@ from hardsight.data.formats import (
     idx_images_in,
     is_idx,
     is_text_list,
-    is_tu_folder,
     labels_beside,
     load_from_hub,
     one_column,
@@ -346,7 +346,7 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     if images is not None:
         return _idx(images, text, options, split_done=True)
     _images_only(options)
-    if is_tu_folder(folder):
+    if any(folder.glob(f"*{GRAPHS}")):
         options.refuse("split", because=f"{text} holds graphs without splits")
         return tu_graphs(folder, spec=text, classes=options.classes)
     if options.split is not None:

@@ -20,8 +20,8 @@ from hardsight.data.formats._folder import SPLITS as SPLITS
 from hardsight.data.formats._folder import FolderSource as FolderSource
 from hardsight.data.formats._folder import UnlabelledFolder as UnlabelledFolder
 from hardsight.data.formats._folder import split_folders as split_folders
+from hardsight.data.formats._graphs import GRAPHS as GRAPHS
 from hardsight.data.formats._graphs import GraphSource as GraphSource
-from hardsight.data.formats._graphs import is_tu_folder as is_tu_folder
 from hardsight.data.formats._graphs import tu_graphs as tu_graphs
 from hardsight.data.formats._huggingface import HuggingFaceSource as HuggingFaceSource
 from hardsight.data.formats._huggingface import has_images as has_images

@@ -16,7 +16,7 @@ from hardsight.errors import BadExampleError, DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_INDICATOR = "_graph_indicator.txt"
+GRAPHS = "_graph_indicator.txt"  # ends the file that a folder of graphs is known by
 
 
 class GraphSource(ExampleSource):
@@ -70,11 +70,6 @@ class GraphSource(ExampleSource):
         return mark.hexdigest()
 
 
-def is_tu_folder(folder: Path) -> bool:
-    """Whether a folder holds graphs of the TU collection."""
-    return any(folder.glob(f"*{_INDICATOR}"))
-
-
 def tu_graphs(
     folder: Path, *, spec: str, classes: Sequence[str] | None = None, attributes: bool = False
 ) -> GraphSource:
@@ -92,13 +87,13 @@ def tu_graphs(
     Raises:
         DataError: a file is missing, or the files do not fit each other.
     """
-    names = sorted(file.name.removesuffix(_INDICATOR) for file in folder.glob(f"*{_INDICATOR}"))
+    names = sorted(file.name.removesuffix(GRAPHS) for file in folder.glob(f"*{GRAPHS}"))
     if len(names) > 1:
         raise DataError(
             f"{spec} holds several sets of graphs ({', '.join(names)}); put each in its own folder"
         )
     read = _Files(folder, names[0], spec)
-    graph_of = read.numbers(_INDICATOR).reshape(-1)
+    graph_of = read.numbers(GRAPHS).reshape(-1)
     values = read.numbers("_graph_labels.txt").reshape(-1)
     edges = read.numbers("_A.txt")
     _check(graph_of, values, edges, spec)
