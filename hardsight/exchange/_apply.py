@@ -14,10 +14,10 @@ from hardsight._checks import checked_options, versions_of
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.data.source import FixedLabels, LabelPlace, fixed_labels
 from hardsight.errors import DataError, OptionError
-from hardsight.exchange._place import staged
 from hardsight.exchange.copies import (
     RECORD,
     Links,
+    staged,
     write_arrays,
     write_folder,
     write_idx,

@@ -11,8 +11,7 @@ import numpy as np
 
 from hardsight._checks import checked_options, versions_of
 from hardsight.errors import DataError, HardsightError, OptionError, UnknownNameError
-from hardsight.exchange._place import staged
-from hardsight.exchange.copies import RECORD
+from hardsight.exchange.copies import RECORD, staged
 from hardsight.exchange.tools import (
     HERE,
     Pictures,

@@ -45,8 +45,7 @@ ROOMS = {
     },
     "exchange": {
         0: {"copies", "tools"},
-        1: {"_decided", "_place"},
-        2: {"_apply", "_export"},
+        1: {"_decided", "_apply", "_export"},
     },
     "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -30,10 +31,11 @@ def review_from_truth(run: Path, truth: NDArray[np.int64], most: int) -> int:
     Returns:
         how many were decided; fewer than ``most`` if the run has no more rows.
     """
-    with Review(
+    app = Review(
         run, host="127.0.0.1", port=None, token=None, allow_hosts=(), data=None, is_framed=False
-    ).start() as app:
-        page, decided = _Page(app), 0
+    )
+    decided = 0
+    with app.start(), closing(_Page(app)) as page:
         while decided < most:
             items = page.ask("queue", count=min(_AT_ONCE, most - decided))["items"]
             if not items:
@@ -54,6 +56,10 @@ class _Page:
             "Origin": f"http://127.0.0.1:{app.port}",
             "Content-Type": "application/json",
         }
+
+    def close(self) -> None:
+        """Hang up."""
+        self._line.close()
 
     def ask(self, what: str, **query: Any) -> Any:
         """The answer to a question."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hardsight.errors import RunExistsError
-from hardsight.exchange.copies import RECORD
+from hardsight.exchange.copies._folder import RECORD
 from hardsight.run_folder import held, put_in_place, remove
 
 _PARTIAL = ".tmp-"
