@@ -22,6 +22,9 @@ PACKAGES = (
     "data",
     "report",
     "review",
+    "patch",
+    "exchange",
+    "selection",
 )
 UNDOCUMENTED = {
     "hardsight.scores.SCORES",

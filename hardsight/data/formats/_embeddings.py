@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from hardsight._checks import warn
-from hardsight.data.formats._stored import ARRAY_SUFFIXES, split_member, stored_arrays
+from hardsight.data.formats._stored import ARRAY_SUFFIXES, ChosenRows, split_member, stored_arrays
 from hardsight.data.source import (
     Fingerprint,
     are_names,
@@ -25,9 +26,10 @@ from hardsight.data.source import (
 from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data.formats._stored import StoredArray
+    from hardsight.data.source import LabelPlace
 
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
@@ -54,11 +56,20 @@ class EmbeddingSource:
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
+        label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
+        patches: facts about the patches that changed its labels, in their order.
+        numbers: as in :class:`ExampleSource`.
+        whole: the embeddings that rows were chosen from, if ``rows=`` did so.
 
     Raises:
         ShapeError: lengths or widths do not fit each other, or a square head is transposed.
         LabelError: a label is not an index in ``[0, C)``.
     """
+
+    label_place: LabelPlace | None = None
+    patches: tuple[Mapping[str, Any], ...] = ()
+    numbers: NDArray[np.int64] | None = None
+    whole: EmbeddingSource | None = None
 
     def __init__(
         self,
@@ -103,12 +114,25 @@ class EmbeddingSource:
     def ids(self, start: int, stop: int) -> pa.Array:
         """Names of the examples ``start`` to ``stop``, as the table's column."""
         if self._ids is None:
-            return pa.array(np.arange(start, min(stop, len(self)))).cast(pa.string())
+            return pa.array(self.numbered(range(start, min(stop, len(self))))).cast(pa.string())
         return pa.array([self.id_of(index) for index in range(start, min(stop, len(self)))])
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        return id_at(self._ids, index)
+        return id_at(self._ids, index if self._ids is not None else int(self.numbered(index)))
+
+    def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
+        """The numbers of the rows at ``positions``; see ``numbers``."""
+        at = np.asarray(positions, dtype=np.int64)
+        return at if self.numbers is None else self.numbers[at]
+
+    def chosen(self, rows: NDArray[np.int64]) -> EmbeddingSource:
+        """The rows at ``rows``, ascending, under the same name and with their own numbers."""
+        other = copy.copy(self)
+        other._rows, other.labels = ChosenRows(self._rows, rows), self.labels[rows]
+        other._ids = None if self._ids is None else np.asarray(self._ids)[rows]
+        other.numbers, other.whole = self.numbered(rows), self
+        return other
 
     def label_of(self, index: int) -> int:
         """Label of the example."""
@@ -121,9 +145,14 @@ class EmbeddingSource:
             labels: new label of each old one.
             classes: names, position = new label.
         """
-        other = copy.copy(self)
-        other.labels = np.asarray(labels, dtype=np.int64)[self.labels]
+        other = self.relabelled(np.asarray(labels, dtype=np.int64)[self.labels])
         other.classes = tuple(classes)
+        return other
+
+    def relabelled(self, labels: NDArray[np.int64]) -> EmbeddingSource:
+        """The same rows with other labels, ``[N]``, of the same classes."""
+        other = copy.copy(self)
+        other.labels = labels
         return other
 
     def fingerprint(self) -> str:
@@ -217,6 +246,25 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
     if not _is_path(value):
         return in_memory(value)
     arrays, name = _opened(value, option)
+    return arrays[_chosen_array(arrays, name, value, names, option)].whole()
+
+
+def array_place(value: Any, *, names: tuple[str, ...], option: str) -> tuple[Path, str] | None:
+    """File and name of the array that :func:`plain_array` reads; ``None`` if it is not a file."""
+    if value is None or not _is_path(value):
+        return None
+    arrays, name = _opened(value, option)
+    file = existing(split_member(str(value))[0])
+    return file, _chosen_array(arrays, name, value, names, option)
+
+
+def _chosen_array(
+    arrays: dict[str, StoredArray],
+    name: str | None,
+    value: Any,
+    names: tuple[str, ...],
+    option: str,
+) -> str:
     keys = [name] if name is not None else [key for key in names if key in arrays]
     if not keys and len(arrays) == 1:
         keys = list(arrays)
@@ -224,7 +272,7 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
         raise DataError(
             f'no {option} in {value}: it holds {_listed(arrays)}; pass {option}="{value}:NAME"'
         )
-    return arrays[keys[0]].whole()
+    return keys[0]
 
 
 def head_arrays(

@@ -197,6 +197,33 @@ class Loading:
     context: Any = None
 
 
+@dataclass(frozen=True)
+class LabelPlace:
+    """Where the labels of a source are stored, for whoever writes a corrected copy.
+
+    Attributes:
+        form: ``"folder"``, ``"list"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
+        files: that hold the labels, in order; of class folders the folder.
+        root: what the user named: a folder, or the file itself.
+        name: of the column or array with the labels.
+        rows: of the stored labels that the source has, ``[N]``, if it does not have all.
+        per_example: names of other arrays with a row per example.
+        paths: name of the column with the paths of pictures, if that is what is stored.
+        beside: further files that belong to the data, such as the pictures of idx files.
+        is_apart: the labels have a file of their own, and the examples lie elsewhere.
+    """
+
+    form: str
+    files: tuple[Path, ...]
+    root: Path
+    name: str = ""
+    rows: NDArray[np.int64] | None = None
+    per_example: tuple[str, ...] = ()
+    paths: str = ""
+    beside: tuple[Path, ...] = ()
+    is_apart: bool = False
+
+
 class ExampleSource(ABC):
     """Labelled examples by position; may be sent to loader workers.
 
@@ -211,11 +238,14 @@ class ExampleSource(ABC):
             memory.
         numbers: position of every example in what the user named, ascending, ``[N]``, if that is
             not its position here: those that a DataLoader's sampler picks.
+        whole: the data that rows were chosen from, if ``rows=`` did so.
         passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
         is_stream: reading starts at the first example every time.
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
         stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
             forms cannot be compared.
+        label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
+        patches: facts about the patches that changed its labels, in their order.
     """
 
     spec: str
@@ -223,10 +253,13 @@ class ExampleSource(ABC):
     loading: Loading = Loading()
     images: NDArray[np.uint8] | None = None
     numbers: NDArray[np.int64] | None = None
+    whole: ExampleSource | None = None
     passed_over: Mapping[str, int] = {}
     is_stream: bool = False
     is_model_ready: bool = False
     stored_form: str = "rows"
+    label_place: LabelPlace | None = None
+    patches: tuple[Mapping[str, Any], ...] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -323,6 +356,12 @@ class ExampleSource(ABC):
         """The examples at ``rows``, in that order."""
         view = self._view(rows=rows)
         view.spec = f"{len(view):,} of {self.spec}"
+        return view
+
+    def chosen(self, rows: ArrayLike) -> ExampleSource:
+        """The examples at ``rows``, ascending, under the same name and with their own numbers."""
+        view = self._view(rows=rows)
+        view.whole = self
         return view
 
     def relabelled(

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data import EmbeddingSource, ExampleSource, data_marks, open_source
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator
+from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -137,6 +138,13 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    patch: str
+    | os.PathLike[str]
+    | Patch
+    | Sequence[str]
+    | Sequence[os.PathLike[str] | Patch]
+    | None = None,
+    rows: Any = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -198,6 +206,12 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
+            the labels that they give it. Several are laid over it in their order. In Python also
+            from :func:`hardsight.read_patch`.
+        rows: file of ``hardsight select``: the examples to score, which keep their index; also a
+            .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
+            of numbers or of booleans.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -270,6 +284,16 @@ def score(
         fitted: EstimatorAtWork | None = None
         source: ExampleSource | EmbeddingSource
         if not isinstance(model, _MODELS) and is_estimator(model):
+            if rows is not None:
+                raise OptionError(
+                    "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
+                    "score(model, X[rows], labels=y[rows])"
+                )
+            if patch is not None:
+                raise OptionError(
+                    "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+                    "themselves: score(model, X, labels=fixed)"
+                )
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
@@ -284,7 +308,10 @@ def score(
                 classes=classes,
                 class_weights=class_weights,
                 data_root=data_root,
+                rows=rows,
+                patch=patch,
             )
+        marks = data_marks(source)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -356,16 +383,19 @@ def score(
         about["data"] = {
             "spec": source.spec,
             "split": split,
-            "fingerprint": source.fingerprint(),
+            "fingerprint": marks["data"],
             "named": len(source.classes),
+            "patches": list(source.patches),
         }
+        if source.whole is not None:
+            about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
         about["batch_size"] = scorer.batch_size
-        rows = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
-        per_shard = max(1, round(rows / scorer.batch_size))
+        per_shard = max(1, round(per / scorer.batch_size))
         if folder is not None:
             _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
@@ -421,6 +451,7 @@ def _describe(
     settings = {
         "data": data["spec"],
         "split": data["split"],
+        "patch": [facts["digest"] for facts in data["patches"]] or None,
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),
@@ -443,6 +474,7 @@ def _describe(
         settings,
         fingerprints={
             "data": data["fingerprint"],
+            "chosen rows": data.get("chosen", {}).get("fingerprint"),
             "model": model["digest"],
             "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
@@ -508,12 +540,12 @@ def _check_counts(**counts: int | None) -> None:
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
     """The head of stored embeddings, from wherever the user has it."""
-    given = head if isinstance(head, Head) else model
-    if isinstance(given, Head):
-        stored = given
-    elif isinstance(given, Tensor):
-        stored = Head(name="stored", weight=given.detach(), bias=None)
-    elif given is not None:
+    head_or_weights = head if isinstance(head, Head) else model
+    if isinstance(head_or_weights, Head):
+        stored = head_or_weights
+    elif isinstance(head_or_weights, Tensor):
+        stored = Head(name="stored", weight=head_or_weights.detach(), bias=None)
+    elif head_or_weights is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
             "class_weights=FILE (--class-weights), a Head or a tensor"

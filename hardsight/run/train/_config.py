@@ -56,10 +56,14 @@ class DataConfig:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
         root: folder above those of named datasets, such as cifar10/.
+        rows: file of ``hardsight select``: the examples of the training split to train on, and to
+            hold out of; also a .parquet or .csv file with a column ``index``, or an .npy file.
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
         classes: names of the classes, position = label.
+        patch: decisions about the labels of the training split, from ``hardsight patch export``:
+            the model learns the labels that they give it. Several are laid over it in their order.
         size: height and width that pictures are brought to; needed if they differ. They are
             resized by their shorter side and cropped in the centre, unless ``squash``.
         channels: make all pictures grey (1) or RGB (3); by default they stay as they are, however
@@ -80,10 +84,12 @@ class DataConfig:
     name: str
     split: str | None = None
     root: str | None = None
+    rows: str | None = None
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
     classes: tuple[str, ...] | None = None
+    patch: str | tuple[str, ...] | None = None
     size: tuple[int, int] | None = None
     channels: int | None = None
     mean: tuple[float, ...] | None = None

@@ -14,6 +14,7 @@ from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
     applied_preprocessing,
+    data_marks,
     long_tailed_rows,
     open_source,
 )
@@ -46,6 +47,7 @@ class Sources:
         test: evaluated once at the end; ``None`` if the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
+        chosen: fingerprint of the rows chosen of it, if not all of them were.
         order: which label of the data is which output of the model, once that is known.
         holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
         shared: how many examples of the other splits are among those of ``train``, by name of the
@@ -57,6 +59,7 @@ class Sources:
     test: Decoded | None
     classes: tuple[str, ...]
     fingerprint: str
+    chosen: str | None = None
     order: ClassOrder | None = None
     holds_out: bool = False
     shared: Mapping[str, SharedExamples | None] = field(default_factory=dict)
@@ -87,7 +90,9 @@ class Sources:
         return replace(self, train=train, validation=validation, test=test)
 
 
-def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
+def opened_sources(
+    config: DataConfig, data: Any, *, seed: int, validation: Any = None, rows: Any = None
+) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
     Args:
@@ -95,20 +100,23 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        rows: numbers of the examples to train on, instead of the file that ``config`` names.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split)
+    train = _examples(data, config, config.split, patch=config.patch,
+                      rows=config.rows if rows is None else rows)  # fmt: skip
+    marks = data_marks(train)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
     )  # fmt: skip
     how = wanted_preprocessing(Preprocessing(), pixels)
-    rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
+    learned, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
                                 seed=seed)  # fmt: skip
     if config.imbalance > 1:
-        rows = _long_tailed(train, rows, config.imbalance, seed=seed)
+        learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
         name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
@@ -118,7 +126,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
         others["validation"] = _other_split(validation, config, None, train)
-    first = Decoded(train, how, rows)
+    first = Decoded(train, how, learned)
     measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:
@@ -127,16 +135,17 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         held = Decoded(train, measured, held_out)
     test = others["test"]
     shared = {
-        name: shared_examples(source, train, rows)
+        name: shared_examples(source, train, learned)
         for name, source in others.items()
         if source is not None
     }
     return Sources(
-        train=Decoded(train, measured, rows, kept=first.kept),
+        train=Decoded(train, measured, learned, kept=first.kept),
         validation=held,
         test=None if test is None else Decoded(test, measured, range(len(test))),
         classes=train.named_classes,
-        fingerprint=train.fingerprint(),
+        fingerprint=marks["data"] or "",
+        chosen=marks["rows"],
         holds_out=other is None and bool(held_out),
         shared=shared,
     )
@@ -235,8 +244,12 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
-    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+def _examples(
+    data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
+) -> ExampleSource:
+    source = open_source(
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
+    )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:
@@ -301,8 +314,8 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
     From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
     """
-    given = {"mean": config.mean, "std": config.std}
-    stated = {key: value for key, value in given.items() if value is not None}
+    normalisation = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in normalisation.items() if value is not None}
     origin = "stated by the recipe"
     if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
         picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)

@@ -71,8 +71,8 @@ from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, wri
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
-    "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
+    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -141,10 +141,12 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
+            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
-            own, anything that ``data`` can be: then all of ``data`` is trained on.
+            own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
+            goes to ``data``: a file of ``hardsight select``, or an array, as
+            :func:`hardsight.data.open_source` takes them.
 
     Returns:
         the selected model and its history.
@@ -163,7 +165,9 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    held_out = settings.pop("validation", None)
+    held_out, rows = settings.pop("validation", None), settings.pop("rows", table.get("rows"))
+    # a file is a key of the table like any other; an array is known by its fingerprint
+    table["rows"] = os.fspath(rows) if isinstance(rows, str | os.PathLike) else None
     if isinstance(held_out, int | float):  # a share: a key of the table like any other
         table["validation"], held_out = held_out, None
     elif held_out is not None:
@@ -173,6 +177,8 @@ def train(
             )
         table["validation"] = 0.0
     table |= {key: settings.pop(key) for key in _DATA_KEYS if key in settings}
+    if isinstance(table.get("patch"), os.PathLike):
+        table["patch"] = os.fspath(table["patch"])
     data = table["name"]
     if isinstance(data, os.PathLike):
         table["name"] = os.fspath(data)
@@ -184,11 +190,11 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
-    config = config_from(TrainConfig, given, where="the settings of train")
+    values = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
     return run_recipe(
-        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
+        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out, rows=rows
     )
 
 
@@ -229,13 +235,16 @@ def run_recipe(
     *,
     track_on: Mapping[str, Any] | None = None,
     validation: Any = None,
+    rows: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
+        sources = opened_sources(
+            config.data, data, seed=config.seed, validation=validation, rows=rows
+        )
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -285,7 +294,7 @@ def _head(
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is verified although nobody needs the head: it may be mistyped
+    # a name is verified even if the head is not needed: it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -321,14 +330,14 @@ def _tell_what_is_not_trained(
 
 
 def _watched(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """The examples to watch, by name; none in most runs."""
-    if not (config.track_test or given):
+    if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
 
-    return watched_sets(config, sources, given)
+    return watched_sets(config, sources, track_on)
 
 
 def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
