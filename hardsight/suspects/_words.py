@@ -88,10 +88,11 @@ class Reason:
             theirs = self._name(int(self._rows.label[twin]))
             return f"It is nearly the same as example {index:,}, which is labelled {theirs}."
         if group == WRONG and not np.isnan(self._rows.margin[row]):
-            return f"It is as sure of {rival} as it usually is of examples of that class."
+            sure = f"as sure of {rival}" if known else "as sure of another class"
+            return f"The model is {sure} as it usually is of examples of that class."
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
-            return f"Between {both} it cannot decide."
+            return f"The model cannot decide between {both}."
         if group == UNLIKE:
             return "No class fits as well as one usually does."
         if group == HARD and known:
