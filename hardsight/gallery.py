@@ -360,6 +360,8 @@ def _candidates(
 
 def _doubted(table: ScoreTable) -> NDArray[np.int64]:
     """Rows at whose rank at least one label in ten is estimated to be wrong, most suspect first."""
+    if table.metadata.get("sample") != "out-of-sample":
+        return _NONE  # nothing is estimated
     from hardsight.suspects import suspects_of  # which reads class numbers from here
 
     found = suspects_of(table)

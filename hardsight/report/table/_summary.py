@@ -114,7 +114,7 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
 
 def _suspect(view: View) -> list[Fact]:
     """How many labels are estimated to be wrong, or else lost on the average of the epochs."""
-    shares = view.doubts.error_share
+    shares = view.doubts.error_share if len(view.gallery.suspects) else None
     if shares is not None:
         wrong, judged = float(np.nansum(shares)), int((~np.isnan(shares)).sum())
         said = f"estimated; {percent(wrong / max(1, judged))} of the labels"
