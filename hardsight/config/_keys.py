@@ -42,6 +42,7 @@ class ScoreKeys(TypedDict, total=False):
     sample: str
     strict: bool
     thumbnails: int
+    keep_embeddings: bool
     shard_rows: int | None
     seed: int
 

@@ -78,7 +78,7 @@ class ScoreConfig(
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
         "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "shard_rows", "seed",
+        "keep_embeddings", "shard_rows", "seed",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -166,6 +166,7 @@ def score(
     sample: str = "unknown",
     strict: bool = False,
     thumbnails: int = 600,
+    keep_embeddings: bool = False,
     shard_rows: int | None = None,
     seed: int = 0,
     show_progress: bool | None = None,
@@ -243,6 +244,9 @@ def score(
         sample: whether the model was trained on this data; stated in the table.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
+        keep_embeddings: keep what enters the model's head in the folder of the run, and look for
+            near-duplicates with another label. Takes 2 bytes per number, and time that grows with
+            the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
         seed: of a model that is initialised at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
@@ -267,6 +271,8 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if keep_embeddings and out is None:
+        raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
     pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
@@ -315,6 +321,7 @@ def score(
             "precision": precision,
             "strict": strict,
             "thumbnails": thumbnails,
+            "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
         }
         scorer: Scorer
@@ -362,6 +369,7 @@ def score(
                 workers=chosen_workers(workers, length=length_of(source)),
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
+                keep_embeddings=keep_embeddings,
             )
             about["model"] = {
                 **ready.facts(),
@@ -401,7 +409,10 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
-        run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
+        run = ScoreRun(
+            folder, plan, about, batches_per_shard=per_shard, show=show_progress,
+            keep_embeddings=keep_embeddings,
+        )  # fmt: skip
         return run.table(scorer, source, thumbnails=thumbnails)
 
 
@@ -456,6 +467,7 @@ def _describe(
         "sample": about["sample"],
         "strict": config["strict"],
         "thumbnails": config["thumbnails"],
+        "keep_embeddings": config["keep_embeddings"],
         "seed": about["seed"],
     }
     folder.describe(
@@ -469,6 +481,7 @@ def _describe(
         versions=about["versions"],
         may_change=MAY_CHANGE,
         may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
+        defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
     )
 
 
