@@ -58,6 +58,7 @@ _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _MOST_PRODUCTS = {"cpu": 1e14}  # of a search for neighbours: about an hour on two cores
+_NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
 Shards = Callable[[], Iterator[pa.Table]]
 Source = ExampleSource | EmbeddingSource
@@ -382,6 +383,7 @@ class ModelScorer:
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
+            **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
         }
 
@@ -425,9 +427,11 @@ class Totals:
         rows: how many.
         finite: how many of them are finite.
         decided_by_bias: how many predictions would be others if the head had no bias.
+        noticed: how many examples something was noticed of, by name, such as texts that were cut.
     """
 
     def __init__(self, plan: ScorePlan) -> None:
+        self.noticed: dict[str, int] = {}
         self._plan = plan
         self._passes = {
             spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
@@ -440,6 +444,10 @@ class Totals:
         self.finite += _count(shard["finite"])
         if _BY_BIAS in shard.column_names:
             self.decided_by_bias += _count(shard[_BY_BIAS])
+        for column in shard.column_names:
+            if column.startswith(_NOTICED):
+                name = column.removeprefix(_NOTICED)
+                self.noticed[name] = self.noticed.get(name, 0) + _count(shard[column])
         for over_dataset in self._passes.values():
             over_dataset.add(*_norms_and_labels(shard))
 
@@ -523,7 +531,8 @@ class ScoreRun:
             self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
-            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
+            can_show = isinstance(source, ExampleSource) and not source.is_stream
+            if thumbnails and (can_show or source.shown is not None):
                 small = pictures(source, table, most=thumbnails, show=self.show)
                 self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
@@ -603,7 +612,9 @@ class ScoreRun:
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
                 "came: it may have ended too early, or its length may be wrong"
             )
-        self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        self.about["counts"] = {
+            "errors": errors, "non_finite": totals.rows - totals.finite, **totals.noticed
+        }  # fmt: skip
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
         if "bias" not in self.about:  # of stored embeddings it is known from the first examples
