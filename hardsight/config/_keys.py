@@ -19,6 +19,7 @@ class ScoreKeys(TypedDict, total=False):
     split: str | None
     data_root: str | None
     rows: str | None
+    group: str | tuple[str, ...] | None
     labels: str | None
     class_weights: str | None
     bias: str | None
@@ -62,6 +63,7 @@ class EvaluateKeys(TypedDict, total=False):
     split: str | None
     ood_split: str | None
     train_split: str | None
+    group: str | tuple[str, ...] | None
     data_root: str | None
     classes: tuple[str, ...] | None
     num_classes: int | None

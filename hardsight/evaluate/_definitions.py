@@ -43,6 +43,19 @@ DEFINITIONS = {
         "training examples. Interval: Wilson, 95%.",
         "higher",
     ),
+    "groups": Definition(
+        "Accuracy by group",
+        "Share of a group's examples that is predicted right (Wilson, 95%), and what it would be "
+        "if its examples of each class were right as often as all of that class. p: chance of a "
+        "difference as large if errors fell within classes at random, bounded by a binomial of the "
+        "same mean (Hoeffding 1956), corrected for all groups and questions by Holm's method.",
+    ),
+    "slices": Definition(
+        "Worst slices",
+        "Values of attributes, pairs of them, and values within a class, in which errors are more "
+        "frequent than the classes explain. p is corrected for all slices with enough examples: in "
+        "a fair world the chance to find any is at most 5%.",
+    ),
     "margin": Definition(
         "Margin",
         "Logit of the own class minus the largest other logit: above 0 the prediction is right. "

@@ -27,7 +27,7 @@ ROOMS = {
         1: {"pixels"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches"},
+        4: {"_open", "_batches", "_groups"},
     },
     "run": {
         0: {"loop"},

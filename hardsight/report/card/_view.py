@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hardsight.report.page import NONE, number, percent
+from hardsight.report.page import NONE, group_view, number, percent
 
 _INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
@@ -80,6 +80,16 @@ class Tables:
             cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
             rows.append((name, n, _marked(cells, values, "higher")))
         return rows
+
+    def groups(self, place: int) -> list[dict[str, Any]]:
+        """A table for every attribute of one model."""
+        found: dict[str, Any] = self.models[place]["groups"]
+        return [group_view(name, rows, found) for name, rows in found["attributes"].items()]
+
+    def class_name(self, number: int) -> str:
+        """Name of a class; a dash for a prediction that is none."""
+        names = self.card["data"]["classes"]
+        return str(names[number]) if 0 <= number < len(names) else NONE
 
     def ood(self, place: int) -> list[tuple[str, list[Row]]]:
         """Rows per indicator for one foreign dataset."""

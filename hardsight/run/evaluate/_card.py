@@ -21,6 +21,7 @@ from hardsight.data import (
     DATASETS,
     EmbeddingSource,
     ExampleSource,
+    group_columns,
     open_source,
 )
 from hardsight.data.pixels import PixelOptions, decisive
@@ -163,6 +164,7 @@ def evaluation_card(
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
+    group: str | Sequence[str] | Mapping[str, Any] | None = None,
     data_root: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
@@ -218,6 +220,9 @@ def evaluation_card(
         split: split of ``data``, such as test.
         ood_split: split of ``ood``.
         train_split: split of ``train``.
+        group: attributes to compare examples by: a column stored beside the examples, folder:1 for
+            the first folder of their paths, or FILE.csv:COLUMN for a table with a column ``id``,
+            ``path`` or ``index``. In Python also arrays by name.
         data_root: folder above those of named datasets, such as cifar10/.
         classes: class names of the data, position = label.
         num_classes: given to model factories that take it.
@@ -271,7 +276,8 @@ def evaluation_card(
     """
     settings = {
         "out": out, "head": head, "output": output, "split": split, "ood_split": ood_split,
-        "train_split": train_split, "data_root": data_root, "classes": classes,
+        "train_split": train_split, "group": list(group) if isinstance(group, Mapping) else group,
+        "data_root": data_root, "classes": classes,
         "num_classes": num_classes, "preprocessing": preprocessing, "size": size, "mean": mean,
         "std": std, "channels": channels, "crop": crop, "squash": squash, "white": white,
         "model_classes": model_classes, "class_order": class_order,
@@ -347,12 +353,15 @@ def evaluation_card(
             feature_examples=feature_examples,
             map_examples=map_examples,
             validation_share=validation_share,
+            groups={} if group is None else group_columns(source, group),
+            classes=names,
         )
         card: dict[str, Any] = {
             "format": FORMAT,
             "data": {**_data_facts(source, split, names), "class_order": order.facts()},
             "ood": [_data_facts(source, ood_split, None) for source in foreign],
             "train": None if training is None else _data_facts(training, train_split, None),
+            "groups": [] if group is None else list(parts["models"][0]["groups"]["attributes"]),
             **parts,
             "settings": settings,
             "versions": versions(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ from hardsight.evaluate import (
 from hardsight.geometry import row_norms, target_angles
 from hardsight.heads import Head
 from hardsight.run.loop import Outputs
-from hardsight.scores import conditional_energy, logit_margin
-from hardsight.stats import Estimate
+from hardsight.scores import angular_visual_hardness, conditional_energy, logit_margin
+from hardsight.stats import Estimate, group_findings
 
 BINS = 15
 _HISTOGRAM_BINS = 40
@@ -75,6 +76,30 @@ def distribution_part(outputs: Outputs, head: Head) -> dict[str, Any]:
         "angle": _distribution(angles, right),
         "energy": [_quartiles(energies[labels == c]) for c in range(head.num_classes)],
     }
+
+
+def groups_part(
+    outputs: Outputs, head: Head, groups: Mapping[str, NDArray[Any]], classes: Sequence[str]
+) -> dict[str, Any] | None:
+    """Accuracy, hardness and calibration by group; an unusable example is wrong, as everywhere."""
+    if not groups:
+        return None
+    weights = head.weight.float().cpu()
+    usable = np.flatnonzero(outputs.usable)
+    hardness, confidence = (np.full(len(outputs), np.nan) for _ in range(2))
+    hardness[usable] = outputs.per_row(
+        usable, lambda z, x, y: angular_visual_hardness(x, y, weights)
+    )
+    confidence[usable] = outputs.per_row(usable, lambda z, x, y: z.softmax(dim=1).amax(dim=1))
+    return group_findings(
+        {name: values[outputs.positions] for name, values in groups.items()},
+        outputs.labels.numpy(),
+        outputs.predictions,
+        hardness=hardness,
+        hardness_title="AVH",
+        confidence=np.minimum(confidence, 1.0),
+        classes=list(classes),
+    )
 
 
 def indicators_of(outputs: Outputs, head: Head) -> dict[str, NDArray[np.float64]]:
