@@ -68,8 +68,8 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     from hardsight.run.study import study_folder, study_human
 
     folder = out or study_folder(table, "human")
-    given = {name: value for name, value in options.items() if value is not None}
-    result = study_human(table, human, out=folder, **given)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    result = study_human(table, human, out=folder, **set_flags)
     _print(result.tables(), folder)
 
 
@@ -104,8 +104,8 @@ def degradation(out: Path, **options: Any) -> None:
     """
     from hardsight.run.study import study_degradation
 
-    given = {name: value for name, value in options.items() if value is not None}
-    studies = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    studies = study_degradation(set_flags.pop("model"), set_flags.pop("data"), out=out, **set_flags)
     _print([table for study in studies for table in study.tables()], out)
 
 
@@ -137,8 +137,8 @@ def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     from hardsight.run.study import study_dynamics, study_folder
 
     folder = out or study_folder(runs[0], "dynamics")
-    given = {name: value for name, value in options.items() if value is not None}
-    result = study_dynamics(runs, out=folder, **given)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    result = study_dynamics(runs, out=folder, **set_flags)
     _print(result.tables(), folder)
 
 

@@ -201,10 +201,12 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
             return _fitted_table(value, origin, key, where, default)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
+        # a single table may stand for a list of one, as a single loss does
         if origin is tuple and dataclasses.is_dataclass(typing.get_args(option)[0]):
             return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        # to Python, true is the number 1; to somebody who writes it, it is not
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
             return value
     names = [getattr(option, "__name__", str(option)) for option in options]

@@ -151,12 +151,12 @@ def _node(file: str, name: str) -> ast.ClassDef | ast.FunctionDef:
 
 def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
     """Name, type and default of every parameter that has a name of its own."""
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + [*given.defaults]
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     pairs = [
         *zip(positional, defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
     return [
         (parameter.arg, _written(parameter.annotation), _value(default))

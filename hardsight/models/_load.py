@@ -94,14 +94,14 @@ class LoadedModel:
 
     @property
     def is_random(self) -> bool:
-        """Whether its weights were drawn, and are nobody's."""
+        """Whether its weights are still those drawn at random."""
         return self.weights_origin == _RANDOM
 
 
 def is_as_made(origin: str) -> bool:
     """Whether a ``weights_origin`` says that no weights were loaded into a model.
 
-    A factory may have loaded some by itself; nobody else can tell.
+    A factory may have loaded some by itself, which cannot be seen from outside.
 
     Example:
         >>> is_as_made("random initialisation"), is_as_made("model.safetensors")

@@ -33,7 +33,7 @@ def load_weights(
     Args:
         model: takes the weights.
         file: holds them.
-        digest: sha256 that the file had when it was written; ``None`` if nobody noted it.
+        digest: sha256 that the file had when it was written; ``None`` if it is not known.
 
     Raises:
         MissingDataError: there is no such file.

@@ -44,7 +44,7 @@ class Finding:
         found: version, device, or what went wrong.
         ok: whether it can be used.
         purpose: what it is for.
-        step: what to do where it cannot.
+        step: what to do if it cannot.
     """
 
     part: str

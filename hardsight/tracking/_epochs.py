@@ -41,6 +41,7 @@ from hardsight.registry import SUMMARIES, described
 from hardsight.run_folder import open_parquet, replacing, write_bytes
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._steps import MEASURES, Rows
+from hardsight.tracking._summaries import strongest_rival
 
 T = TypeVar("T")
 REPEATS = ("error", "first")
@@ -505,6 +506,7 @@ def _block_columns(
         "prediction": block["prediction"][last, np.arange(len(label))].astype(np.int64),
         "finite": label >= 0,
         "epochs_seen": seen.sum(axis=0),
+        "rival": strongest_rival(block["prediction"], block["label"]),
     }
     for spec in SUMMARIES.values():
         options = {"window_epochs": el2n_epochs} if spec.name == "early_el2n" else {}

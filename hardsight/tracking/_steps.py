@@ -405,8 +405,8 @@ class Rows:
 
 def no_rows() -> Rows:
     """Rows of nothing, on the CPU."""
-    nobody = torch.empty(0, dtype=torch.int64)
-    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+    empty = torch.empty(0, dtype=torch.int64)
+    return Rows(empty, empty, empty, torch.empty(0, len(MEASURES)), empty)
 
 
 def joined(parts: list[Rows]) -> Rows:

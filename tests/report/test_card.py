@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError, OptionError, OutputError
 from hardsight.report import write_card
+from tests._browser import colours, console, resize
 
 PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "robustness",
          "representation", "explanation", "definitions", "run")  # fmt: skip
@@ -40,20 +41,6 @@ def card(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(card, tmp_path_factory):
     return write_card(card, out=tmp_path_factory.mktemp("page"))
-
-
-def resize(driver, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def colours(driver, scheme):
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def console(driver):
-    return [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
         raise LabelError(f"the label of {where} is missing; remove the example first")
     if array.size == 1 and array.dtype.kind in "OSU" and not classes:
         text = str(array.reshape(-1)[0])
-        if not text.isdecimal() or str(int(text)) != text:
+        if not text.isdecimal() or str(int(text)) != text:  # "007" may be a name
             raise LabelError(
                 f"the label of {where} is the string {text!r}; pass classes=[...] so that names "
                 "become class indices"
@@ -242,6 +242,7 @@ def _from_strings(
     array: NDArray[Any], known: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     refuse_missing(array.tolist(), where)
+    # an array of objects may also hold numbers, or numbers and names, which would be sorted as text
     if not all(isinstance(value, str | bytes) for value in array.tolist()):
         try:
             return np.asarray(array.tolist(), dtype=np.float64), known
@@ -255,6 +256,7 @@ def _from_strings(
     )
     distinct, positions = np.unique(texts, return_inverse=True)
     names = [str(name) for name in distinct]
+    # names go before numbers: classes may be called "9" to "0", in this order
     if known is not None and set(names) <= set(known):
         place = {name: index for index, name in enumerate(known)}
         return np.array([place[name] for name in names])[positions], known

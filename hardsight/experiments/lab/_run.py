@@ -165,10 +165,10 @@ def stored_setting(spec: Experiment, facts: Mapping[str, Any]) -> Any:
     return config_from(type(usual), values, where="the stored setting")
 
 
-def _pairs(given: Sequence[str]) -> dict[str, Any]:
+def _pairs(texts: Sequence[str]) -> dict[str, Any]:
     """Values by key, from ``KEY=VALUE`` in TOML syntax."""
     values = {}
-    for pair in given:
+    for pair in texts:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
@@ -176,9 +176,9 @@ def _pairs(given: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _how(given: Sequence[str]) -> dict[str, Any]:
+def _how(texts: Sequence[str]) -> dict[str, Any]:
     """How models are trained, from ``KEY=VALUE``."""
-    settings = _pairs(given)
+    settings = _pairs(texts)
     for key in settings:
         if key not in _HOW:
             raise OptionError(unknown_name("way of training (--how)", key, list(_HOW)))

@@ -18,12 +18,10 @@ from hardsight.config import config_from, defaults_of
 from hardsight.errors import ModelError, RunMismatchError
 from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
-from hardsight.run.adapt._config import BASELINES as BASELINES
-from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
-from hardsight.run.adapt._config import StageConfig as StageConfig
-from hardsight.run.adapt._config import TargetConfig as TargetConfig
-from hardsight.run.adapt._config import say_what_plays_no_part
+from hardsight.run.adapt._config import (
+    AdaptConfig,
+    say_what_plays_no_part,
+)
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
@@ -151,8 +149,8 @@ def adapt(
         section 5.1.
     """
     tables, data = [], []
-    for given in (source, target):
-        table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
+    for domain in (source, target):
+        table = dict(domain) if isinstance(domain, dict) and "name" in domain else {"name": domain}
         what = table["name"]
         data.append(what)
         table["name"] = (

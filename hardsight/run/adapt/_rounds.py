@@ -60,7 +60,7 @@ class SharedByRules:
         pool: images of both domains.
         target: the target domain.
         classes: names, position = label.
-        model: one network, filled with the weights of whoever is at work.
+        model: one network, filled with the weights of the rule at work.
         start: the source model's weights.
         device: to compute on.
         pl: Lightning.

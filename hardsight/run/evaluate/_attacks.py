@@ -14,7 +14,8 @@ from torch import Tensor
 
 from hardsight.data import ExampleSource
 from hardsight.evaluate import Normalisation, fgsm, pgd
-from hardsight.run.evaluate._pass import Subject, inputs_at
+from hardsight.run.evaluate._pass import inputs_at
+from hardsight.run.evaluate._subjects import Subject
 from hardsight.run.loop import Outputs
 from hardsight.stats import mcnemar, wilson_interval
 

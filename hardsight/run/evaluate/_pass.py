@@ -6,54 +6,19 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from hardsight.data import Batch, ExampleSource, batches
 from hardsight.errors import DataError, ShapeError
-from hardsight.heads import Head, logit_rows
-from hardsight.models import ClassNames
-from hardsight.preprocessing import Preprocessing
+from hardsight.run.evaluate._subjects import Subject
 from hardsight.run.loop import ModelPass, Outputs, check_labels, moved, parameters
 from hardsight.run.score import length_of
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A model under evaluation.
-
-    Attributes:
-        name: what the card calls it.
-        model: in eval mode, on ``device``.
-        head: its classifier layer, verified.
-        preprocessing: what it wants done to images.
-        states_normalisation: whether mean and std are known rather than a default.
-        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
-        device: where it runs.
-        facts: spec, weights and digests for the card.
-        class_names: of its outputs, if it tells them.
-    """
-
-    name: str
-    model: nn.Module
-    head: Head
-    preprocessing: Preprocessing
-    states_normalisation: bool
-    shape: tuple[int, ...] | None
-    device: torch.device
-    facts: dict[str, Any]
-    class_names: ClassNames = field(default_factory=ClassNames)
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits ``[N, C]`` of inputs ``[N, ...]``."""
-        return logit_rows(self.model(inputs))
 
 
 def collected(

@@ -28,7 +28,8 @@ from hardsight.run.evaluate._numbers import (
     ood_part,
     representation_part,
 )
-from hardsight.run.evaluate._pass import Subject, collected, spread_positions
+from hardsight.run.evaluate._pass import collected, spread_positions
+from hardsight.run.evaluate._subjects import Subject
 from hardsight.run.loop import Outputs, chosen_workers, memory_errors, progress
 from hardsight.run.score import length_of
 

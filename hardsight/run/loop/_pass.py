@@ -74,7 +74,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
         True
     """
     if device is not None and device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # now, so that the user's seed is in the states that are kept
     was_started = torch.cuda.is_initialized()
     gpus = torch.cuda.get_rng_state_all() if was_started else []
     cpu = torch.get_rng_state()
@@ -190,7 +190,7 @@ def moved(inputs: Any, device: torch.device) -> Any:
         return inputs.to(device, non_blocking=True)
     if isinstance(inputs, dict):
         return {key: moved(value, device) for key, value in inputs.items()}
-    if isinstance(inputs, list | tuple):
+    if isinstance(inputs, list | tuple):  # a named tuple takes its fields one by one
         parts = [moved(value, device) for value in inputs]
         return type(inputs)(*parts) if hasattr(inputs, "_fields") else type(inputs)(parts)
     if hasattr(inputs, "to"):  # such as a BatchEncoding
@@ -480,7 +480,7 @@ def progress(
 
     Args:
         title: what is being done.
-        total: how many units there are; ``None`` if nobody knows.
+        total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal.
 
@@ -511,6 +511,8 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
     indices = gallery_rows(table, budget=most).indices().tolist()
     kept: dict[int, bytes] = {}
     with progress("thumbnails", total=len(indices), show=show) as advance:
+        # read once more: which rows are shown is known only when all are scored, and small pictures
+        # of every row would be larger than the table
         for index in indices:
             try:
                 picture = thumbnail(source[source.position_of(index)].content)

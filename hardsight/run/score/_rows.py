@@ -149,7 +149,7 @@ class ScorePlan:
 
     @property
     def need(self) -> Need:
-        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        """Whether the model must have a head: only if a score was asked for that needs one."""
         if self.is_open:
             return "may"
         return "must" if self.needs_head else "none"
@@ -365,6 +365,7 @@ class ModelScorer:
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
+            # the largest of logits with a NaN is not a prediction
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
@@ -605,7 +606,8 @@ class ScoreRun:
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
-        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
+        if "bias" not in self.about:  # of stored embeddings it is known from the first examples
+            self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:

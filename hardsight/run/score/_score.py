@@ -25,6 +25,7 @@ from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator
+from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -145,6 +146,12 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    patch: str
+    | os.PathLike[str]
+    | Patch
+    | Sequence[str]
+    | Sequence[os.PathLike[str] | Patch]
+    | None = None,
     rows: Any = None,
     group: str | Sequence[str] | Mapping[str, Any] | None = None,
     labels: Any = None,
@@ -207,6 +214,9 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
+            the labels that they give it. Several are laid over it in their order. In Python also
+            from :func:`hardsight.read_patch`.
         rows: file of ``hardsight select``: the examples to score, which keep their index; also a
             .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
             of numbers or of booleans.
@@ -286,6 +296,11 @@ def score(
                     "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
                     "score(model, X[rows], labels=y[rows])"
                 )
+            if patch is not None:
+                raise OptionError(
+                    "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+                    "themselves: score(model, X, labels=fixed)"
+                )
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
@@ -301,6 +316,7 @@ def score(
                 class_weights=class_weights,
                 data_root=data_root,
                 rows=rows,
+                patch=patch,
             )
         marks = data_marks(source)
         groups = None if group is None else _groups(source, group, plan)
@@ -375,6 +391,7 @@ def score(
             "split": split,
             "fingerprint": marks["data"],
             "named": len(source.classes),
+            "patches": list(source.patches),
         }
         if source.whole is not None:
             about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
@@ -470,6 +487,7 @@ def _describe(
     settings = {
         "data": data["spec"],
         "split": data["split"],
+        "patch": [facts["digest"] for facts in data["patches"]] or None,
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),
@@ -557,12 +575,12 @@ def _check_counts(**counts: int | None) -> None:
 
 def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
     """The head of stored embeddings, from wherever the user has it."""
-    given = head if isinstance(head, Head) else model
-    if isinstance(given, Head):
-        stored = given
-    elif isinstance(given, Tensor):
-        stored = Head(name="stored", weight=given.detach(), bias=None)
-    elif given is not None:
+    head_or_weights = head if isinstance(head, Head) else model
+    if isinstance(head_or_weights, Head):
+        stored = head_or_weights
+    elif isinstance(head_or_weights, Tensor):
+        stored = Head(name="stored", weight=head_or_weights.detach(), bias=None)
+    elif head_or_weights is not None:
         raise OptionError(
             f"{source.spec} holds embeddings, which need no model; pass their head as "
             "class_weights=FILE (--class-weights), a Head or a tensor"

@@ -205,7 +205,7 @@ def run_dynamics(
         if people.shape != (length,):
             raise ShapeError(f"expected {length} human frequencies, got {list(people.shape)}")
         known = np.isfinite(people)
-        index = np.full(length, -1)
+        index = np.full(length, -1)  # no bin for those whom nobody was asked about
         index[known] = bin_index(people[known], bins)
         made |= {_bin_name(bins, b): index == b for b in range(len(bins) - 1)}
         human = _human(measures, people, known)

@@ -119,7 +119,7 @@ def study_content(
     *,
     names: Iterable[str],
     settings: dict[str, Any],
-    figures: dict[str, Any],
+    figures: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What ``study.json`` holds: what was found, from what, with which versions."""
     return {
@@ -129,6 +129,6 @@ def study_content(
         "versions": study_versions(),
         "titles": titles_of(list(names)),
         "tables": plain(list(tables)),
-        "figures": plain(figures),
+        "figures": plain(figures or {}),
         "result": plain(study),
     }

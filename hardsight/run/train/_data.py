@@ -105,7 +105,8 @@ def opened_sources(
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split, rows=config.rows if rows is None else rows)
+    train = _examples(data, config, config.split, patch=config.patch,
+                      rows=config.rows if rows is None else rows)  # fmt: skip
     marks = data_marks(train)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
@@ -243,9 +244,11 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def _examples(data: Any, config: DataConfig, split: str | None, rows: Any = None) -> ExampleSource:
+def _examples(
+    data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
+) -> ExampleSource:
     source = open_source(
-        data, split=split, classes=config.classes, data_root=config.root, rows=rows
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
     )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
@@ -311,8 +314,8 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
     From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
     """
-    given = {"mean": config.mean, "std": config.std}
-    stated = {key: value for key, value in given.items() if value is not None}
+    normalisation = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in normalisation.items() if value is not None}
     origin = "stated by the recipe"
     if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
         picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)

@@ -71,8 +71,8 @@ from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, wri
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
-    "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
+    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
+            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
@@ -177,6 +177,8 @@ def train(
             )
         table["validation"] = 0.0
     table |= {key: settings.pop(key) for key in _DATA_KEYS if key in settings}
+    if isinstance(table.get("patch"), os.PathLike):
+        table["patch"] = os.fspath(table["patch"])
     data = table["name"]
     if isinstance(data, os.PathLike):
         table["name"] = os.fspath(data)
@@ -188,8 +190,8 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
-    config = config_from(TrainConfig, given, where="the settings of train")
+    values = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
     return run_recipe(
         config, net_or_name, data, show_progress, track_on=track_on, validation=held_out, rows=rows
@@ -292,7 +294,7 @@ def _head(
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is verified although nobody needs the head: it may be mistyped
+    # a name is verified even if the head is not needed: it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -328,14 +330,14 @@ def _tell_what_is_not_trained(
 
 
 def _watched(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """The examples to watch, by name; none in most runs."""
-    if not (config.track_test or given):
+    if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
 
-    return watched_sets(config, sources, given)
+    return watched_sets(config, sources, track_on)
 
 
 def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:

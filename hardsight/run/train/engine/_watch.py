@@ -36,7 +36,7 @@ TEST = "test"
 
 
 def watched_sets(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """What is to be watched, by name: the test split, and the examples a caller gave.
 
@@ -49,7 +49,7 @@ def watched_sets(
     if config.track_test:
         assert sources.test is not None  # the recipe is checked for it
         sets[TEST] = sources.test
-    for name, data in (given or {}).items():
+    for name, data in (track_on or {}).items():
         if not re.fullmatch(r"\w[\w.-]*", name) or name in (*sets, HELD_OUT):
             raise OptionError(
                 f"expected names of tracked examples of letters, digits, '.', '-' and '_', each "
