@@ -87,6 +87,7 @@ class EvaluateKeys(TypedDict, total=False):
     feature_examples: int
     map_examples: int
     validation_share: float
+    wanted_error: float
     batch_size: int | None
     workers: int | None
     device: str

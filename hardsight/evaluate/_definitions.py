@@ -143,6 +143,34 @@ DEFINITIONS = {
         "likely, at least 0.05, which it is if all of them are right already. Above 1 the model "
         "was too sure. All calibration numbers, before and after, are of the other examples.",
     ),
+    "aurc": Definition(
+        "AURC",
+        "Area under the risk-coverage curve: the mean error rate of the accepted examples over all "
+        "numbers of them, if the least certain are refused first. Certainty is that of the "
+        "indicator beside it; equal values count as one step. Of the examples that nothing is "
+        "fitted on.",
+        "lower",
+    ),
+    "open_aurc": Definition(
+        "AURC, open set",
+        "The same with the foreign examples among the own ones: accepting one of them is an error, "
+        "whatever it is predicted as.",
+        "lower",
+    ),
+    "risk_coverage": Definition(
+        "Risk-coverage curve",
+        "Error rate of the accepted examples against the share that is accepted, the most certain "
+        "first. At 100% it is the error rate of the model.",
+    ),
+    "rejection": Definition(
+        "Coverage at the wanted error rate",
+        "Share of examples accepted by the threshold that accepts most while the error rate among "
+        "them stays below the wanted one: with a chance of 95% over the draw of the validation "
+        "part, for new examples of the same kind (Clopper and Pearson at 20 coverages, Bonferroni; "
+        "Geifman and El-Yaniv 2017). It is chosen on the validation part; coverage and error rate "
+        "are those of the other examples, with Wilson's interval.",
+        "higher",
+    ),
     "reliability": Definition(
         "Reliability diagram",
         "Accuracy against mean confidence in each bin; on the diagonal the model is as right as "

@@ -8,7 +8,7 @@ from typing import Any
 
 from hardsight.report.page import NONE, group_view, number, percent
 
-_INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
+INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Tables:
     def ood(self, place: int) -> list[tuple[str, list[Row]]]:
         """Rows per indicator for one foreign dataset."""
         tables = []
-        for name in _INDICATORS:
+        for name in INDICATORS:
             rows = [self._estimates("auroc", "ood", place, name, "auroc")]
             for key in ("aupr_in", "aupr_out", "fpr95"):
                 rows.append(self._values(key, "ood", place, name, key, shape=percent))
@@ -111,6 +111,27 @@ class Tables:
             rows.append(self._values(key, "calibration", "before", key, shape=shape))
             rows.append(self._values(key, "calibration", "after", key, shape=shape, title=after))
         return [*rows, self._values("temperature", "calibration", "temperature")]
+
+    def refusal(self) -> list[Row]:
+        """Per indicator: area under the curve, and what the chosen threshold does."""
+        rows = []
+        for name in INDICATORS:
+            of = self._title(name).lower()
+            rows.append(self._values("aurc", "refusal", name, "aurc", title=f"AURC, {of}"))
+            rows += [
+                self._values(
+                    "open_aurc", "refusal", name, "open", place,
+                    title=f"AURC with {_short(data['spec'])}, {of}",
+                )
+                for place, data in enumerate(self.card["ood"])
+            ]  # fmt: skip
+        for name in INDICATORS:
+            of, chosen = self._title(name).lower(), ("refusal", name, "chosen")
+            accepted = self._estimates("rejection", *chosen, "judged_coverage")
+            wrong = [_estimate(_got(model, (*chosen, "judged_risk"))) for model in self.models]
+            rows.append(replace(accepted, title=f"Accepted, {of}"))
+            rows.append(Row("rejection", f"Wrong among them, {of}", wrong))
+        return rows
 
     def representation(self) -> list[Row]:
         """Probe, clusters and silhouette."""

@@ -174,6 +174,7 @@ def evaluation_card(
     feature_examples: int = 5000,
     map_examples: int = 1000,
     validation_share: float = 0.2,
+    wanted_error: float = 0.05,
     batch_size: int | None = None,
     workers: int | None = None,
     device: str | torch.device = "auto",
@@ -239,8 +240,9 @@ def evaluation_card(
         cam_layer: layer of Grad-CAM, if it is not found by itself.
         feature_examples: most examples for probe and clusters.
         map_examples: most points on the map of features.
-        validation_share: share of ``data`` that the temperature is fitted on; calibration is
-            judged on the rest.
+        validation_share: share of ``data`` that the temperature is fitted on, and the threshold of
+            ``wanted_error`` chosen on; both are judged on the rest.
+        wanted_error: error rate among the examples that the model does not refuse, in (0, 1).
         batch_size: examples at once; chosen by the device by default.
         workers: loader processes; chosen by data and cores by default.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -271,8 +273,8 @@ def evaluation_card(
         "attack_steps": attack_steps, "attack_examples": attack_examples,
         "explain_examples": explain_examples, "cam_layer": cam_layer,
         "feature_examples": feature_examples, "map_examples": map_examples,
-        "validation_share": validation_share, "batch_size": batch_size, "workers": workers,
-        "device": device, "seed": seed,
+        "validation_share": validation_share, "wanted_error": wanted_error,
+        "batch_size": batch_size, "workers": workers, "device": device, "seed": seed,
     }  # fmt: skip
     settings = {name: _plain(value) for name, value in settings.items()}
     _check_options(settings)
@@ -339,6 +341,7 @@ def evaluation_card(
             feature_examples=feature_examples,
             map_examples=map_examples,
             validation_share=validation_share,
+            wanted_error=wanted_error,
             groups={} if group is None else group_columns(source, group),
             classes=names,
         )
@@ -404,9 +407,9 @@ def _describe(
 
 
 def _check_options(settings: dict[str, Any]) -> None:
-    share = settings["validation_share"]
-    if not 0 < share < 1:
-        raise OptionError(f"expected validation_share in (0, 1), got {share}")
+    for name in ("validation_share", "wanted_error"):
+        if not 0 < settings[name] < 1:
+            raise OptionError(f"expected {name} in (0, 1), got {settings[name]}")
     least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
              "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
     for name, smallest in least.items():

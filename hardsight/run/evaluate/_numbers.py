@@ -14,6 +14,8 @@ from torch import Tensor
 from hardsight.errors import StatisticError
 from hardsight.evaluate import (
     INDICATORS,
+    Rejection,
+    accepted_risk,
     accuracy,
     agreement,
     angular_silhouette,
@@ -27,6 +29,8 @@ from hardsight.evaluate import (
     linear_probe,
     negative_log_likelihood,
     ood_indicators,
+    rejection_threshold,
+    risk_coverage,
     shot_accuracy,
     tsne_map,
 )
@@ -131,6 +135,63 @@ def ood_part(
             continue
         part[name] = {**dataclasses.asdict(measured), "auroc": estimate(measured.auroc)}
     return part
+
+
+def refusal_part(
+    outputs: Outputs,
+    sets: Sequence[dict[str, NDArray[np.float64]]],
+    fitting: Rows,
+    judged: Rows,
+    *,
+    wanted: float,
+) -> dict[str, Any]:
+    """How well each indicator says what to refuse; thresholds stand on other examples.
+
+    Args:
+        outputs: of the model on its own data.
+        sets: indicators of its own examples, then those of each foreign dataset.
+        fitting: rows to choose thresholds on.
+        judged: rows to judge them on.
+        wanted: error rate among accepted examples.
+    """
+    if not len(fitting) or not len(judged):
+        usable = len(fitting) + len(judged)
+        return {"note": f"{usable} usable examples are too few to choose a threshold beside"}
+    right, own = outputs.right, sets[0]
+    part: dict[str, Any] = {"wanted": wanted, "validation": len(fitting), "n": len(judged)}
+    for name, values in own.items():
+        curve = risk_coverage(values[judged], right[judged])
+        chosen = rejection_threshold(values[fitting], right[fitting], wanted=wanted)
+        part[name] = {
+            "aurc": curve.aurc,
+            "best": curve.best,
+            "coverage": curve.coverage.tolist(),
+            "risk": curve.risk.tolist(),
+            "chosen": _judged_threshold(chosen, values[judged], right[judged]),
+            "open": [_open_aurc(values[judged], right[judged], each[name]) for each in sets[1:]],
+        }
+    return part
+
+
+def _judged_threshold(
+    chosen: Rejection, values: NDArray[np.float64], right: NDArray[np.bool_]
+) -> dict[str, Any]:
+    facts = dataclasses.asdict(chosen)
+    if chosen.threshold is None:
+        return {**facts, "judged_coverage": None, "judged_risk": None}
+    coverage, risk = accepted_risk(values, right, chosen.threshold)
+    return {**facts, "judged_coverage": estimate(coverage), "judged_risk": estimate(risk)}
+
+
+def _open_aurc(
+    values: NDArray[np.float64], right: NDArray[np.bool_], foreign: NDArray[np.float64]
+) -> float | None:
+    """The area with foreign examples among the own ones, which are errors if accepted."""
+    others = foreign[~np.isnan(foreign)]
+    if not len(others):
+        return None
+    both = np.concatenate([values, others])
+    return risk_coverage(both, np.concatenate([right, np.zeros(len(others), bool)])).aurc
 
 
 def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
