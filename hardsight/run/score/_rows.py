@@ -528,12 +528,9 @@ class ScoreRun:
         about: metadata of the table, completed at the end.
         batches_per_shard: whole batches, so that a resumed run forms the same batches.
         show: force the progress bar on or off.
-<<<<<<< HEAD
         keep_embeddings: look for the nearest neighbours of every example, by embeddings that are
             kept, or by the data if it is embeddings.
-=======
         groups: attributes that the table keeps.
->>>>>>> ready/w22
     """
 
     def __init__(
