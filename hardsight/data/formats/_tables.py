@@ -132,6 +132,11 @@ class CellSource(ExampleSource):
         """Another column of the frame."""
         return self._columns.get(name)
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the frame."""
+        return tuple(map(str, self._columns))
+
     def fingerprint(self) -> str:
         """SHA-256 over labels, classes and evenly spaced cells; it misses changes between them."""
         mark = Fingerprint("cells").add_array(self.labels).add_names(self.classes)
@@ -171,6 +176,7 @@ class ListedImages(ImageFiles):
         spec: as the user named it.
         classes: names, position = label.
         column: gives another column of the list by its name, ``None`` if there is none.
+        names: of all columns.
 
     Raises:
         DataError: none of the files is there.
@@ -186,11 +192,12 @@ class ListedImages(ImageFiles):
         spec: str,
         classes: Sequence[str] | None,
         column: Callable[[str], NDArray[Any] | None],
+        names: Sequence[str] = (),
     ) -> None:
-        indices, names = class_indices(labels, classes=classes, where=f"the labels of {spec}")
+        indices, found = class_indices(labels, classes=classes, where=f"the labels of {spec}")
         encoded = [os.fsencode(path) for path in paths]
-        super().__init__(root, encoded, indices, classes=names, spec=spec, kind="list")
-        self._column = column
+        super().__init__(root, encoded, indices, classes=found, spec=spec, kind="list")
+        self._column, self._column_names = column, tuple(names)
         looked = [self._path(index) for index in evenly_spaced(len(self), _LOOKED_AT)]
         if not any(os.path.exists(path) for path in looked):
             raise DataError(
@@ -207,6 +214,11 @@ class ListedImages(ImageFiles):
     def column(self, name: str) -> NDArray[Any] | None:
         """Another column of the list."""
         return self._column(name)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the list."""
+        return self._column_names
 
 
 def csv_images(
@@ -279,6 +291,7 @@ def listed_images(
     split: str | None,
     columns: Mapping[str, Any],
     column: Callable[[str], NDArray[Any] | None] | None = None,
+    names: Sequence[str] | None = None,
 ) -> ListedImages:
     """The images of one split of a list, all of them if it has no column ``split``.
 
@@ -291,6 +304,7 @@ def listed_images(
         split: rows to keep.
         columns: of all rows by name, ``split`` among them if there is one.
         column: gives any column by its name; by default one of ``columns``.
+        names: of all columns; by default those of ``columns``.
     """
     values: NDArray[Any] = np.empty(len(paths), dtype=object)
     values[:] = list(labels)
@@ -304,6 +318,7 @@ def listed_images(
         spec=spec,
         classes=classes_of_all(values, kept, classes, spec),
         column=partial(_kept_column, every, kept),
+        names=[str(name) for name in (columns if names is None else names)],
     )
 
 

@@ -370,6 +370,11 @@ class ExampleSource(ABC):
         """A column stored beside the examples, such as ``human_counts``; ``None`` without it."""
         return None
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns stored beside the examples, as far as they are known."""
+        return ()
+
     def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
         """The numbers of the examples at ``positions``; see ``numbers``."""
         at = np.asarray(positions, dtype=np.int64)

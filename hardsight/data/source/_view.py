@@ -169,6 +169,12 @@ class SourceView(ExampleSource):
         whole = np.concatenate(columns)
         return whole if self._rows is None else whole[self._rows]
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the first part that every part has."""
+        known = [set(part.column_names) for part in self.parts]
+        return tuple(name for name in self.parts[0].column_names if all(name in k for k in known))
+
     def fingerprint(self) -> str:
         """SHA-256 over the sources and all that the view changes."""
         mark = Fingerprint("view").add_names(self._names).add_names(self.classes)

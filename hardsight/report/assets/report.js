@@ -118,6 +118,7 @@
       const line = $(".verdict", dialog);
       line.replaceChildren(...verdict(example));
       line.parentElement.className = `enlarged-facts ${example.outcome}`;
+      $(".reason", dialog).textContent = example.reason ?? "";
       $("dl", dialog).replaceChildren(...data.columns.map(([title, unit], i) => {
         const pair = document.createElement("div");
         pair.append(element("dt", title), element("dd", unit ? `${example.values[i]} ${unit}` : example.values[i]));

@@ -11,6 +11,7 @@ import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
 from hardsight.report.page import NONE
+from hardsight.suspects import Suspects, suspects_of
 from hardsight.table import HELD_OUT, HISTORIES, TRACKED, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class View:
         if "held_out" not in self.table.columns:
             return np.zeros(len(self.table), np.bool_)
         return self.table.column("held_out").astype(np.bool_)
+
+    @cached_property
+    def doubts(self) -> Suspects:
+        """What the table says about each of its labels."""
+        return suspects_of(self.table)
 
     @cached_property
     def num_classes(self) -> int:

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, data_marks, open_source
+from hardsight.data import (
+    EmbeddingSource,
+    ExampleSource,
+    data_marks,
+    group_columns,
+    open_source,
+)
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
@@ -33,10 +39,12 @@ from hardsight.run.loop import (
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
 from hardsight.run.score._rows import (
     EmbeddingScorer,
+    Groups,
     ModelScorer,
     ScorePlan,
     Scorer,
     ScoreRun,
+    group_array,
     length_of,
     naming_other_scores,
     piece_rows,
@@ -49,7 +57,7 @@ from hardsight.run_folder import (
     tensors_digest,
     values_digest,
 )
-from hardsight.table import ScoreTable, read_table
+from hardsight.table import KEY_COLUMNS, ScoreTable, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +87,7 @@ class ScoreConfig(
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
         "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "shard_rows", "seed",
+        "keep_embeddings", "shard_rows", "seed",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -157,6 +165,7 @@ def score(
     | Sequence[os.PathLike[str] | Patch]
     | None = None,
     rows: Any = None,
+    group: str | Sequence[str] | Mapping[str, Any] | None = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -178,6 +187,7 @@ def score(
     sample: str = "unknown",
     strict: bool = False,
     thumbnails: int = 600,
+    keep_embeddings: bool = False,
     shard_rows: int | None = None,
     seed: int = 0,
     show_progress: bool | None = None,
@@ -232,6 +242,10 @@ def score(
         rows: file of ``hardsight select``: the examples to score, which keep their index; also a
             .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
             of numbers or of booleans.
+        group: attributes to compare examples by, kept as columns that report and card show: a
+            column stored beside the examples, folder:1 for the first folder of their paths, or
+            FILE.csv:COLUMN for a table with a column ``id``, ``path`` or ``index``. In Python also
+            arrays by name.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -264,6 +278,9 @@ def score(
         sample: whether the model was trained on this data; stated in the table.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
+        keep_embeddings: keep what enters the model's head in the folder of the run, and look for
+            near-duplicates with another label. Takes 2 bytes per number, and time that grows with
+            the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
         seed: of a model that is initialised at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
@@ -288,6 +305,8 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if keep_embeddings and out is None:
+        raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
     pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
@@ -336,6 +355,7 @@ def score(
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
         columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
                            strict=True))  # fmt: skip
+        groups = None if group is None else _groups(source, group, plan)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -345,6 +365,7 @@ def score(
             "precision": precision,
             "strict": strict,
             "thumbnails": thumbnails,
+            "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
         }
         scorer: Scorer
@@ -393,6 +414,7 @@ def score(
                 workers=_processes(workers, source),
                 strict=strict,
                 goes_on="" if folder is None else _GOES_ON,
+                keep_embeddings=keep_embeddings,
             )
             about["model"] = {
                 **ready.facts(),
@@ -416,12 +438,17 @@ def score(
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
+        if groups is not None:
+            about["groups"] = list(groups.columns)
         about["batch_size"] = scorer.batch_size
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
         if folder is not None:
-            _describe(folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers)
+            _describe(
+                folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers,
+                groups=None if groups is None else groups.digest(),
+            )  # fmt: skip
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
             if (folder.is_done or folder.goes_on) and not is_drawn:
                 _check_same_outputs(folder, scorer)
@@ -433,7 +460,10 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
-        run = ScoreRun(folder, plan, about, batches_per_shard=per_shard, show=show_progress)
+        run = ScoreRun(
+            folder, plan, about, batches_per_shard=per_shard, show=show_progress,
+            keep_embeddings=keep_embeddings, groups=groups,
+        )  # fmt: skip
         return run.table(scorer, source, thumbnails=thumbnails)
 
 
@@ -485,8 +515,34 @@ def _refuse_estimator_options(**options: Any) -> None:
         )
 
 
+def _groups(
+    source: ExampleSource | EmbeddingSource,
+    group: str | Sequence[str] | Mapping[str, Any],
+    plan: ScorePlan,
+) -> Groups:
+    """Attributes as columns of the table.
+
+    Raises:
+        OptionError: the table has a column of that name.
+    """
+    columns = {}
+    for name, values in group_columns(source, group).items():
+        if name in (*KEY_COLUMNS, *(spec.name for spec in plan.specs)):
+            raise OptionError(
+                f"the table has a column {name!r} of its own, so that it cannot be a group; "
+                "examples are compared by class in any case. Store the attribute by another name"
+            )
+        columns[name] = group_array(values)
+    return Groups(columns, source.numbers)
+
+
 def _describe(
-    folder: RunFolder, about: Mapping[str, Any], *, rows_per_shard: int, workers: int | None
+    folder: RunFolder,
+    about: Mapping[str, Any],
+    *,
+    rows_per_shard: int,
+    workers: int | None,
+    groups: str | None = None,
 ) -> None:
     """Say what the run is made of, from the metadata of its table."""
     config, model, data = about["config"], about["model"], about["data"]
@@ -510,6 +566,7 @@ def _describe(
         "sample": about["sample"],
         "strict": config["strict"],
         "thumbnails": config["thumbnails"],
+        "keep_embeddings": config["keep_embeddings"],
         "seed": about["seed"],
     }
     folder.describe(
@@ -517,12 +574,14 @@ def _describe(
         fingerprints={
             "data": data["fingerprint"],
             "chosen rows": data.get("chosen", {}).get("fingerprint"),
+            "groups": groups,
             "model": model["digest"],
             "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         },
         versions=about["versions"],
         may_change=MAY_CHANGE,
         may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
+        defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
     )
 
 
