@@ -344,9 +344,8 @@ def test_smoothing_is_cross_entropy_s_beside_a_margin():
     torch.testing.assert_close(got, expected)
 
 
-def test_smoothing_holds_no_more_than_a_chunk_at_a_time(monkeypatch):
-    monkeypatch.setattr("hardsight.losses._linear.ROWS_AT_ONCE", 4)
-    monkeypatch.setattr("hardsight.losses._linear.CLASSES_AT_ONCE", 8)
+@pytest.mark.usefixtures("small_chunks")
+def test_smoothing_holds_no_more_than_a_chunk_at_a_time():
     x, labels, w, b = head(rows=400, classes=16)
     leaves = [leaf.requires_grad_() for leaf in (x, w, b)]
     largest = []
