@@ -57,6 +57,7 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
+        self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
         self._run = None if table.path is None else table.path.absolute().parent
         self._thumbnails: dict[int, bytes] | None = None
         self._source: Any = None
@@ -156,7 +157,7 @@ class Pictures:
             self._is_open.set()
 
     def _opened(self) -> Any:
-        from hardsight.data import EmbeddingSource, open_source
+        from hardsight.data import EmbeddingSource, open_source, unlabelled_source
 
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
@@ -164,7 +165,8 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        source = open_source(self._place(self._spec), split=self._split)
+        opened = unlabelled_source if self._is_unlabelled else open_source
+        source = opened(self._place(self._spec), split=self._split)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None

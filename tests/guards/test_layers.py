@@ -34,7 +34,7 @@ ROOMS = {
     "run": {
         0: {"loop"},
         1: {"score", "train"},
-        2: {"adapt", "study", "evaluate"},
+        2: {"adapt", "study", "evaluate", "queue"},
         3: {"demo", "doctor"},
     },
     "report": {
