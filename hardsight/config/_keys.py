@@ -18,6 +18,11 @@ class ScoreKeys(TypedDict, total=False):
     overwrite: bool
     split: str | None
     data_root: str | None
+    text_column: str | None
+    label_column: str | None
+    image_column: str | None
+    tokenizer: str | None
+    max_tokens: int | None
     patch: str | tuple[str, ...] | None
     rows: str | None
     group: str | tuple[str, ...] | None
@@ -43,6 +48,7 @@ class ScoreKeys(TypedDict, total=False):
     sample: str
     strict: bool
     thumbnails: int
+    keep_embeddings: bool
     shard_rows: int | None
     seed: int
 

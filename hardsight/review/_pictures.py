@@ -58,6 +58,8 @@ class Pictures:
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
         self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
+        columns = ("text_column", "label_column", "image_column")
+        self._columns = {key: about[key] for key in columns if key in about}
         self._run = None if table.path is None else table.path.absolute().parent
         self._thumbnails: dict[int, bytes] | None = None
         self._source: Any = None
@@ -165,8 +167,11 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        opened = unlabelled_source if self._is_unlabelled else open_source
-        source = opened(self._place(self._spec), split=self._split)
+        place = self._place(self._spec)
+        if self._is_unlabelled:
+            source = unlabelled_source(place, split=self._split)
+        else:
+            source = open_source(place, split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None
