@@ -123,6 +123,14 @@ TRAIN = RunKind(
     "result.json", "recipe.json", ("config", "data_fingerprint"),
     is_alone=True, progress=("checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
 )  # fmt: skip
+FOLDS = RunKind(
+    "folds", "out-of-sample run", "hardsight train --folds",
+    ("folds.json", "folds", TABLE, ERRORS, THUMBNAILS, "report.html"),
+    "folds.json", "folds.json", ("config", "folds"),
+    is_alone=True,
+    progress=("folds/*/model/checkpoints/last.ckpt", "folds/*/model/checkpoints/previous.ckpt",
+              f"folds/*/scores/{SHARDS}/rows-*", f"folds/*/scores/{TABLE}"),
+)  # fmt: skip
 ADAPT = RunKind(
     "adapt", "adaptation", "hardsight adapt",
     ("adapt.json", "result.json", "start.safetensors", "source", "adapt.html"),
@@ -151,7 +159,7 @@ DEMO = RunKind(
     "model.safetensors", ".hardsight-demo", is_alone=True, progress=("*.npz",), can_resume=False,
 )  # fmt: skip
 
-KINDS = {kind.name: kind for kind in (SCORE, TRAIN, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)}
+KINDS = {kind.name: kind for kind in (SCORE, TRAIN, FOLDS, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)}
 
 
 def older_kind(folder: Path) -> RunKind | None:

@@ -31,9 +31,10 @@ ROOMS = {
     },
     "run": {
         0: {"loop"},
-        1: {"score", "train"},
-        2: {"adapt", "study", "evaluate"},
-        3: {"demo", "doctor"},
+        1: {"score"},
+        2: {"train"},
+        3: {"adapt", "study", "evaluate"},
+        4: {"demo", "doctor"},
     },
     "report": {
         0: {"page"},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data import (
@@ -87,7 +89,33 @@ class Sources:
         return replace(self, train=train, validation=validation, test=test)
 
 
-def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
+@dataclass(frozen=True)
+class PartOfData:
+    """Some examples of the training split, to train one of several models on.
+
+    Attributes:
+        source: the whole split, opened.
+        rows: positions in it, ascending, ``[N]``.
+        what: it is, in words, such as ``all but fold 2 of 5``.
+    """
+
+    source: ExampleSource
+    rows: NDArray[np.int64]
+    what: str
+
+    def digest(self) -> str:
+        """Tells two parts of the same data apart."""
+        return hashlib.sha256(np.ascontiguousarray(self.rows).tobytes()).hexdigest()
+
+
+def opened_sources(
+    config: DataConfig,
+    data: Any,
+    *,
+    seed: int,
+    validation: Any = None,
+    part: PartOfData | None = None,
+) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
     Args:
@@ -95,18 +123,19 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        part: the only examples of the training split that the run may look at.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split)
+    train = training_split(config, data) if part is None else part.source
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
     )  # fmt: skip
     how = wanted_preprocessing(Preprocessing(), pixels)
     rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
-                                seed=seed)  # fmt: skip
+                                seed=seed, among=None if part is None else part.rows)  # fmt: skip
     if config.imbalance > 1:
         rows = _long_tailed(train, rows, config.imbalance, seed=seed)
     others = {
@@ -200,23 +229,34 @@ def _pixels(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
+def split_rows(
+    source: ExampleSource, share: float, *, seed: int, among: NDArray[np.int64] | None = None
+) -> tuple[list[int], list[int]]:
     """Rows to train on and rows held out, the same share of every class.
+
+    Args:
+        source: the data.
+        share: to hold out.
+        seed: of the draw.
+        among: the rows to share out; all of them by default.
 
     Raises:
         DataError: nothing would be left to train on.
     """
     labels = source.labels
     order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
+    known = np.arange(len(labels)) if among is None else among
+    if among is not None:
+        order = order[np.isin(order, among)]
     held: list[int] = []
     for label in np.unique(labels):
         rows = order[labels[order] == label]
         held += rows[: round(share * len(rows))].tolist()
     out = set(held)
-    rows = [index for index in range(len(labels)) if index not in out]
+    rows = [index for index in known.tolist() if index not in out]
     if not rows or (share and not held):
         raise DataError(
-            f"{source.spec} has {len(labels)} examples, too few for validation = {share}; pass "
+            f"{source.spec} has {len(known)} examples, too few for validation = {share}; pass "
             "another share, or 0 and select = 'last'"
         )
     return rows, sorted(held)
@@ -233,6 +273,11 @@ def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: 
 def class_counts(sources: Sources) -> list[int]:
     """Training examples of each class."""
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
+
+
+def training_split(config: DataConfig, data: Any) -> ExampleSource:
+    """The examples to learn from, held-out ones included."""
+    return _examples(data, config, config.split)
 
 
 def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ from hardsight.run.loop import (
 from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import (
+    PartOfData,
     Sources,
     check_parts,
     class_counts,
@@ -70,6 +71,9 @@ from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
+if TYPE_CHECKING:
+    from hardsight.run.train._folds import FoldsResult
+
 _DATA_KEYS = (
     "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
     "mean", "std", "crop", "squash", "white", "imbalance",
@@ -89,6 +93,7 @@ class TrainResult:
         test: accuracy and loss on the test split, if the recipe names one.
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
+        classes: names of the model's outputs, position = label.
         dynamics: one row per training example with the summaries of its dynamics, if the
             recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
             examples selected the model and were never trained on: their summaries are of the
@@ -106,14 +111,43 @@ class TrainResult:
     test: dict[str, float] | None
     next_step: str
     preprocessing: Preprocessing
+    classes: tuple[str, ...] = ()
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
     tracked: dict[str, Path] = field(default_factory=dict)
 
 
-def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
+def run_train(
+    config: TrainConfig, *, show_progress: bool | None = None
+) -> TrainResult | FoldsResult:
     """:func:`train` by settings, as the command line does it."""
-    return run_recipe(config, config.model.name, config.data.name, show_progress)
+    return _one_or_folds(config, config.model.name, config.data.name, show_progress)
+
+
+@overload
+def train(
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
+    folds: None = None,
+    **settings: Any,
+) -> TrainResult: ...
+
+
+@overload
+def train(
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
+    folds: int,
+    **settings: Any,
+) -> FoldsResult: ...
 
 
 def train(
@@ -123,8 +157,9 @@ def train(
     out: str | os.PathLike[str],
     show_progress: bool | None = None,
     track_on: Mapping[str, Any] | None = None,
+    folds: int | None = None,
     **settings: Any,
-) -> TrainResult:
+) -> TrainResult | FoldsResult:
     """Train a classifier on labelled data, select it on a validation split, and keep it.
 
     Args:
@@ -139,6 +174,10 @@ def train(
             :func:`hardsight.data.open_source` takes: after every epoch the measures of
             :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
             key ``track_test`` does the same with the test split, under the name ``test``.
+        folds: train this many models instead of one, each on all but one part of the training
+            split, and give one table in which every example is scored by the model that did not
+            see it, neither to learn from nor to be selected by. A module is copied for each of
+            them and stays as it is.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
             ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
@@ -147,7 +186,7 @@ def train(
             own, anything that ``data`` can be: then all of ``data`` is trained on.
 
     Returns:
-        the selected model and its history.
+        the selected model and its history; with ``folds`` the table, as :class:`FoldsResult`.
 
     Raises:
         HardsightError: a subclass that says what to do.
@@ -184,12 +223,34 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    given = {"model": started, "data": table, "out": os.fspath(out), "folds": folds, **settings}
     config = config_from(TrainConfig, given, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
-    return run_recipe(
+    return _one_or_folds(
         config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
     )
+
+
+def _one_or_folds(
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    track_on: Mapping[str, Any] | None = None,
+    validation: Any = None,
+) -> TrainResult | FoldsResult:
+    """One model, or one for each fold."""
+    if config.folds is None:
+        return run_recipe(config, model, data, show, track_on=track_on, validation=validation)
+    from hardsight.run.train._folds import run_folds  # which runs recipes itself
+
+    if track_on:
+        raise ConfigError(
+            f"track_on watches one model, and folds = {config.folds} trains {config.folds}; leave "
+            "one of the two out"
+        )
+    return run_folds(config, model, data, show, validation=validation)
 
 
 @dataclass(frozen=True)
@@ -207,6 +268,7 @@ class _Task:
         watched: examples that are only looked at, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
+        title: of the progress bar.
     """
 
     config: TrainConfig
@@ -219,6 +281,7 @@ class _Task:
     watched: Mapping[str, Decoded]
     recipe: dict[str, Any]
     show: bool | None
+    title: str
 
 
 def run_recipe(
@@ -229,13 +292,19 @@ def run_recipe(
     *,
     track_on: Mapping[str, Any] | None = None,
     validation: Any = None,
+    part: PartOfData | None = None,
 ) -> TrainResult:
-    """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
+    """:func:`train` by a recipe, with the model and the data themselves in place of their names.
+
+    One model: a recipe with ``folds`` is :func:`run_folds`.
+    """
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
+        sources = opened_sources(
+            config.data, data, seed=config.seed, validation=validation, part=part
+        )
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -255,8 +324,9 @@ def run_recipe(
             warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
-            config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
-        )
+            config, sources, watched=watched, own_weights=own_weights,
+            brings=validation is not None, part=part,
+        )  # fmt: skip
         return _run(
             pl,
             run,
@@ -271,6 +341,7 @@ def run_recipe(
                 watched=watched,
                 recipe=recipe,
                 show=show,
+                title="training" if part is None else f"training on {part.what}",
             ),
         )
 
@@ -422,6 +493,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
             config=config,
             start=start,
             show=task.show,
+            title=task.title,
             callbacks=callbacks,
         )
     return recorder, pixels, trackers
@@ -445,6 +517,7 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
         model=task.loaded.model.eval(),
         next_step=next_step(folder, task.config, task.loaded),
         preprocessing=task.sources.train.how,
+        classes=() if task.sources.order is None else task.sources.order.names,
         is_first_process=is_first_process(),
         tracked={name: folder / TRACKED / name for name in (*held_out, *task.watched)},
         **found,
