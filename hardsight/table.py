@@ -370,8 +370,8 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
-            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the pseudo-labels of
-            the last round; or a parquet file that hardsight wrote.
+            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the
+            pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
         MissingDataError: there is no table there; says what there is instead.
@@ -415,8 +415,9 @@ def _table_of(run: RunFolder) -> Path:
         )
     if not (folder / DYNAMICS).exists():
         raise MissingDataError(
-            f"{folder} is a training run without dynamics; train with `--set track=true` or "
-            f"`--folds 5`, or score the model: `hardsight score --model {folder} --data ... --out SCORES`"
+            f"{folder} is a training run without dynamics; train with `--set track=true` or with "
+            f"`--folds 5`, or score the model: `hardsight score --model {folder} --data ... --out "
+            "SCORES`"
         )
     return folder / DYNAMICS
 

@@ -40,7 +40,11 @@ Examples:
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
     """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
-    from hardsight.run.train import FoldsResult, TrainConfig, run_train  # torch loads only when this runs
+    from hardsight.run.train import (
+        FoldsResult,
+        TrainConfig,
+        run_train,
+    )  # torch loads only when this runs
 
     given = {name: value for name, value in flags.items() if value is not None}
     if data_root is not None:

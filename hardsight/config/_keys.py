@@ -38,6 +38,7 @@ class ScoreKeys(TypedDict, total=False):
     device: str
     precision: str
     sample: str
+    out_of_sample: int | None
     strict: bool
     thumbnails: int
     shard_rows: int | None

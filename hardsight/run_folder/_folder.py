@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
+HEADS = "heads"  # a file for each fold of stored embeddings
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # its name for those that a training run holds out
@@ -112,8 +113,8 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, SHARDS, "report.html"),
-    TABLE, TABLE, progress=(f"{SHARDS}/rows-*",),
+    (TABLE, ERRORS, THUMBNAILS, SHARDS, HEADS, "report.html"),
+    TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"),
 )  # fmt: skip
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
@@ -159,7 +160,9 @@ DEMO = RunKind(
     "model.safetensors", ".hardsight-demo", is_alone=True, progress=("*.npz",), can_resume=False,
 )  # fmt: skip
 
-KINDS = {kind.name: kind for kind in (SCORE, TRAIN, FOLDS, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)}
+KINDS = {
+    kind.name: kind for kind in (SCORE, TRAIN, FOLDS, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)
+}
 
 
 def older_kind(folder: Path) -> RunKind | None:

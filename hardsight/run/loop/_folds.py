@@ -65,9 +65,7 @@ class Folds:
             classes: names, position = label.
             name_of: number and name of the example at a position.
         """
-        return [
-            (*name_of(int(at)), _ALONE.format(classes[labels[at]])) for at in self.alone
-        ]
+        return [(*name_of(int(at)), _ALONE.format(classes[labels[at]])) for at in self.alone]
 
 
 def folds_of(
@@ -123,9 +121,7 @@ def check_fold_count(count: int) -> None:
         )
 
 
-def _tell_of_small(
-    sizes: NDArray[np.int64], count: int, classes: Sequence[str], spec: str
-) -> None:
+def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str], spec: str) -> None:
     """Warn of classes that some models know from very few examples, or not at all."""
     alone, few = np.flatnonzero(sizes == 1), np.flatnonzero((sizes > 1) & (sizes < count))
     if len(alone):

@@ -29,7 +29,9 @@ from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
+    FOLD,
     ClassOrder,
+    Folds,
     ModelAtWork,
     ModelPass,
     ModelTraits,
@@ -169,21 +171,37 @@ def _column_spec(name: str) -> ScoreSpec:
 
 
 class EmbeddingScorer:
-    """Scores stored embeddings through a stored head."""
+    """Scores stored embeddings through a stored head, or the rows of each fold through its own.
+
+    Args:
+        source: the embeddings.
+        heads: one, or with ``folds`` one per fold; they may also be given to :meth:`use` later.
+        plan: which scores.
+        device: to compute on.
+        batch_size: rows at once.
+        num_classes: of the heads.
+        folds: which head scores which row.
+    """
 
     def __init__(
         self,
         source: EmbeddingSource,
-        head: Head,
+        heads: Sequence[Head],
         plan: ScorePlan,
         *,
         device: torch.device,
         batch_size: int | None,
+        num_classes: int,
+        folds: Folds | None = None,
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size = batch_size or 16384
-        self.num_classes = head.num_classes
-        self._head = head
+        self.num_classes = num_classes
+        self._heads, self._folds = list(heads), folds
+
+    def use(self, heads: Sequence[Head]) -> None:
+        """Take heads that were fitted meanwhile, one per fold."""
+        self._heads = list(heads)
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
@@ -197,13 +215,13 @@ class EmbeddingScorer:
         """
         firsts = range(start, len(self.source), self.batch_size)
         if self.device.type != "cpu":
-            head = self._tiled_head()
-            yield from (self._piece(head, first, self._rows(first)) for first in firsts)
+            tiled = self._tiled_heads()
+            yield from (self._piece(tiled, first, self._rows(first)) for first in firsts)
             return
         with _one_thread_each() as cores, ThreadPoolExecutor(cores) as pool:
-            heads: Queue[TiledHead] = Queue()
+            heads: Queue[list[TiledHead]] = Queue()
             for _ in range(cores):
-                heads.put(self._tiled_head())
+                heads.put(self._tiled_heads())
             waiting: deque[Future[Piece]] = deque()
             for first in firsts:
                 # read here, in order: a reader may keep its place in the file
@@ -217,51 +235,99 @@ class EmbeddingScorer:
     def check(self) -> None:
         """Nothing is left to check: the numbers follow from what is stored."""
 
-    def _tiled_head(self) -> TiledHead:
-        bias = None if self._head.bias is None else self._head.bias.to(self.device)
-        return TiledHead(self._head.weight.to(self.device), bias, parts=self.plan.parts)
+    def _tiled_heads(self) -> list[TiledHead]:
+        return [
+            TiledHead(
+                head.weight.to(self.device),
+                None if head.bias is None else head.bias.to(self.device),
+                parts=self.plan.parts,
+            )
+            for head in self._heads
+        ]
 
-    def _piece_by_any(self, heads: Queue[TiledHead], first: int, rows: Tensor) -> Piece:
-        head = heads.get()  # its working memory serves one thread at a time
+    def _piece_by_any(self, heads: Queue[list[TiledHead]], first: int, rows: Tensor) -> Piece:
+        tiled = heads.get()  # its working memory serves one thread at a time
         try:
-            return self._piece(head, first, rows)
+            return self._piece(tiled, first, rows)
         finally:
-            heads.put(head)
+            heads.put(tiled)
 
     @torch.inference_mode()
     def bias_facts(self) -> dict[str, Any]:
         """How often the bias decides, on the first examples; a pass of its own would cost more."""
-        rows = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
-        if self._head.bias is None:
-            return {"flip_rate": 0.0, "rows": rows}
+        count = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
+        rows, decided = self._rows(0, count), 0.0
+        for head, at in self._shares(0, count):
+            if head.bias is not None and len(at):
+                decided += float(self._decided(head, rows[at]).sum())
+        return {"flip_rate": decided / count, "rows": count}
+
+    def _decided(self, head: Head, rows: Tensor) -> Tensor:
         # files may hold them in different precisions
-        dtype = widen(self._head.weight).dtype
+        dtype = widen(head.weight).dtype
+        assert head.bias is not None
         embeddings, weight, bias = (
-            tensor.to(self.device, dtype)
-            for tensor in (self._rows(0, rows), self._head.weight, self._head.bias)
+            tensor.to(self.device, dtype) for tensor in (rows, head.weight, head.bias)
         )
-        decided = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
-        return {"flip_rate": float(decided.float().mean()), "rows": rows}
+        return decided_by_bias(torch.addmm(bias, embeddings, weight.T), head)
+
+    def _shares(self, first: int, last: int) -> Iterator[tuple[Head, Tensor]]:
+        """Each head with the rows of a range that it scores, by their place in the range."""
+        for at, head in enumerate(self._heads):
+            yield head, self._share(at, first, last)
+
+    def _share(self, at: int, first: int, last: int) -> Tensor:
+        if self._folds is None:
+            return torch.arange(last - first, device=self.device)
+        rows = np.flatnonzero(self._folds.number[first:last] == at + 1)
+        return torch.from_numpy(rows).to(self.device)
 
     def _rows(self, first: int, count: int | None = None) -> Tensor:
         last = min(first + (count or self.batch_size), len(self.source))
         return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
 
     @torch.inference_mode()
-    def _piece(self, head: TiledHead, first: int, rows: Tensor) -> Piece:
+    def _piece(self, heads: list[TiledHead], first: int, rows: Tensor) -> Piece:
         last = first + len(rows)
-        labels = torch.from_numpy(self.source.labels[first:last])
+        if self._folds is None:
+            columns = self._columns(heads[0], first, torch.arange(len(rows)), rows)
+            return Piece(last - first, self.source.ids(first, last), columns)
+        parts, errors = [], self._unscored(first, last)
+        for fold, head in enumerate(heads, start=1):
+            at = self._share(fold - 1, first, last)
+            if len(at):
+                found = self._columns(head, first, at.cpu(), rows[at])
+                parts.append({**found, FOLD: torch.full((len(at),), fold)})
+        if not parts:  # only examples that nobody can score
+            nothing = torch.arange(0)
+            parts.append({**self._columns(heads[0], first, nothing, rows[:0]), FOLD: nothing})
+        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        order = whole["index"].argsort()
+        columns = {name: values[order.to(values.device)] for name, values in whole.items()}
+        ids = self.source.ids(first, last).take(pa.array((columns["index"] - first).numpy()))
+        return Piece(last - first, ids, columns, errors)
+
+    def _columns(self, head: TiledHead, first: int, at: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        """The columns of some rows of a range, by their place in it."""
+        index = first + at
+        labels = torch.from_numpy(self.source.labels[index.numpy()])
         summaries = head.summaries(rows, labels.to(self.device))
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
-        columns = {
-            "index": torch.arange(first, last),
+        return {
+            "index": index,
             "label": labels,
             "prediction": torch.where(finite, summaries.predictions.prediction, -1),
             "finite": finite,
             **self.plan.scores(summaries),
         }
-        return Piece(last - first, self.source.ids(first, last), columns)
+
+    def _unscored(self, first: int, last: int) -> list[tuple[int, str, str]]:
+        assert self._folds is not None
+        unscored = self._folds.unscored(
+            self.source.labels, self.source.classes, lambda at: (at, self.source.id_of(at))
+        )
+        return [row for row in unscored if first <= row[0] < last]
 
 
 @contextmanager
@@ -415,7 +481,8 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        return rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        keys = [*KEY_COLUMNS, *(name for name in (FOLD,) if name in rows.column_names)]
+        return rows.select([*keys, *(spec.name for spec in self._plan.specs)])
 
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,15 @@ from torch import nn
 from hardsight._checks import versions
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource
-from hardsight.run.loop import OUT_OF_SAMPLE, Folds, folds_of, pictures, with_folds
+from hardsight.run.loop import (
+    OUT_OF_SAMPLE,
+    Folds,
+    chosen_device,
+    chosen_precision,
+    folds_of,
+    pictures,
+    with_folds,
+)
 from hardsight.run.score import score
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import PartOfData, training_split
@@ -79,8 +87,9 @@ def run_folds(
             source.labels, config.folds, seed=config.seed, classes=source.named_classes,
             spec=source.spec,
         )  # fmt: skip
+        precision = chosen_precision(config.precision, chosen_device(config.device))
         run.describe(
-            dataclasses.asdict(config),
+            {**dataclasses.asdict(config), "precision": precision},
             fingerprints={
                 "training data": source.fingerprint(),
                 "weights to start from": state_digest(model)
@@ -162,7 +171,7 @@ class _Fold:
             resume=goes_on,
             show_progress=show,
         )
-        self._drop_checkpoints()
+        remove(self.folder / "model" / "checkpoints")  # for training to go on from; the model stays
         return table
 
     def _trained(
@@ -175,17 +184,13 @@ class _Fold:
         show: bool | None,
     ) -> TrainResult:
         config = dataclasses.replace(
-            self.config, out=str(self.folder / "model"), folds=None, resume=goes_on, overwrite=False
-        )
+            self.config, out=str(self.folder / "model"), folds=None, resume=goes_on,
+            overwrite=False, thumbnails=TrainConfig.thumbnails,
+        )  # fmt: skip
         own = copy.deepcopy(model) if isinstance(model, nn.Module) else model
         what = f"all but fold {self.number} of {self.folds.count}"
         part = PartOfData(self.source, self.folds.seen(self.number), what)
         return run_recipe(config, own, data, show, validation=validation, part=part)
-
-    def _drop_checkpoints(self) -> None:
-        """Remove what only an interrupted training needs; the model stays."""
-        for name in ("last.ckpt", "previous.ckpt"):
-            remove(self.folder / "model" / "checkpoints" / name)
 
     def facts(self, table: ScoreTable) -> dict[str, Any]:
         """What came of the fold."""
@@ -227,9 +232,7 @@ def _keep(
     table = ScoreTable(with_metadata(rows, about))
     run.write_side_file(ERRORS, error_rows(unscored))
     if config.thumbnails:
-        run.write_side_file(
-            THUMBNAILS, pictures(source, table, most=config.thumbnails, show=show)
-        )
+        run.write_side_file(THUMBNAILS, pictures(source, table, most=config.thumbnails, show=show))
     run.write_side_file(TABLE, table.to_arrow())
     content = {"config": dataclasses.asdict(config), "folds": each, "versions": about["versions"]}
     with writing(run.folder, step=AGAIN):
