@@ -63,7 +63,14 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def compared(
-    name: str, source: ExampleSource, epochs: int, *, folds: int, share: float, seed: int, device: str
+    name: str,
+    source: ExampleSource,
+    epochs: int,
+    *,
+    folds: int,
+    share: float,
+    seed: int,
+    device: str,
 ) -> Iterator[dict[str, Any]]:
     """A row for each way to find the errors."""
     noisy, wrong = planted(source, share, seed)
@@ -79,9 +86,7 @@ def compared(
             **found(hardness(apart.table, "logit_margin"), wrong), "seconds": seconds,
         }  # fmt: skip
         how.pop("thumbnails")
-        done, seconds = timed(
-            lambda: hs.train(model, noisy, out=f"{home}/all", track=True, **how)
-        )
+        done, seconds = timed(lambda: hs.train(model, noisy, out=f"{home}/all", track=True, **how))
         inside = hs.score(
             done.model, noisy, preprocessing=done.preprocessing, sample="in-sample", device=device,
             show_progress=False,

@@ -27,7 +27,7 @@ ROOMS = {
         1: {"pixels"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches"},
+        4: {"_open", "_batches", "_cache"},
     },
     "run": {
         0: {"loop"},
@@ -184,7 +184,7 @@ def test_a_room_that_is_not_drawn_is_missed():
         ("utils", "import os", "utils is in no layer"),
         ("run.helpers._x", "import os", "run.helpers is in no layer"),
         ("scores", "from hardsight.helpers import x", "helpers is in no layer"),
-        ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
+        ("run.score._run", "from hardsight.run.train import train", "imports run.train above"),
         ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
         ("experiments.el._fig5", "from hardsight.run.loop._pass import x", "private to its room"),

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import HardsightWarning, OptionError
-from hardsight.run.score import _logistic
+from hardsight.run.score import HeadFitter
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def head_of_all(stored):
     rows, labels = stored
     learn = np.arange(600) % 5 > 0
     source = hs.data.open_source(rows, labels=labels)
-    fitter = _logistic.HeadFitter(source, 3, device=torch.device("cpu"), seed=0)
+    fitter = HeadFitter(source, 3, device=torch.device("cpu"), seed=0)
     return fitter.fitted(learn), learn
 
 
@@ -59,7 +59,7 @@ def test_the_penalty_is_chosen_without_the_rows_that_are_scored(stored, head_of_
     labels = np.where(learn, labels, (labels + 1) % 3)  # they know better now
     rows = np.where(learn[:, None], rows, rows + 100)
     source = hs.data.open_source(rows, labels=labels)
-    again = _logistic.HeadFitter(source, 3, device=torch.device("cpu"), seed=0).fitted(learn)
+    again = HeadFitter(source, 3, device=torch.device("cpu"), seed=0).fitted(learn)
     assert again.penalty == fitted.penalty
     torch.testing.assert_close(again.head.weight, fitted.head.weight)
     torch.testing.assert_close(again.head.bias, fitted.head.bias)
@@ -75,16 +75,14 @@ def test_rows_of_noise_get_a_larger_penalty_than_rows_that_tell(stored):
     assert max(told[0]) < min(told[1])
 
 
-def test_embeddings_that_do_not_fit_into_memory_give_the_same_head(
-    stored, head_of_all, monkeypatch
-):
+def test_embeddings_that_do_not_fit_into_memory_give_the_same_head(stored, head_of_all):
     rows, labels = stored
     fitted, learn = head_of_all
-    monkeypatch.setattr(_logistic, "_free_bytes", lambda device: 0)
-    monkeypatch.setattr(_logistic, "_SAMPLE_ROWS", 200)  # so that the rest is read in every pass
-    monkeypatch.setattr(_logistic, "PENALTIES", (fitted.penalty,))
     source = hs.data.open_source(rows, labels=labels)
-    read = _logistic.HeadFitter(source, 3, device=torch.device("cpu"), seed=0).fitted(learn)
+    read = HeadFitter(
+        source, 3, device=torch.device("cpu"), seed=0, penalties=[fitted.penalty], sample_rows=200,
+        keeps=False,
+    ).fitted(learn)  # fmt: skip
     assert read.learned_from == 480
     same, other = (
         torch.from_numpy(rows) @ each.head.weight.T + each.head.bias for each in (fitted, read)
@@ -142,7 +140,7 @@ def test_a_run_that_dies_between_two_heads_keeps_the_first(stored, tmp_path, mon
     rows, labels = stored
     options = {"labels": labels, "out_of_sample": 3, "device": "cpu"}
     whole = hs.score(None, rows, out=tmp_path / "whole", **options)
-    original, fits = _logistic.HeadFitter.fitted, []
+    original, fits = HeadFitter.fitted, []
 
     def fitted(self, learn):
         fits.append(learn)
@@ -150,7 +148,7 @@ def test_a_run_that_dies_between_two_heads_keeps_the_first(stored, tmp_path, mon
             raise KeyboardInterrupt
         return original(self, learn)
 
-    monkeypatch.setattr(_logistic.HeadFitter, "fitted", fitted)
+    monkeypatch.setattr(HeadFitter, "fitted", fitted)
     with pytest.raises(KeyboardInterrupt):
         hs.score(None, rows, out=tmp_path / "run", **options)
     with pytest.raises(hs.errors.RunExistsError, match="unfinished"):

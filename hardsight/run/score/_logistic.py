@@ -24,7 +24,6 @@ from hardsight.run.loop import generator
 
 # of the squared weights, in units of the embeddings' variance: 1 is what a unit normal prior says
 PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
-_SAMPLE_ROWS = 20_000  # from which the penalty, the scaling and the start are found
 _LOGITS_AT_ONCE = 1 << 24
 _FIRST_STEPS, _MOST_STEPS, _MOST_TRIES = 5, 200, 20
 _SETTLED = 1e-6  # relative change of the loss, twice in a row
@@ -68,16 +67,21 @@ class HeldRows:
     Args:
         source: of the embeddings.
         device: to compute on.
+        keeps: whether they are kept; by default if they take a quarter of the free memory or less.
 
     Attributes:
         finite: which rows are, ``[N]``; the others come as zeros, which change no sum.
     """
 
-    def __init__(self, source: EmbeddingSource, device: torch.device) -> None:
+    def __init__(
+        self, source: EmbeddingSource, device: torch.device, *, keeps: bool | None = None
+    ) -> None:
         self._source, self._device = source, device
         self._kept: Tensor | None = None
         self.finite = torch.ones(len(source), dtype=torch.bool, device=device)
-        if 4 * len(source) * source.width <= _free_bytes(device) / 4:
+        if keeps is None:
+            keeps = 4 * len(source) * source.width <= _free_bytes(device) / 4
+        if keeps:
             self._kept = torch.empty(len(source), source.width, device=device)
         for start in range(0, len(source), 65536):
             rows = self._read(start, start + 65536)
@@ -120,12 +124,25 @@ class HeadFitter:
         num_classes: C.
         device: to compute on.
         seed: of the sample that chooses the penalty.
+        penalties: to choose from, falling.
+        sample_rows: from which the penalty, the scaling and the start are found.
+        keeps: as in :class:`HeldRows`.
     """
 
     def __init__(
-        self, source: EmbeddingSource, num_classes: int, *, device: torch.device, seed: int
+        self,
+        source: EmbeddingSource,
+        num_classes: int,
+        *,
+        device: torch.device,
+        seed: int,
+        penalties: Sequence[float] = PENALTIES,
+        sample_rows: int = 20_000,
+        keeps: bool | None = None,
     ) -> None:
-        self._rows, self._classes, self._seed = HeldRows(source, device), num_classes, seed
+        self._rows = HeldRows(source, device, keeps=keeps)
+        self._classes, self._seed = num_classes, seed
+        self._penalties, self._sample_rows = penalties, sample_rows
         self._device, self._spec = device, source.spec
         self._labels = torch.from_numpy(np.array(source.labels)).to(device)
         self._chunk = max(256, min(16384, _LOGITS_AT_ONCE // num_classes))
@@ -155,11 +172,11 @@ class HeadFitter:
         return Fitted(head, penalty, losses, steps, count)
 
     def _sample(self, mask: Tensor) -> Tensor:
-        """Positions of at most 20,000 rows, drawn at random, ascending."""
+        """Positions of some rows, drawn at random, ascending."""
         found = mask.nonzero().squeeze(1).cpu()
-        if len(found) > _SAMPLE_ROWS:
+        if len(found) > self._sample_rows:
             drawn = torch.randperm(len(found), generator=generator(self._seed, "head"))
-            found = found[drawn[:_SAMPLE_ROWS].sort().values]
+            found = found[drawn[: self._sample_rows].sort().values]
         return found
 
     def _gathered(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +201,7 @@ class HeadFitter:
             return 1.0, {}, weights
         losses: dict[float, float] = {}
         best = weights
-        for penalty in PENALTIES:
+        for penalty in self._penalties:
             search = self._search(
                 [(rows[learned], labels[learned], None)], len(learned), space, penalty
             )
