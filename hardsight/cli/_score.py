@@ -50,15 +50,15 @@ def score(
 
     CONFIG is an optional TOML file with the same keys as the options; options override it.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
+    set_flags = {name: value for name, value in flags.items() if value is not None}
     if recipe is not None:
-        _by_recipe(recipe, overrides, config, given)
+        _by_recipe(recipe, overrides, config, set_flags)
         return
     from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
 
-    if config is None and "data" not in given:
+    if config is None and "data" not in set_flags:
         raise click.UsageError("name the data: --data photos/ (or a CONFIG file that does)")
-    settings = ScoreConfig.load(config, overrides, **given)
+    settings = ScoreConfig.load(config, overrides, **set_flags)
     if settings.out is None:
         raise click.UsageError("name the output folder: --out run")
     try:

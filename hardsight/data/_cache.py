@@ -18,11 +18,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,15 @@ from hardsight.run_folder import held, remove, replacing
 
 PLACE, BYTES = "HARDSIGHT_CACHE", "HARDSIGHT_CACHE_BYTES"
 _OFF = ("off", "0", "no", "none", "false")
-_MOST_BYTES = 16 * 2**30  # of all entries together
-_FEWEST = 2048  # pictures; fewer are decoded before anybody notices
+_MOST_BYTES = 8 * 2**30  # of all entries together; one may take half of it
+WORTH_KEEPING = 2048
+"""Pictures; fewer are decoded before anybody notices."""
 _DECODER = 1  # version of what hardsight.data.pixels makes of a picture
 _COMPARED = 16  # pictures that are decoded to see whether an entry still fits
+_AT_ONCE = 256  # pictures that a loader process hands over
 _ENTRY, _LOCK = "pictures-", ".lock"
-Source = TypeVar("Source", bound=ExampleSource)
+Rows = Iterator[NDArray[np.uint8] | None]
+Fill = Callable[[], Rows]
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class PictureCache:
     def has_room(self, size: int) -> bool:
         """Whether pictures of so many bytes may be kept: within the bound, and on the disk."""
         above = next(place for place in (self.folder, *self.folder.parents) if place.exists())
-        return size <= self.most_bytes and size * 1.1 <= shutil.disk_usage(above).free
+        return 2 * size <= self.most_bytes and size * 1.1 <= shutil.disk_usage(above).free
 
     def _make_room(self, size: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -249,27 +252,28 @@ class KeptPictures(SourceView):
         return self.parts[0].stored_bytes(index)
 
 
-Decode = Callable[[ExampleSource], Iterator[NDArray[np.uint8] | None]]
+Bar = Callable[[ExampleSource], AbstractContextManager[Callable[[int], None]]]
 
 
-def kept_pictures(source: ExampleSource, decode: Decode) -> ExampleSource:
+def kept_pictures(source: ExampleSource, bar: Bar, *, workers: int = 0) -> ExampleSource:
     """The same examples, their pictures decoded on disk if they can be; written there if need be.
 
     Args:
         source: any examples; those whose pictures are not stored, of several sizes, too few, too
             many, or not readable are given back as they are.
-        decode: from a source to its pictures as arrays ``[n, H, W]`` or ``[n, H, W, 3]``, in order;
-            ``None`` for a picture that cannot be read or stacked, which ends it.
+        bar: shows how many pictures are decoded.
+        workers: loader processes that decode.
     """
     if type(source) is SourceView:
-        return _kept_parts(source, decode)
-    mark = source.pictures_mark() if len_of(source) >= _FEWEST else None
+        return _kept_parts(source, bar, workers)
+    is_worth_it = not source.is_stream and len(source) >= WORTH_KEEPING
+    mark = source.pictures_mark() if is_worth_it else None
     cache = None if mark is None else PictureCache.here()
     if mark is None or cache is None:
         return source
     mark = hashlib.sha256(f"{mark} {decoder()}".encode()).hexdigest()
     try:
-        return _kept(source, cache, mark, decode)
+        return _kept(source, cache, mark, lambda: _decoded(source, bar, workers))
     except (OSError, HardsightError) as err:  # a disk that is full, a folder that is not ours
         warn(
             f"decoded pictures of {source.spec} are not kept in {cache.folder}: {err}; set "
@@ -278,7 +282,7 @@ def kept_pictures(source: ExampleSource, decode: Decode) -> ExampleSource:
         return source
 
 
-def _kept(source: ExampleSource, cache: PictureCache, mark: str, decode: Decode) -> ExampleSource:
+def _kept(source: ExampleSource, cache: PictureCache, mark: str, fill: Fill) -> ExampleSource:
     for is_last in (False, True):
         pictures = cache.read(mark)
         if pictures is not None and _agrees(source, pictures):
@@ -294,23 +298,21 @@ def _kept(source: ExampleSource, cache: PictureCache, mark: str, decode: Decode)
             elif cache.read(mark) is not None:  # another process was quicker
                 continue
             try:
-                cache.filled(mark, source.spec, shape, _fitting(decode(source), shape))
+                cache.filled(mark, source.spec, shape, _fitting(fill(), shape))
             except _DoesNotFitError:
                 return source
     raise AssertionError("unreachable")
 
 
-def _fitting(
-    rows: Iterator[NDArray[np.uint8] | None], shape: tuple[int, ...]
-) -> Iterator[NDArray[np.uint8]]:
+def _fitting(rows: Rows, shape: tuple[int, ...]) -> Iterator[NDArray[np.uint8]]:
     for some in rows:
         if some is None or some.shape[1:] != shape[1:]:
             return
         yield some
 
 
-def _kept_parts(view: SourceView, decode: Decode) -> ExampleSource:
-    parts = [kept_pictures(part, decode) for part in view.parts]
+def _kept_parts(view: SourceView, bar: Bar, workers: int) -> ExampleSource:
+    parts = [kept_pictures(part, bar, workers=workers) for part in view.parts]
     if all(new is old for new, old in zip(parts, view.parts, strict=True)):
         return view
     other = copy.copy(view)
@@ -318,12 +320,47 @@ def _kept_parts(view: SourceView, decode: Decode) -> ExampleSource:
     return other
 
 
-def len_of(source: ExampleSource) -> int:
-    """How many examples; none of a stream, which is never kept."""
-    return 0 if source.is_stream else len(source)
+class _Pictures:
+    """The decoded pictures of a source, as a DataLoader wants them."""
+
+    def __init__(self, source: ExampleSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8] | None:
+        return decoded_picture(self._source, index)
 
 
-def pixels(source: ExampleSource, index: int) -> NDArray[np.uint8] | None:
+def _decoded(source: ExampleSource, bar: Bar, workers: int) -> Rows:
+    """All pictures in their order, some at a time; ``None`` for some that do not stack."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader: DataLoader[Any] = DataLoader(
+        _Pictures(source),  # type: ignore[arg-type]  # needs __len__ and __getitem__ only
+        batch_size=_AT_ONCE,
+        num_workers=workers,
+        collate_fn=_stacked,
+        generator=torch.Generator().manual_seed(0),  # leaves the user's random state alone
+    )
+    with bar(source) as advance:
+        for batch in loader:
+            advance(0 if batch is None else len(batch))
+            yield None if batch is None else batch.numpy()
+
+
+def _stacked(pictures: list[NDArray[np.uint8] | None]) -> Any:
+    import torch
+
+    found = [picture for picture in pictures if picture is not None]
+    if len(found) < len(pictures) or len({picture.shape for picture in found}) > 1:
+        return None
+    return torch.from_numpy(np.stack(found))
+
+
+def decoded_picture(source: ExampleSource, index: int) -> NDArray[np.uint8] | None:
     """The decoded picture of an example; ``None`` if it is not one, or cannot be read."""
     try:
         content = source[index].content
@@ -338,7 +375,7 @@ def _common_shape(source: ExampleSource) -> tuple[int, ...] | None:
     """The shape of all pictures, if some of them have the same."""
     shapes = set()
     for index in evenly_spaced(len(source), _COMPARED):
-        found = pixels(source, index)
+        found = decoded_picture(source, index)
         if found is None:
             return None
         shapes.add(found.shape)
@@ -354,7 +391,7 @@ def _agrees(source: ExampleSource, pictures: NDArray[np.uint8]) -> bool:
     if len(pictures) != len(source):
         return False
     for index in evenly_spaced(len(source), _COMPARED):
-        found = pixels(source, index)
+        found = decoded_picture(source, index)
         if found is None or not np.array_equal(found, pictures[index]):
             return False
     return True

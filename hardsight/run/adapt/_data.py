@@ -20,7 +20,7 @@ from hardsight.data import (
 )
 from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import ClassOrder, chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout, decoded_once
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -83,7 +83,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
         )
     labels = None
     if not config.unlabelled:
-        _check_classes(source, config, classes)
+        _check_classes(source, classes)
         known = torch.tensor(source.labels)
         labels = known if bool((known >= 0).all()) else None
     return Target(source.without_labels(), labels, source.fingerprint())
@@ -93,9 +93,11 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
     if config.unlabelled and isinstance(data, str | os.PathLike) and data not in DATASETS:
         folder = Path(data) / (config.split or "")
         if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
-            return UnlabelledFolder(folder, spec=os.fspath(data))
+            return decoded_once(UnlabelledFolder(folder, spec=os.fspath(data)))
     try:
-        return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+        return decoded_once(
+            open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+        )
     except NoClassFoldersError as err:
         raise DataError(
             f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
@@ -103,7 +105,7 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
         ) from err
 
 
-def _check_classes(source: ExampleSource, config: TargetConfig, classes: tuple[str, ...]) -> None:
+def _check_classes(source: ExampleSource, classes: tuple[str, ...]) -> None:
     names = source.classes
     if names == classes:
         return

@@ -57,6 +57,8 @@ class Folds:
         labels: NDArray[np.int64],
         classes: Sequence[str],
         name_of: Callable[[int], tuple[int, str]],
+        *,
+        among: range | None = None,
     ) -> list[tuple[int, str, str]]:
         """Number, name and reason of every example without a row.
 
@@ -64,8 +66,13 @@ class Folds:
             labels: of all examples, ``[N]``.
             classes: names, position = label.
             name_of: number and name of the example at a position.
+            among: positions to look at; all of them by default.
         """
-        return [(*name_of(int(at)), _ALONE.format(classes[labels[at]])) for at in self.alone]
+        return [
+            (*name_of(int(at)), _ALONE.format(classes[labels[at]]))
+            for at in self.alone
+            if among is None or at in among
+        ]
 
 
 def folds_of(

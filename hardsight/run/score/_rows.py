@@ -102,17 +102,28 @@ class ScorePlan:
     Args:
         names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
+        has_offset: whether logits are known, not only up to a number added to all of a row.
 
     Attributes:
-        missing: scores that are left out because they need a head.
+        missing: scores that are left out because they need a head, or the logits themselves.
     """
 
-    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
+    def __init__(
+        self,
+        names: str | Sequence[str] | None,
+        *,
+        has_head: bool = True,
+        has_offset: bool = True,
+    ) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         self.is_open = names is None
         if names is None:
-            self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
+            self.specs = [
+                spec
+                for spec in columns
+                if (has_head or not needs_head(spec)) and (has_offset or not spec.needs_offset)
+            ]
             self.missing = [spec.name for spec in columns if spec not in self.specs]
         else:
             self.missing = []
@@ -137,7 +148,7 @@ class ScorePlan:
 
     @property
     def need(self) -> Need:
-        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        """Whether the model must have a head: only if a score was asked for that needs one."""
         if self.is_open:
             return "may"
         return "must" if self.needs_head else "none"
@@ -179,7 +190,7 @@ class EmbeddingScorer:
         plan: which scores.
         device: to compute on.
         batch_size: rows at once.
-        num_classes: of the heads.
+        num_classes: of the heads; only needed if they are not there yet.
         folds: which head scores which row.
     """
 
@@ -191,12 +202,12 @@ class EmbeddingScorer:
         *,
         device: torch.device,
         batch_size: int | None,
-        num_classes: int,
+        num_classes: int | None = None,
         folds: Folds | None = None,
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size = batch_size or 16384
-        self.num_classes = num_classes
+        self.num_classes = num_classes or heads[0].num_classes
         self._heads, self._folds = list(heads), folds
 
     def use(self, heads: Sequence[Head]) -> None:
@@ -289,33 +300,34 @@ class EmbeddingScorer:
     @torch.inference_mode()
     def _piece(self, heads: list[TiledHead], first: int, rows: Tensor) -> Piece:
         last = first + len(rows)
+        every = torch.arange(first, last)
         if self._folds is None:
-            columns = self._columns(heads[0], first, torch.arange(len(rows)), rows)
+            columns = self._columns(heads[0], every, rows)
             return Piece(last - first, self.source.ids(first, last), columns)
-        parts, errors = [], self._unscored(first, last)
-        for fold, head in enumerate(heads, start=1):
-            at = self._share(fold - 1, first, last)
-            if len(at):
-                found = self._columns(head, first, at.cpu(), rows[at])
-                parts.append({**found, FOLD: torch.full((len(at),), fold)})
-        if not parts:  # only examples that nobody can score
-            nothing = torch.arange(0)
-            parts.append({**self._columns(heads[0], first, nothing, rows[:0]), FOLD: nothing})
-        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        order = whole["index"].argsort()
-        columns = {name: values[order.to(values.device)] for name, values in whole.items()}
-        ids = self.source.ids(first, last).take(pa.array((columns["index"] - first).numpy()))
-        return Piece(last - first, ids, columns, errors)
+        shares = [self._share(at, first, last) for at in range(len(heads))]
+        parts = [
+            {
+                **self._columns(head, every[at.cpu()], rows[at]),
+                FOLD: torch.full((len(at),), fold),
+            }
+            for fold, (head, at) in enumerate(zip(heads, shares, strict=True), start=1)
+        ]
+        at, order = torch.cat(shares).cpu().sort()
+        columns = {
+            name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)]
+            for name in parts[0]
+        }
+        ids = self.source.ids(first, last).take(pa.array(at.numpy()))
+        return Piece(last - first, ids, columns, self._unscored(first, last))
 
-    def _columns(self, head: TiledHead, first: int, at: Tensor, rows: Tensor) -> dict[str, Tensor]:
-        """The columns of some rows of a range, by their place in it."""
-        index = first + at
-        labels = torch.from_numpy(self.source.labels[index.numpy()])
+    def _columns(self, head: TiledHead, at: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        """The columns of some rows, by their positions in the source."""
+        labels = torch.from_numpy(self.source.labels[at.numpy()])
         summaries = head.summaries(rows, labels.to(self.device))
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
         return {
-            "index": index,
+            "index": torch.from_numpy(self.source.numbered(at)),
             "label": labels,
             "prediction": torch.where(finite, summaries.predictions.prediction, -1),
             "finite": finite,
@@ -324,10 +336,11 @@ class EmbeddingScorer:
 
     def _unscored(self, first: int, last: int) -> list[tuple[int, str, str]]:
         assert self._folds is not None
-        unscored = self._folds.unscored(
-            self.source.labels, self.source.classes, lambda at: (at, self.source.id_of(at))
-        )
-        return [row for row in unscored if first <= row[0] < last]
+        source = self.source
+        return self._folds.unscored(
+            source.labels, source.classes,
+            lambda at: (int(source.numbered(at)), source.id_of(at)), among=range(first, last),
+        )  # fmt: skip
 
 
 @contextmanager
@@ -417,6 +430,7 @@ class ModelScorer:
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
+            # the largest of logits with a NaN is not a prediction
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
@@ -616,7 +630,8 @@ class ScoreRun:
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
-        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
+        if "bias" not in self.about:  # of stored embeddings it is known from the first examples
+            self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:

@@ -15,7 +15,7 @@ from torch import nn
 
 from hardsight._checks import versions
 from hardsight.config import defaults_of
-from hardsight.data import ExampleSource
+from hardsight.data import ExampleSource, data_marks
 from hardsight.run.loop import (
     OUT_OF_SAMPLE,
     Folds,
@@ -75,23 +75,31 @@ class FoldsResult:
 
 
 def run_folds(
-    config: TrainConfig, model: str | nn.Module, data: Any, show: bool | None, *, validation: Any
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    validation: Any = None,
+    rows: Any = None,
 ) -> FoldsResult:
     """:func:`train` by a recipe with ``folds``; finished folds of an interrupted run are kept."""
     assert config.folds is not None
     run = RunFolder(config.out)
     reads = (data, validation)
     with run.claimed(FOLDS, reads=reads, resume=config.resume, overwrite=config.overwrite):
-        source = training_split(config.data, data)
+        source = training_split(config.data, data, rows=rows)
         folds = folds_of(
             source.labels, config.folds, seed=config.seed, classes=source.named_classes,
             spec=source.spec,
         )  # fmt: skip
+        marks = data_marks(source)
         precision = chosen_precision(config.precision, chosen_device(config.device))
         run.describe(
             {**dataclasses.asdict(config), "precision": precision},
             fingerprints={
-                "training data": source.fingerprint(),
+                "training data": marks["data"],
+                "chosen rows": marks["rows"],
                 "weights to start from": state_digest(model)
                 if isinstance(model, nn.Module)
                 else None,
@@ -267,7 +275,7 @@ def _about(
         "data": {
             "spec": config.data.name,
             "split": config.data.split,
-            "fingerprint": source.fingerprint(),
+            "fingerprint": data_marks(source)["data"],
             "named": len(source.classes),
             "rows": sum(rows) + unscored,
         },
