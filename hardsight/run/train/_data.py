@@ -292,12 +292,15 @@ def training_split(config: DataConfig, data: Any, *, rows: Any = None) -> Exampl
         data: what to open.
         rows: numbers of the examples, instead of the file that ``config`` names.
     """
-    return _examples(data, config, config.split, rows=config.rows if rows is None else rows)
+    rows = config.rows if rows is None else rows
+    return _examples(data, config, config.split, patch=config.patch, rows=rows)
 
 
-def _examples(data: Any, config: DataConfig, split: str | None, rows: Any = None) -> ExampleSource:
+def _examples(
+    data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
+) -> ExampleSource:
     source = open_source(
-        data, split=split, classes=config.classes, data_root=config.root, rows=rows
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
     )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")

@@ -260,6 +260,9 @@ def _about(
     first = {key: value for key, value in parts[0].items() if key not in _OF_ONE_FOLD}
     rows = [len(table) for table in tables]
     flips = [part["bias"]["flip_rate"] * n for part, n in zip(parts, rows, strict=True)]
+    marks, chosen = data_marks(source), {}
+    if source.whole is not None:
+        chosen["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
     model = {**parts[0]["model"], "spec": config.model.name}
     model["digest"] = values_digest([part["model"]["digest"] for part in parts])
     return {
@@ -275,9 +278,11 @@ def _about(
         "data": {
             "spec": config.data.name,
             "split": config.data.split,
-            "fingerprint": data_marks(source)["data"],
+            "fingerprint": marks["data"],
             "named": len(source.classes),
             "rows": sum(rows) + unscored,
+            "patches": list(source.patches),
+            **chosen,
         },
         "model": model,
         "counts": {

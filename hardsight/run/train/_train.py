@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from hardsight.run.train._folds import FoldsResult
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
-    "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
+    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def train(
             them and stays as it is.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
+            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
@@ -216,6 +216,8 @@ def train(
             )
         table["validation"] = 0.0
     table |= {key: settings.pop(key) for key in _DATA_KEYS if key in settings}
+    if isinstance(table.get("patch"), os.PathLike):
+        table["patch"] = os.fspath(table["patch"])
     data = table["name"]
     if isinstance(data, os.PathLike):
         table["name"] = os.fspath(data)
