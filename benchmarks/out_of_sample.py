@@ -137,9 +137,12 @@ def main(given: Sequence[str] | None = None) -> None:
     for seed in range(options.repeats):
         assert isinstance(digits, ExampleSource)
         rows.append(embedded(digits, seed=seed, **same))
+        print(rows[-1], flush=True)
         for name, source in sources.items():
             for epochs in EPOCHS[name]:
-                rows += compared(name, source, epochs, seed=seed, device=options.device, **same)
+                for row in compared(name, source, epochs, seed=seed, device=options.device, **same):
+                    print(row, flush=True)  # a long run that is stopped has said something
+                    rows.append(row)
     rows.sort(key=lambda row: (row["data"], str(row["epochs"]), row["name"], row["seed"]))
     publish("Planted label errors", rows, file=options.out)
 
