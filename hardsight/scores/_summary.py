@@ -56,6 +56,11 @@ _TILE_ENTRIES = 1 << 21  # 8 MiB of float32: two such tiles stay in the last cac
 _Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
 
 
+def _is_autocast(embeddings: Tensor) -> bool:
+    """Whether they are in the dtype that products have here, under autocast."""
+    return autocast_dtype(embeddings) == embeddings.dtype
+
+
 def angle_summary(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
 ) -> AngleSummary:
@@ -159,7 +164,7 @@ class TiledHead:
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
-        if autocast_dtype(embeddings) == embeddings.dtype != self.class_weights.dtype:
+        if embeddings.dtype != self.class_weights.dtype and _is_autocast(embeddings):
             return self._rounded(embeddings).summaries(embeddings, labels)
         if self._is_fused(embeddings):
             return fused_summaries(
