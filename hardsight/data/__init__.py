@@ -11,6 +11,7 @@ from hardsight.data._cache import CacheEntry as CacheEntry
 from hardsight.data._cache import PictureCache as PictureCache
 from hardsight.data._cache import decoded_picture as decoded_picture
 from hardsight.data._cache import kept_pictures as kept_pictures
+from hardsight.data._groups import group_columns as group_columns
 from hardsight.data._open import data_marks as data_marks
 from hardsight.data._open import open_source as open_source
 from hardsight.data.formats import EmbeddingSource as EmbeddingSource

@@ -39,6 +39,9 @@ def is_first_process() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
+Read = Callable[[ExampleSource], ExampleSource]
+
+
 @dataclass(frozen=True)
 class Sources:
     """The data of a run.
@@ -117,6 +120,7 @@ def opened_sources(
     *,
     seed: int,
     validation: Any = None,
+    read: Read = lambda source: source,
     rows: Any = None,
     part: PartOfData | None = None,
 ) -> Sources:
@@ -127,6 +131,7 @@ def opened_sources(
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        read: what is done to a source first, such as making tokens of its texts.
         rows: numbers of the examples to train on, instead of the file that ``config`` names.
         part: the only examples of the training split that the run may look at; ``rows`` were
             picked before.
@@ -134,8 +139,8 @@ def opened_sources(
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = training_split(config, data, rows=rows) if part is None else part.source
-    marks = data_marks(train)
+    opened = training_split(config, data, rows=rows) if part is None else part.source
+    marks, train = data_marks(opened), read(opened)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
@@ -147,14 +152,14 @@ def opened_sources(
     if config.imbalance > 1:
         learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
-        name: None if split is None else _other_split(data, config, split, train)
+        name: None if split is None else read(_other_split(data, config, split, train))
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
     for name, source in others.items():
         if source is not None:
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
-        others["validation"] = _other_split(validation, config, None, train)
+        others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, learned)
     measured = _measured(first, config, how)
     other, held = others["validation"], None
@@ -300,8 +305,10 @@ def _examples(
     data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
 ) -> ExampleSource:
     source = open_source(
-        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
-    )
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows,
+        text_column=config.text_column, label_column=config.label_column,
+        image_column=config.image_column, max_tokens=config.max_tokens,
+    )  # fmt: skip
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:

@@ -16,6 +16,7 @@ from torch import nn
 from hardsight._checks import versions
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource, data_marks
+from hardsight.errors import ConfigError
 from hardsight.run.loop import (
     OUT_OF_SAMPLE,
     Folds,
@@ -89,6 +90,11 @@ def run_folds(
     reads = (data, validation)
     with run.claimed(FOLDS, reads=reads, resume=config.resume, overwrite=config.overwrite):
         source = training_split(config.data, data, rows=rows)
+        if source.kind is not None:
+            raise ConfigError(
+                f"folds needs pictures, arrays or a dataset of your own, and {source.spec} holds "
+                "examples of another kind; split it yourself, train on one part and score the other"
+            )
         folds = folds_of(
             source.labels, config.folds, seed=config.seed, classes=source.named_classes,
             spec=source.spec,
