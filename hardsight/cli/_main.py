@@ -32,6 +32,7 @@ _COMMANDS = {
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
+    "cache": ("hardsight.cli._cache", "decoded pictures on disk: where, how many, clear them"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
 

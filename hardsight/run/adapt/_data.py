@@ -12,7 +12,7 @@ from torch import Tensor
 from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
 from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import ClassOrder, chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout, decoded_once
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -84,7 +84,9 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
 def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
     opened = unlabelled_source if config.unlabelled else open_source
     try:
-        return opened(data, split=config.split, classes=config.classes, data_root=config.root)
+        return decoded_once(
+            opened(data, split=config.split, classes=config.classes, data_root=config.root)
+        )
     except NoClassFoldersError as err:
         raise DataError(
             f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "
