@@ -35,7 +35,7 @@ def review(
 
     app = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=False,
+        is_framed=False, owns_process=True,
     )  # fmt: skip
     for note in app.notes:
         click.echo(note)

@@ -209,9 +209,11 @@ def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
 
 
 def _written(image: Image.Image, size: int) -> tuple[bytes, str]:
-    if max(image.size) > size:
-        image = image.copy()
-        image.thumbnail((size, size))
+    from PIL import Image
+
+    if (longest := max(image.size)) > size:
+        width, height = (max(1, round(side * size / longest)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
     sink = io.BytesIO()
     if max(image.size) <= _TINY:
         image.save(sink, "PNG", compress_level=1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST_PORT, _PORTS_TRIED = 8712, 50
 _LEAST_TOKEN = 16
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _FRAMES = "http://localhost:* http://127.0.0.1:* https://localhost:* vscode-webview:"
 
 
@@ -46,8 +47,11 @@ class Review:
         allow_hosts: Sequence[str],
         data: str | os.PathLike[str] | None,
         is_framed: bool,
+        owns_process: bool = False,
     ) -> None:
         _check_installed()
+        if owns_process:
+            _give_back_memory()
         from hardsight.review._app import app_of
         from hardsight.review._guard import Guard
         from hardsight.review._session import Session
@@ -120,7 +124,9 @@ class Review:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         last: OSError | None = None
         for number in range(first, min(first + _PORTS_TRIED, 65536)) if first else (0,):
-            bound = socket.socket(family, socket.SOCK_STREAM)
+            # by its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on:
+            # the second part of an answer would wait 40 ms for a receipt of the first
+            bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
                 if os.name == "posix":  # elsewhere it would let two programs share a port
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,6 +235,25 @@ def _in_notebook() -> bool:
 def _show_frame(url: str) -> None:
     shown = require("IPython.display", extra="ipython", feature="a page inside a notebook")
     shown.display(shown.IFrame(url, width="100%", height=820))
+
+
+def _give_back_memory() -> None:
+    """Let freed memory go back to the system at once, in a process that does nothing else.
+
+    Of a million rows each passing array has megabytes. By default allocators keep them for the next
+    one, which took as much again as what is in use.
+    """
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, 2**20)
+    except (OSError, AttributeError, TypeError):  # not glibc: its allocator does as it likes
+        return
 
 
 def _check_installed() -> None:

@@ -89,6 +89,7 @@ export class Queue {
 
   async show(item, { back = false } = {}) {
     this.isReady = false;
+    const wasReady = this.images.get(item.index)?.node !== undefined;
     const image = await this.image(item.index);
     if (this.stop.signal.aborted) return;
     this.picture.classList.remove("zoomed");
@@ -103,6 +104,7 @@ export class Queue {
     if (this.view.only === "suspects") delete place.only;
     replace("queue", item.place === null || back ? { ...place, index: item.index } : place);
     say(`Example ${item.index}: label ${shared.name(item.label)}. ${item.reason}`);
+    performance.mark("shown", { detail: { index: item.index, wasReady } });
     // a key counts once its picture is painted: two frames later it is
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     if (this.current === item) {

@@ -1,0 +1,513 @@
+"""The review app on a made table of a million rows, in a real Chromium: every target, measured.
+
+Everything runs on this machine: the command in a process of its own, and the browser. What a
+person waits for is taken inside the page, from the event of a key to the frame that shows the
+answer. Pictures are 28 by 28 pixels from idx files; photographs of 1600 by 1200 have rows of their
+own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import numpy as np
+import psutil
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from benchmarks._large_run import large_run, photo_run
+from benchmarks._measure import publish
+from hardsight.review import decisions
+
+_MIB = 2**20
+_ROOT = Path(__file__).parents[1]
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    options = _options(args)
+    rows: list[dict[str, Any]] = []
+    folder = options.folder or Path(tempfile.gettempdir()) / "hardsight-benchmark-review"
+    run = large_run(folder, options.rows)
+    with _browser() as browser:
+        bench = _Bench(options, browser, rows)
+        for step in (_starts, _keys, _filters, _far_row, _scrolling, _bulk, _commits, _tabs):
+            if not options.only or step.__name__.strip("_") in options.only:
+                bench.fresh(run)
+                step(bench, run)
+        if not options.only or "photos" in options.only:
+            bench.fresh(photos := photo_run(folder, 300))
+            _photos(bench, photos)
+    if options.kills and (not options.only or "kills" in options.only):
+        _forget(run)
+        _kills(bench, run, options.kills)
+    bench.stop()
+    size = sum(file.stat().st_size for file in _assets())
+    bench.add("size of the page, all files", "kB", [size / 1000], at_most=150)
+    publish(f"hardsight review, {options.rows:,} rows", rows, file=options.out)
+
+
+def _options(args: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, help="where the made run is kept; made if missing")
+    parser.add_argument("--keys", type=int, default=200, help="decisions by keyboard")
+    parser.add_argument("--scroll-s", type=float, default=60, help="seconds of scrolling")
+    parser.add_argument("--kills", type=int, default=50, help="kill -9 and start again, as often")
+    parser.add_argument("--only", nargs="*", help="starts keys filters far_row scrolling ...")
+    parser.add_argument("--out", type=Path, help="write the rows to this CSV file")
+    return parser.parse_args(args)
+
+
+def _assets() -> list[Path]:
+    with resources.as_file(resources.files("hardsight.review") / "assets") as folder:
+        return list(folder.iterdir())
+
+
+def _forget(run: Path) -> None:
+    for file in run.glob("review.sqlite*"):
+        file.unlink()
+
+
+class Command:
+    """``hardsight review`` in a process of its own."""
+
+    def __init__(self, run: Path) -> None:
+        self.began = time.perf_counter()
+        words = [sys.executable, "-m", "hardsight", "review", str(run), "--no-browser"]
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(_ROOT)}
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("open: "):
+                break
+        self.url = line.removeprefix("open: ").strip()
+        self.token = self.url.partition("#token=")[2]
+        self.seen = psutil.Process(self.process.pid)
+        self._connection = http.client.HTTPConnection(urlsplit(self.url).netloc)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, **values: Any) -> Any:
+        origin = self.url.partition("/#")[0]
+        sent = {"X-Hardsight-Token": self.token, "Origin": origin,
+                "Content-Type": "application/json"}  # fmt: skip
+        query = urlencode({"reviewer": "bench", **values})
+        content = None if body is None else json.dumps({"reviewer": "bench", **body})
+        method = "GET" if body is None else "POST"
+        self._connection.request(method, f"/api/{path}?{query}", content, sent)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text
+        return json.loads(text)
+
+    def peak_mib(self) -> float:
+        """The most memory that the process ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(s.split()[1]) / 1024 for s in status.splitlines() if s.startswith("VmHWM"))
+
+    def end(self, how: int = signal.SIGINT) -> None:
+        self.process.send_signal(how)
+        self.process.wait(timeout=20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._connection.close()
+
+
+class _Bench:
+    """One command and one browser at a time, and the rows measured so far."""
+
+    def __init__(self, options: argparse.Namespace, browser: Any, rows: list[Any]) -> None:
+        self.options, self.browser, self.rows = options, browser, rows
+        self.command: Command | None = None
+
+    def fresh(self, run: Path) -> None:
+        self.stop()
+        _forget(run)
+        self.browser.get("about:blank")
+
+    def stop(self) -> None:
+        if self.command is not None:
+            self.command.end()
+            self.command = None
+
+    def open(self, run: Path, page: str = "") -> Command:
+        self.stop()
+        self.command = Command(run)
+        self.visit(self.command.url)
+        self.wait(_PAINTED)
+        if page:
+            self.press(page)
+        return self.command
+
+    def visit(self, url: str) -> None:
+        self.browser.get("about:blank")
+        self.browser.get(url)
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def js(self, code: str, *values: Any) -> Any:
+        return self.browser.execute_script(code, *values)
+
+    def later(self, code: str, *values: Any) -> Any:
+        return self.browser.execute_async_script(_TOOLS + code, *values)
+
+    def wait(self, condition: str, seconds: float = 30) -> None:
+        self.later(f"until(() => {condition}, {seconds * 1000}).then(arguments[0])")
+
+    def add(
+        self, name: str, unit: str, values: Sequence[float], *, at_most: float | None = None,
+        at_least: float | None = None, by: Callable[[Any], Any] = np.max,
+    ) -> None:  # fmt: skip
+        value = float(by(values))
+        target, is_met = "", ""
+        if at_most is not None:
+            target, is_met = f"<= {at_most:g}", "yes" if value <= at_most else "NO"
+        if at_least is not None:
+            target, is_met = f">= {at_least:g}", "yes" if value >= at_least else "NO"
+        entry = {
+            "name": name, "unit": unit, "target": target, "measured": round(value, 2),
+            "met": is_met, "median": round(float(np.median(values)), 2),
+            "max": round(float(np.max(values)), 2), "n": len(values),
+        }  # fmt: skip
+        self.rows.append(entry)
+        print("  ".join(f"{key}={value}" for key, value in entry.items()), flush=True)
+
+
+def p95(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.95))
+
+
+@contextlib.contextmanager
+def _browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    with tempfile.TemporaryDirectory() as profile:
+        for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                     "no-first-run", "window-size=1280,900", f"user-data-dir={profile}"):  # fmt: skip
+            options.add_argument(f"--{flag}")
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        driver.set_script_timeout(1200)
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+_PAINTED = "document.querySelector('#picture')?.dataset.ready"
+_TOOLS = """
+const done = arguments[arguments.length - 1];
+const seen = () => new Promise((ok) => requestAnimationFrame(() => {
+  const channel = new MessageChannel(); channel.port1.onmessage = () => ok(performance.now());
+  channel.port2.postMessage(0); }));  // right after a frame was drawn
+const until = async (test, most = 10000) => {
+  const end = performance.now() + most;
+  while (!test()) { if (performance.now() > end) throw new Error('waited for ' + test); await seen(); }
+  return performance.now(); };
+const places = () => {
+  const box = document.querySelector('#cells').getBoundingClientRect();
+  return [...document.querySelectorAll('.cell')].filter((cell) => {
+    const own = cell.getBoundingClientRect();
+    return own.bottom - 40 > box.top && own.top + 40 < box.bottom; }); };
+const shows = (cell) => { const image = cell.querySelector('img'); return image?.complete && image.naturalWidth > 0; };
+const isFull = () => { const cells = places(); return cells.length > 0 && cells.every(shows); };
+"""
+
+
+# ---------------------------------------------------------------------------------- the steps
+
+
+def _starts(bench: _Bench, run: Path) -> None:
+    seconds, printed = [], []
+    for _ in range(5):
+        bench.fresh(run)
+        bench.command = Command(run)
+        printed.append(time.perf_counter() - bench.command.began)
+        bench.visit(bench.command.url)
+        bench.wait(_PAINTED)
+        seconds.append(time.perf_counter() - bench.command.began)
+        maps = Path(f"/proc/{bench.command.process.pid}/maps").read_text()
+        assert "libtorch" not in maps, "torch was loaded"
+    bench.add("command to its address", "s", printed, by=np.median)
+    bench.add("command to the first picture, no torch", "s", seconds, at_most=2, by=np.median)
+
+
+_WATCH = """
+window.taken = []; window.hits = [];
+let pressed = 0;
+addEventListener('keydown', (event) => { pressed = event.timeStamp; }, true);
+new PerformanceObserver((list) => { for (const one of list.getEntries())
+  if (one.name === 'shown') { hits.push(one.detail.wasReady);
+    const from = pressed; requestAnimationFrame(() => { const channel = new MessageChannel();
+      channel.port1.onmessage = () => taken.push(performance.now() - from);
+      channel.port2.postMessage(0); }); } }).observe({ type: 'mark' });
+"""
+
+
+def _pressed(bench: _Bench, count: int, gap_s: float = 1 / 3) -> tuple[list[float], list[bool]]:
+    """Milliseconds from each of some keys to the next picture, and whether it was there already."""
+    bench.js(_WATCH)
+    for at in range(count):
+        until = time.perf_counter() + gap_s
+        bench.browser.execute_cdp_cmd("Input.dispatchKeyEvent", _DOWN[at % 3])
+        bench.browser.execute_cdp_cmd("Input.dispatchKeyEvent", {**_DOWN[at % 3], "type": "keyUp"})
+        time.sleep(max(0.0, until - time.perf_counter()))
+    time.sleep(0.5)
+    taken, hits = bench.js("return [taken, hits]")
+    assert len(taken) >= 0.98 * count, (len(taken), count)
+    return taken, hits
+
+
+_DOWN = [
+    {"type": "keyDown", "key": key, "text": text, "code": code, "windowsVirtualKeyCode": number}
+    for key, text, code, number in (
+        ("Enter", "\r", "Enter", 13), ("k", "k", "KeyK", 75), ("s", "s", "KeyS", 83)
+    )
+]  # fmt: skip
+
+
+def _keys(bench: _Bench, run: Path) -> None:
+    command = bench.open(run)
+    time.sleep(2)
+    taken, hits = _pressed(bench, bench.options.keys)
+    bench.add("key to next picture, p95", "ms", taken, at_most=50, by=p95)
+    bench.add("next picture was there already", "%", [100 * float(np.mean(hits))], at_least=99)
+    stored = command.ask("dashboard")["reviewers"][0]
+    total = sum(value for name, value in stored.items() if name != "name")
+    assert total == len(taken), (stored, len(taken))
+
+
+def _photos(bench: _Bench, run: Path) -> None:
+    bench.open(run)
+    time.sleep(2)
+    taken, hits = _pressed(bench, 100)
+    bench.add("photographs: key to next picture, p95", "ms", taken, at_most=50, by=p95)
+    bench.add("photographs: picture was there already", "%", [100 * float(np.mean(hits))],
+              at_least=99)  # fmt: skip
+    bench.press("g")
+    bench.wait("document.querySelector('.cell')")
+    blank = _scrolled(bench, seconds=10, pixels_per_s=600)
+    bench.add("photographs: longest blank cell, scrolling", "ms", [blank["longest"]])
+
+
+def _filters(bench: _Bench, run: Path) -> None:
+    bench.open(run, "g")
+    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    views = [f"label={c}" for c in range(0, 40, 4)]
+    views += [f"label={c}&prediction={c + 1}" for c in range(1, 20, 4)]
+    views += ["only=suspects", "group=0", "by=avh&low=0.2&high=0.7", "by=entropy&low=1", "text=123",
+              "text=99", "sort=logit_margin", "sort=avh&order=asc", "sort=id", "sort=label",
+              "sort=entropy&only=suspects", "sort=free_energy&label=7", "state=open"]  # fmt: skip
+    code = """
+    const [view] = arguments; const before = document.querySelector('.summary');
+    const start = performance.now(); location.hash = '#grid?' + view;
+    until(() => document.querySelector('.summary') !== before && document.querySelector('.summary').textContent
+      && places().length && places().every((cell) => cell.dataset.index)).then((t) => done(t - start));
+    """
+    taken = [bench.later(code, view) for view in views]
+    slowest = views[int(np.argmax(taken))]
+    bench.add("filter or sort to its rows, p95", "ms", taken, at_most=300, by=p95)
+    bench.add(f"  the slowest of them: {slowest}", "ms", [max(taken)])
+    assert bench.command is not None
+    bench.add("server, most memory so far", "MiB", [bench.command.peak_mib()], at_most=500)
+
+
+def _far_row(bench: _Bench, run: Path) -> None:
+    bench.open(run, "g")
+    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    last = bench.options.rows - 1
+    code = """
+    const start = performance.now(); const cells = document.querySelector('#cells'); cells.focus();
+    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }));
+    const wanted = arguments[1];
+    until(() => { const cell = document.querySelector(`[data-place="${wanted}"]`);
+      return cell && shows(cell) && isFull(); }).then((t) => done(t - start));
+    """
+    taken = []
+    for _ in range(5):
+        taken.append(bench.later(code, "End", last))
+        bench.later(code, "Home", 0)
+    bench.add(f"to row {last:,} and its picture", "ms", taken, at_most=300)
+
+
+_SCROLL = """
+const [seconds, speed] = arguments; const cells = document.querySelector('#cells');
+const blank = new Map(); let longest = 0, frames = 0, cellFrames = 0, blankFrames = 0, worst = 0, last = performance.now();
+const began = last;
+const step = () => {
+  const now = performance.now(); worst = Math.max(worst, now - last);
+  cells.scrollTop += speed * (now - last) / 1000; last = now; frames += 1;
+  const current = new Set();
+  for (const cell of places()) {
+    current.add(cell.dataset.place); cellFrames += 1;
+    if (shows(cell)) blank.delete(cell.dataset.place);
+    else { blankFrames += 1; if (!blank.has(cell.dataset.place)) blank.set(cell.dataset.place, now);
+      longest = Math.max(longest, now - blank.get(cell.dataset.place)); }
+  }
+  for (const place of blank.keys()) if (!current.has(place)) blank.delete(place);
+  if (now - began < seconds * 1000) requestAnimationFrame(step);
+  else done({ longest, frames, worst, blankShare: blankFrames / cellFrames, top: cells.scrollTop });
+}; requestAnimationFrame(step);
+"""
+
+
+def _scrolled(bench: _Bench, *, seconds: float, pixels_per_s: float) -> dict[str, float]:
+    found: dict[str, float] = bench.later(_SCROLL, seconds, pixels_per_s)
+    return found
+
+
+def _scrolling(bench: _Bench, run: Path) -> None:
+    command = bench.open(run, "g")
+    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    blank = []
+    for speed in (600, 1500, 3000):
+        found = _scrolled(bench, seconds=15, pixels_per_s=speed)
+        blank.append(found["longest"])
+    bench.add("longest blank cell, scrolling 600 to 3,000 px/s", "ms", blank, at_most=200)
+    code = """
+    const cells = document.querySelector('#cells'); const start = performance.now();
+    cells.scrollTop = arguments[0] * cells.scrollHeight;
+    seen().then(() => until(isFull)).then((t) => done(t - start));
+    """
+    rng = np.random.default_rng(0)
+    jumps = [bench.later(code, float(share)) for share in rng.random(30)]
+    bench.add("blank after a jump anywhere", "ms", jumps, at_most=200)
+    _scrolled(bench, seconds=bench.options.scroll_s, pixels_per_s=2500)
+    page = _renderer(bench.browser)
+    minutes = bench.options.scroll_s / 60
+    bench.add(f"browser's page after {minutes:g} min of scrolling", "MB",
+              [page.memory_full_info().uss / 1e6], at_most=300)  # fmt: skip
+    bench.add("server after it, most memory", "MiB", [command.peak_mib()], at_most=500)
+
+
+def _renderer(browser: Any) -> psutil.Process:
+    """The process of the page: the largest one that renders."""
+    driver = psutil.Process(browser.service.process.pid)
+    pages = [
+        child
+        for child in driver.children(recursive=True)
+        if "--type=renderer" in " ".join(child.cmdline())
+    ]
+    return max(pages, key=lambda page: page.memory_full_info().uss)
+
+
+def _bulk(bench: _Bench, run: Path) -> None:
+    command = bench.open(run)
+    size = bench.options.rows // 10
+    bench.visit(f"{command.url.partition('#')[0]}#token={command.token}")
+    bench.wait(_PAINTED)
+    bench.js("location.hash = '#grid?by=avh&low=0&high=0.1'")
+    bench.wait(f"document.querySelector('.summary')?.textContent.startsWith('{size:,} of')")
+    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    notice = "document.querySelector('#notice p').textContent"
+    code = f"const start = performance.now(); until(() => {notice}.includes(arguments[0])).then((t) => done(t - start))"
+    bench.press("a", "k")
+    bench.wait("document.querySelector('dialog[open]')")
+    start = time.perf_counter()
+    bench.press(Keys.ENTER)
+    bench.later(code, f"{size:,} decisions stored")
+    stored = time.perf_counter() - start
+    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    start = time.perf_counter()
+    bench.press("u")
+    bench.later(code, f"{size:,} decisions undone")
+    undone = time.perf_counter() - start
+    bench.add(f"one decision for {size:,} rows", "s", [stored], at_most=2)
+    bench.add("undone by one key", "s", [undone], at_most=2)
+    assert command.ask("changes", since=0)["seq"] == 2 * size
+    bench.add("server after it, most memory", "MiB", [command.peak_mib()], at_most=500)
+
+
+def _commits(bench: _Bench, run: Path) -> None:
+    command = bench.open(run)
+    taken: list[float] = []
+    after = 0
+    while len(taken) < 300:
+        for item in command.ask("queue", after=after, count=24)["items"]:
+            body = {"index": item["index"], "action": "keep", "base": item["base"]}
+            start = time.perf_counter()
+            command.ask("decide", body)
+            taken.append(1000 * (time.perf_counter() - start))
+            after = item["place"] + 1
+    bench.add("decision stored and answered, p95", "ms", taken, at_most=10, by=p95)
+
+
+def _tabs(bench: _Bench, run: Path) -> None:
+    command = bench.open(run)
+    first = bench.browser.current_window_handle
+    seconds = []
+    for _ in range(9):
+        bench.browser.switch_to.new_window("tab")
+        start = time.perf_counter()
+        bench.browser.get(command.url)
+        bench.wait(_PAINTED)
+        seconds.append(time.perf_counter() - start)
+    answered = []
+    for handle in bench.browser.window_handles:
+        bench.browser.switch_to.window(handle)
+        start = time.perf_counter()
+        bench.js("location.hash = '#grid?label=3'")
+        bench.wait("document.querySelector('.summary')?.textContent.includes('of') && "
+                   "document.querySelectorAll('.cell img').length > 10")  # fmt: skip
+        answered.append(time.perf_counter() - start)
+    bench.add("ten tabs: a new one to its picture", "s", seconds)
+    bench.add("ten tabs: each filters and shows pictures", "s", answered)
+    for handle in bench.browser.window_handles:
+        bench.browser.switch_to.window(handle)
+        if handle != first:
+            bench.browser.close()
+    bench.browser.switch_to.window(first)
+
+
+def _kills(bench: _Bench, run: Path, times: int) -> None:
+    """Decide as fast as it goes, kill -9 in the middle, start again."""
+    confirmed: list[int] = []
+    doubtful = 0
+    rng = np.random.default_rng(0)
+    bench.stop()
+    for _ in range(times):
+        command = Command(run)
+        items = command.ask("queue", after=0, count=24)["items"]
+        end = time.perf_counter() + rng.uniform(0.02, 0.25)
+        killer = subprocess.Popen(
+            [sys.executable, "-c", "import os, sys, time; time.sleep(float(sys.argv[2]));"
+             "os.kill(int(sys.argv[1]), 9)", str(command.process.pid), f"{rng.uniform(0.05, 0.2)}"]
+        )  # fmt: skip
+        try:
+            while time.perf_counter() < end + 5:
+                for item in items:
+                    body = {"index": item["index"], "action": "keep", "base": item["base"]}
+                    command.ask("decide", body)
+                    confirmed.append(item["index"])
+                items = command.ask("queue", after=0, count=24)["items"]
+        except (http.client.HTTPException, OSError):
+            doubtful += 1  # the last one was sent and not answered: it may be there or not
+        killer.wait()
+        command.end(signal.SIGKILL)
+    found = decisions(run)["index"].tolist()
+    lost = len(set(confirmed) - set(found))
+    doubled = len(found) - len(set(found))
+    extra = len(set(found) - set(confirmed))
+    assert extra <= doubtful, (extra, doubtful)
+    name = f"kill -9 {times} times while deciding"
+    bench.add(f"{name}: lost of {len(confirmed):,} confirmed", "", [lost], at_most=0)
+    bench.add(f"{name}: doubled", "", [doubled], at_most=0)
+
+
+if __name__ == "__main__":
+    main()
