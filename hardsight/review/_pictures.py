@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 160, 1024
 SIZES = {"small": SMALL, "large": LARGE}
+MAP = "map"  # in place of a size: what the model looked at
 _TINY = 64  # up to this many pixels a side a picture is kept exactly
 _MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
 _MOST_TEXT = 20_000
@@ -179,6 +180,14 @@ class Pictures:
             return spec
         places = (folder / spec for folder in (self._run, *list(self._run.parents)[:3]))
         return next((str(place) for place in places if place.exists()), spec)
+
+
+def shown_again(encoded: bytes, size: int) -> Shown:
+    """A picture from a file of ours, decoded and encoded again before anybody sees it."""
+    made = _decoded_again(encoded, size) if encoded else None
+    return Shown(b"", note="no map" if not encoded else "cannot be read") if made is None else (
+        Shown(*made)
+    )
 
 
 def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:

@@ -47,6 +47,7 @@ class Review:
         allow_hosts: Sequence[str],
         data: str | os.PathLike[str] | None,
         is_framed: bool,
+        card: str | os.PathLike[str] | None = None,
         owns_process: bool = False,
     ) -> None:
         _check_installed()
@@ -59,7 +60,7 @@ class Review:
         self._run = run
         self.notes: list[str] = []
         _check_token(host, token)
-        self.session = Session(run, data=data)
+        self.session = Session(run, data=data, card=card)
         try:
             self._socket, self.port = self._bound(host, port)
         except BaseException:
@@ -172,6 +173,7 @@ def review(
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
+    card: str | os.PathLike[str] | None = None,
 ) -> Review:
     """Look at the suspects of a run and fix their labels, in a browser or inside a notebook.
 
@@ -187,13 +189,14 @@ def review(
         token: of at least 16 characters, which requests must bring; by default a random one.
         allow_hosts: further names under which the page is reached, such as that of a proxy.
         data: where the data lies now, if not where it was scored.
+        card: folder of ``hardsight evaluate`` on the same data, for its Grad-CAM maps.
 
     Returns:
         a handle with ``url``, ``decisions()`` and ``close()``.
 
     Raises:
-        MissingDataError: there is no finished run with a row per example.
-        TableError: the table or the decisions beside it cannot be used.
+        MissingDataError: there is no finished run with a row per example, or no card.
+        TableError: the table, the card or the decisions cannot be used.
         OptionError: the host is beyond this machine and there is no token, or it is too short.
         OutputError: no port is free, or decisions cannot be kept.
         MissingExtraError: the app is not installed.
@@ -201,7 +204,7 @@ def review(
     in_notebook = _in_notebook()
     made = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=in_notebook,
+        is_framed=in_notebook, card=card,
     ).start()  # fmt: skip
     for line in (*made.notes, made.url):  # always, since frames fail in some places
         print(line)

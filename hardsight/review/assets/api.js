@@ -180,4 +180,5 @@ export class Pictures {
 }
 
 export const large = new Pictures("large", 32 * 2 ** 20);
+export const maps = new Pictures("map", 4 * 2 ** 20);
 export const small = new Pictures("small", 48 * 2 ** 20);

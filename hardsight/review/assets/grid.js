@@ -3,6 +3,7 @@
 import { $, count, dialog, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say, svg } from "./dom.js";
 import { Refused, get, getBlob, post, shared, small } from "./api.js";
 import { chooseClass } from "./choose.js";
+import { smallView } from "./example.js";
 import { go, replace, viewOf } from "./view.js";
 
 const PAGE = 200, PAGES_KEPT = 60; // rows fetched at once
@@ -253,17 +254,9 @@ export class Grid {
     if (isNew) {
       const kept = small.get(row.index);
       put(thumb);
-      if (kept) this.picture(thumb, kept);
-      else small.want(row.index).then((picture) => { if (picture && cell.dataset.index === String(row.index)) this.picture(thumb, picture); });
+      if (kept) put(thumb, smallView(kept));
+      else small.want(row.index).then((picture) => { if (picture && cell.dataset.index === String(row.index)) put(thumb, smallView(picture)); });
     }
-  }
-
-  picture(thumb, found) {
-    if (found.url) {
-      const image = h("img", { alt: "", src: found.url, draggable: "false" });
-      image.addEventListener("load", () => { if (Math.max(image.naturalWidth, image.naturalHeight) <= 64) image.classList.add("tiny"); });
-      put(thumb, image);
-    } else put(thumb, h("span", { class: "soft" }, found.text ? found.text.slice(0, 120) : "no picture"));
   }
 
   drawState() {

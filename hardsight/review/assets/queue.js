@@ -1,9 +1,10 @@
 // One example at a time, one key each. A decision is stored before the next picture shows.
 
-import { $, below, count, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
-import { Refused, get, large, post, shared } from "./api.js";
+import { $, below, count, degrees, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
+import { Refused, get, maps, post, shared, small } from "./api.js";
 import { angleDiagram, curve } from "./plots.js";
 import { chooseClass } from "./choose.js";
+import { largeView, smallView } from "./example.js";
 import { go, replace, viewOf } from "./view.js";
 
 const AHEAD = 8, BEHIND = 3;
@@ -117,17 +118,7 @@ export class Queue {
 
   async image(index) {
     if (this.images.has(index)) return this.images.get(index);
-    const made = (async () => {
-      const found = await large.want(index);
-      if (!found || !found.url) {
-        if (found?.text) return { node: h("div", { class: "text", tabindex: "0" }, found.text), note: found.note };
-        const words = found?.note ?? "no picture";
-        return { node: h("div", { class: "missing", role: "img", "aria-label": "No picture" }, h("span", {}, "no picture")), note: words };
-      }
-      const node = h("img", { alt: `Example ${index}`, src: found.url, decoding: "sync" });
-      try { await node.decode(); } catch { /* shown as far as it goes */ }
-      return { node, note: found.note, isTiny: Math.max(node.naturalWidth, node.naturalHeight) <= 64 };
-    })();
+    const made = largeView(index);
     this.images.set(index, made);
     const done = await made;
     this.images.set(index, done);
@@ -166,10 +157,35 @@ export class Queue {
       verdict, others,
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
+      shared.about.has_similar ? this.similar(item) : null,
+      item.map === null ? null : this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
       h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
       h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
     );
+  }
+
+  similar(item) {
+    // The nearest examples by embedding, whenever they come: nobody waits for them.
+    const list = h("ul", {});
+    const box = h("figure", { class: "similar" }, h("figcaption", { class: "soft" }, "Most similar examples"), list);
+    const known = item.similar ??= get(`similar/${item.index}`, {}, this.stop.signal);
+    known.then(({ similar }) => {
+      put(list, similar.map((one) => {
+        const thumb = h("span", { class: "thumb" });
+        small.want(one.index).then((found) => put(thumb, smallView(found)));
+        return h("li", {}, h("button", { type: "button", title: one.id, class: one.label === item.label ? "" : "other", onclick: () => this.open_(one.index), "aria-label": `example ${one.index}, label ${shared.name(one.label)}, at ${degrees(one.angle)}` },
+          thumb, h("bdi", {}, shared.name(one.label)), h("span", { class: "soft" }, degrees(one.angle))));
+      }));
+      if (!similar.length) put(box, h("figcaption", { class: "soft" }, "No similar examples: its embedding is zero or not finite"));
+    }).catch((error) => { item.similar = undefined; if (error.name !== "AbortError") put(box, h("figcaption", { class: "soft" }, error.message)); });
+    return box;
+  }
+
+  map(item) {
+    const place = h("span", { class: "thumb" });
+    maps.want(item.index).then((found) => put(place, smallView(found)));
+    return h("figure", { class: "cam" }, place, h("figcaption", { class: "soft" }, "Where the model looked (Grad-CAM) for ", h("bdi", {}, shared.name(item.map))));
   }
 
   words(item) {
