@@ -103,6 +103,7 @@ class Command:
         self._connection = http.client.HTTPConnection(urlsplit(self.url).netloc)
 
     def ask(self, path: str, body: dict[str, Any] | None = None, **values: Any) -> Any:
+        """The answer to a request as the page would send it."""
         origin = self.url.partition("/#")[0]
         sent = {"X-Hardsight-Token": self.token, "Origin": origin,
                 "Content-Type": "application/json"}  # fmt: skip
@@ -121,6 +122,7 @@ class Command:
         return next(int(s.split()[1]) / 1024 for s in status.splitlines() if s.startswith("VmHWM"))
 
     def end(self, how: int = signal.SIGINT) -> None:
+        """End it by a signal."""
         self.process.send_signal(how)
         self.process.wait(timeout=20)
         assert self.process.stdout is not None
@@ -164,11 +166,23 @@ class _Bench:
     def js(self, code: str, *values: Any) -> Any:
         return self.browser.execute_script(code, *values)
 
-    def later(self, code: str, *values: Any) -> Any:
-        return self.browser.execute_async_script(_TOOLS + code, *values)
+    def ask_page(self, name: str, *values: Any) -> Any:
+        """Call a function of ``review_page.js`` and wait for what it gives."""
+        return self._page(f"bench.{name}(...[...arguments].slice(0, -1))", *values)
 
-    def wait(self, condition: str, seconds: float = 30) -> None:
-        self.later(f"until(() => {condition}, {seconds * 1000}).then(arguments[0])")
+    def wait(self, condition: str) -> None:
+        self._page(f"bench.until(() => {condition})")
+
+    def _page(self, call: str, *values: Any) -> Any:
+        self.js(f"if (!window.bench) {{ {_PAGE} }}")
+        found, error = self.browser.execute_async_script(
+            f"const tell = arguments[arguments.length - 1];"
+            f"{call}.then((found) => tell([found, null]), (error) => tell([null, String(error)]))",
+            *values,
+        )
+        if error:
+            raise RuntimeError(error)
+        return found
 
     def add(
         self, name: str, unit: str, values: Sequence[float], *, at_most: float | None = None,
@@ -198,8 +212,9 @@ def _browser() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     with tempfile.TemporaryDirectory() as profile:
-        for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
-                     "no-first-run", "window-size=1280,900", f"user-data-dir={profile}"):  # fmt: skip
+        flags = ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "no-first-run", "window-size=1280,900", f"user-data-dir={profile}")  # fmt: skip
+        for flag in flags:
             options.add_argument(f"--{flag}")
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         driver.set_script_timeout(1200)
@@ -209,26 +224,9 @@ def _browser() -> Iterator[Any]:
             driver.quit()
 
 
+_PAGE = Path(__file__).with_name("review_page.js").read_text("utf-8")
+_PICTURES = "document.querySelectorAll('.cell img').length > 10"
 _PAINTED = "document.querySelector('#picture')?.dataset.ready"
-_TOOLS = """
-const done = arguments[arguments.length - 1];
-const seen = () => new Promise((ok) => requestAnimationFrame(() => {
-  const channel = new MessageChannel(); channel.port1.onmessage = () => ok(performance.now());
-  channel.port2.postMessage(0); }));  // right after a frame was drawn
-const until = async (test, most = 10000) => {
-  const end = performance.now() + most;
-  while (!test()) { if (performance.now() > end) throw new Error('waited for ' + test); await seen(); }
-  return performance.now(); };
-const places = () => {
-  const box = document.querySelector('#cells').getBoundingClientRect();
-  return [...document.querySelectorAll('.cell')].filter((cell) => {
-    const own = cell.getBoundingClientRect();
-    return own.bottom - 40 > box.top && own.top + 40 < box.bottom; }); };
-const shows = (cell) => { const image = cell.querySelector('img'); return image?.complete && image.naturalWidth > 0; };
-const isFull = () => { const cells = places(); return cells.length > 0 && cells.every(shows); };
-"""
-
-
 # ---------------------------------------------------------------------------------- the steps
 
 
@@ -247,21 +245,9 @@ def _starts(bench: _Bench, run: Path) -> None:
     bench.add("command to the first picture, no torch", "s", seconds, at_most=2, by=np.median)
 
 
-_WATCH = """
-window.taken = []; window.hits = [];
-let pressed = 0;
-addEventListener('keydown', (event) => { pressed = event.timeStamp; }, true);
-new PerformanceObserver((list) => { for (const one of list.getEntries())
-  if (one.name === 'shown') { hits.push(one.detail.wasReady);
-    const from = pressed; requestAnimationFrame(() => { const channel = new MessageChannel();
-      channel.port1.onmessage = () => taken.push(performance.now() - from);
-      channel.port2.postMessage(0); }); } }).observe({ type: 'mark' });
-"""
-
-
 def _pressed(bench: _Bench, count: int, gap_s: float = 1 / 3) -> tuple[list[float], list[bool]]:
     """Milliseconds from each of some keys to the next picture, and whether it was there already."""
-    bench.js(_WATCH)
+    bench.ask_page("watch")
     for at in range(count):
         until = time.perf_counter() + gap_s
         bench.browser.execute_cdp_cmd("Input.dispatchKeyEvent", _DOWN[at % 3])
@@ -301,25 +287,19 @@ def _photos(bench: _Bench, run: Path) -> None:
               at_least=99)  # fmt: skip
     bench.press("g")
     bench.wait("document.querySelector('.cell')")
-    blank = _scrolled(bench, seconds=10, pixels_per_s=600)
-    bench.add("photographs: longest blank cell, scrolling", "ms", [blank["longest"]])
+    blank = bench.ask_page("scroll", 10, 600)
+    bench.add("photographs: longest blank cell, 600 px/s", "ms", [blank], at_most=200)
 
 
 def _filters(bench: _Bench, run: Path) -> None:
     bench.open(run, "g")
-    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    bench.wait(_PICTURES)
     views = [f"label={c}" for c in range(0, 40, 4)]
     views += [f"label={c}&prediction={c + 1}" for c in range(1, 20, 4)]
     views += ["only=suspects", "group=0", "by=avh&low=0.2&high=0.7", "by=entropy&low=1", "text=123",
               "text=99", "sort=logit_margin", "sort=avh&order=asc", "sort=id", "sort=label",
               "sort=entropy&only=suspects", "sort=free_energy&label=7", "state=open"]  # fmt: skip
-    code = """
-    const [view] = arguments; const before = document.querySelector('.summary');
-    const start = performance.now(); location.hash = '#grid?' + view;
-    until(() => document.querySelector('.summary') !== before && document.querySelector('.summary').textContent
-      && places().length && places().every((cell) => cell.dataset.index)).then((t) => done(t - start));
-    """
-    taken = [bench.later(code, view) for view in views]
+    taken = [bench.ask_page("filter", view) for view in views]
     slowest = views[int(np.argmax(taken))]
     bench.add("filter or sort to its rows, p95", "ms", taken, at_most=300, by=p95)
     bench.add(f"  the slowest of them: {slowest}", "ms", [max(taken)])
@@ -329,65 +309,24 @@ def _filters(bench: _Bench, run: Path) -> None:
 
 def _far_row(bench: _Bench, run: Path) -> None:
     bench.open(run, "g")
-    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    bench.wait(_PICTURES)
     last = bench.options.rows - 1
-    code = """
-    const start = performance.now(); const cells = document.querySelector('#cells'); cells.focus();
-    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }));
-    const wanted = arguments[1];
-    until(() => { const cell = document.querySelector(`[data-place="${wanted}"]`);
-      return cell && shows(cell) && isFull(); }).then((t) => done(t - start));
-    """
     taken = []
     for _ in range(5):
-        taken.append(bench.later(code, "End", last))
-        bench.later(code, "Home", 0)
+        taken.append(bench.ask_page("goTo", "End", last))
+        bench.ask_page("goTo", "Home", 0)
     bench.add(f"to row {last:,} and its picture", "ms", taken, at_most=300)
-
-
-_SCROLL = """
-const [seconds, speed] = arguments; const cells = document.querySelector('#cells');
-const blank = new Map(); let longest = 0, frames = 0, cellFrames = 0, blankFrames = 0, worst = 0, last = performance.now();
-const began = last;
-const step = () => {
-  const now = performance.now(); worst = Math.max(worst, now - last);
-  cells.scrollTop += speed * (now - last) / 1000; last = now; frames += 1;
-  const current = new Set();
-  for (const cell of places()) {
-    current.add(cell.dataset.place); cellFrames += 1;
-    if (shows(cell)) blank.delete(cell.dataset.place);
-    else { blankFrames += 1; if (!blank.has(cell.dataset.place)) blank.set(cell.dataset.place, now);
-      longest = Math.max(longest, now - blank.get(cell.dataset.place)); }
-  }
-  for (const place of blank.keys()) if (!current.has(place)) blank.delete(place);
-  if (now - began < seconds * 1000) requestAnimationFrame(step);
-  else done({ longest, frames, worst, blankShare: blankFrames / cellFrames, top: cells.scrollTop });
-}; requestAnimationFrame(step);
-"""
-
-
-def _scrolled(bench: _Bench, *, seconds: float, pixels_per_s: float) -> dict[str, float]:
-    found: dict[str, float] = bench.later(_SCROLL, seconds, pixels_per_s)
-    return found
 
 
 def _scrolling(bench: _Bench, run: Path) -> None:
     command = bench.open(run, "g")
-    bench.wait("document.querySelectorAll('.cell img').length > 10")
-    blank = []
-    for speed in (600, 1500, 3000):
-        found = _scrolled(bench, seconds=15, pixels_per_s=speed)
-        blank.append(found["longest"])
+    bench.wait(_PICTURES)
+    blank = [bench.ask_page("scroll", 15, speed) for speed in (600, 1500, 3000)]
     bench.add("longest blank cell, scrolling 600 to 3,000 px/s", "ms", blank, at_most=200)
-    code = """
-    const cells = document.querySelector('#cells'); const start = performance.now();
-    cells.scrollTop = arguments[0] * cells.scrollHeight;
-    seen().then(() => until(isFull)).then((t) => done(t - start));
-    """
     rng = np.random.default_rng(0)
-    jumps = [bench.later(code, float(share)) for share in rng.random(30)]
+    jumps = [bench.ask_page("jump", float(share)) for share in rng.random(30)]
     bench.add("blank after a jump anywhere", "ms", jumps, at_most=200)
-    _scrolled(bench, seconds=bench.options.scroll_s, pixels_per_s=2500)
+    bench.ask_page("scroll", bench.options.scroll_s, 2500)
     page = _renderer(bench.browser)
     minutes = bench.options.scroll_s / 60
     bench.add(f"browser's page after {minutes:g} min of scrolling", "MB",
@@ -413,19 +352,17 @@ def _bulk(bench: _Bench, run: Path) -> None:
     bench.wait(_PAINTED)
     bench.js("location.hash = '#grid?by=avh&low=0&high=0.1'")
     bench.wait(f"document.querySelector('.summary')?.textContent.startsWith('{size:,} of')")
-    bench.wait("document.querySelectorAll('.cell img').length > 10")
-    notice = "document.querySelector('#notice p').textContent"
-    code = f"const start = performance.now(); until(() => {notice}.includes(arguments[0])).then((t) => done(t - start))"
+    bench.wait(_PICTURES)
     bench.press("a", "k")
     bench.wait("document.querySelector('dialog[open]')")
     start = time.perf_counter()
     bench.press(Keys.ENTER)
-    bench.later(code, f"{size:,} decisions stored")
+    bench.ask_page("notice", f"{size:,} decisions stored")
     stored = time.perf_counter() - start
-    bench.wait("document.querySelectorAll('.cell img').length > 10")
+    bench.wait(_PICTURES)
     start = time.perf_counter()
     bench.press("u")
-    bench.later(code, f"{size:,} decisions undone")
+    bench.ask_page("notice", f"{size:,} decisions undone")
     undone = time.perf_counter() - start
     bench.add(f"one decision for {size:,} rows", "s", [stored], at_most=2)
     bench.add("undone by one key", "s", [undone], at_most=2)

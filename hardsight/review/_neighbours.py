@@ -60,16 +60,20 @@ class Neighbours:
         near = [(int(at), self._angle(own, int(at))) for at in best]
         return sorted(near, key=lambda one: one[1])
 
-    def classes(self, row: int, count: int) -> list[dict[str, Any]]:
-        """The classes nearest to a row by angle, nearest first; none if weights were not kept."""
+    def classes(self, row: int, label: int, count: int) -> list[dict[str, Any]]:
+        """The classes nearest to a row by angle, nearest first; none if weights were not kept.
+
+        The class of its label is always among them.
+        """
         if self._rows is None or self._classes is None:
             return []
         own = _unit(np.asarray(self._rows[row], np.float32))
         if own is None:
             return []
         angles = [_angle(own, weight) for weight in _units(self._classes)]
-        order = np.argsort(angles, kind="stable")[:count]
-        return [{"label": int(at), "angle": float(angles[at])} for at in order]
+        order = np.argsort(angles, kind="stable").tolist()
+        shown = [*order[:count], *(at for at in order[count:] if at == label)]
+        return [{"label": at, "angle": float(angles[at])} for at in shown]
 
     def _angle(self, own: NDArray[np.float32], row: int) -> float:
         assert self._rows is not None
@@ -122,7 +126,7 @@ def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32] | None:
 
 def _units(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def _angle(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:

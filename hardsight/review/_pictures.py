@@ -185,8 +185,10 @@ class Pictures:
 def shown_again(encoded: bytes, size: int) -> Shown:
     """A picture from a file of ours, decoded and encoded again before anybody sees it."""
     made = _decoded_again(encoded, size) if encoded else None
-    return Shown(b"", note="no map" if not encoded else "cannot be read") if made is None else (
-        Shown(*made)
+    return (
+        Shown(b"", note="no map" if not encoded else "cannot be read")
+        if made is None
+        else (Shown(*made))
     )
 
 

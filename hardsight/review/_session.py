@@ -283,7 +283,7 @@ class Session:
             "group": suspects.groups[int(suspects.group[row])],
             "error_share": None if share is None else float(share[row]),
             "scores": self._scores(row),
-            "nearest": self.neighbours.classes(row, _NEAREST) or nearest_classes(self.table, row),
+            "nearest": self._nearest(row),
             "map": self.maps.prediction(id) if id in self.maps else None,
             "curve": self.curves.of(index),
             "action": _NAMES.get(int(standing.action[row]), ""),
@@ -291,6 +291,11 @@ class Session:
             "base": int(standing.latest[row]),
             "others": self._others(row, standing, reviewer),
         }
+
+    def _nearest(self, row: int) -> list[dict[str, Any]]:
+        """From the embeddings if they were kept, else as far as the columns of the table tell."""
+        near = self.neighbours.classes(row, int(self.rows.label[row]), _NEAREST)
+        return near or nearest_classes(self.table, row)
 
     def _scores(self, row: int) -> list[list[Any]]:
         found = []

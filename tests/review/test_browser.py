@@ -1,10 +1,13 @@
 """The app in a real Chromium: what a person sees, types and marks."""
 
 import json
+import signal
 import threading
 import time
 from importlib import resources
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -13,6 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.errors import OutputError
 from hardsight.review import Review, decisions
+from tests.cli.test_review import Started
 from tests.review import made
 
 NAMES = ["ant", "bee", "cat", "dog"]
@@ -225,6 +229,104 @@ def test_a_failed_store_keeps_the_picture_and_says_so(page, review, run, monkeyp
     assert act(page, "k") != index
     assert decisions(run)["index"].tolist() == [index]
     console(page)
+
+
+def test_killed_in_the_middle_and_started_again(chromium, run):
+    """The page says that nothing was stored, keeps the picture, and goes on when it is back."""
+    first = Started(run, "--token", made.TOKEN)
+    port = first.url.rstrip("/").rpartition(":")[2]
+    resize(chromium, 1280, 900)
+    visit(chromium, f"{first.url}#token={made.TOKEN}")
+    decided = ready(chromium)
+    index = act(chromium, "k")
+    first.end(signal.SIGKILL)
+    press(chromium, Keys.ENTER)
+    notice(chromium, "Not stored: the app does not answer")
+    assert shown(chromium) == index
+    second = Started(run, "--token", made.TOKEN, "--port", port)
+    assert second.url == first.url
+    act(chromium, Keys.ENTER)
+    assert decisions(run)["index"].tolist() == [decided, index]
+    assert decisions(run)["verdict"].tolist() == ["keep", "relabel"]
+    chromium.get("about:blank")
+    second.end()
+    chromium.get_log("browser")
+
+
+def test_pictures_that_were_moved_away_leave_a_placeholder_and_a_message(chromium, tmp_path):
+    columns = made.rows_of(20)
+    for at, id in enumerate(columns["id"]):
+        file = tmp_path / "photos" / id
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(made.png_of(int(columns["prediction"][at])))
+    columns["index"] = np.argsort(np.argsort(columns["id"]))  # as a folder is listed
+    about = {"spec": str(tmp_path / "photos"), "split": None, "fingerprint": "f00d"}
+    run = made.save(tmp_path / "run", columns, thumbnails=False, data=about)
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    resize(chromium, 1280, 900)
+    with served(run) as review:
+        visit(chromium, review.url)
+        assert text(chromium, "#picture .missing") == "no picture"
+        notice(chromium, "say where it is with --data")
+        act(chromium, "k")  # deciding still works
+    with served(run, data=tmp_path / "moved") as review:
+        visit(chromium, review.url)
+        assert chromium.execute_script(
+            "return document.querySelector('#picture img').naturalWidth"
+        ) == 12  # fmt: skip
+        assert text(chromium, "#notice:not([hidden])") == ""
+        chromium.get("about:blank")
+    chromium.get_log("browser")
+
+
+def test_similar_examples_and_texts(chromium, run):
+    rng = np.random.default_rng(0)
+    np.save(run / "embeddings.npy", rng.normal(size=(60, 5)).astype(np.float32))
+    np.save(run / "class_weights.npy", rng.normal(size=(4, 5)).astype(np.float32))
+    resize(chromium, 1280, 900)
+    with served(run) as review:
+        review.session.pictures.of = lambda index, id, size: SimpleNamespace(
+            content=f"<b>text</b> of {index}".encode(), kind="text/plain", note=""
+        )
+        visit(chromium, review.url)
+        index = ready(chromium)
+        assert text(chromium, "#picture .text") == f"<b>text</b> of {index}"
+        until(chromium, lambda d: len(d.find_elements(By.CSS_SELECTOR, ".similar li")) == 5)
+        until(chromium, lambda d: "<b>text</b>" in text(d, ".similar .thumb"))
+        assert find(chromium, ".angles").get_attribute("aria-label").count("°") == 4  # classes
+        assert complaints(chromium) == []
+        other = find(chromium, ".similar button")
+        other.click()
+        assert ready(chromium, index) != index
+        press(chromium, "g")
+        until(chromium, lambda d: "<b>text</b>" in text(d, ".cell .thumb"))
+        chromium.get("about:blank")
+
+
+@pytest.mark.slow
+def test_the_last_of_a_million_rows_can_be_reached(chromium, tmp_path):
+    """Its rows are higher than a browser lets an element be."""
+    columns = made.rows_of(1_000_000)
+    run = made.save(tmp_path / "run", columns, thumbnails=False)
+    resize(chromium, 1280, 900)
+    with served(run) as review:
+        visit(chromium, review.url)
+        press(chromium, "g")
+        until(chromium, lambda d: "1,000,000 of" in text(d, ".summary"))
+        press(chromium, Keys.END)
+        until(chromium, lambda d: d.find_elements(By.CSS_SELECTOR, '[data-place="999999"]'))
+        box = (
+            "const b = document.querySelector('{}').getBoundingClientRect();"
+            "return [b.top, b.bottom]"
+        )
+        top, bottom = chromium.execute_script(box.format('[data-place="999999"]'))
+        outer = chromium.execute_script(box.format("#cells"))
+        assert outer[0] <= top < bottom <= outer[1] + 1
+        until(chromium, lambda d: find(d, '[data-place="999999"]').get_attribute("data-index"))
+        press(chromium, Keys.HOME)
+        until(chromium, lambda d: d.find_elements(By.CSS_SELECTOR, '[data-place="0"]'))
+        chromium.get("about:blank")
+    chromium.get_log("browser")
 
 
 def test_names_from_data_never_become_code(chromium, tmp_path):

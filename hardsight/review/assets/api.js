@@ -3,6 +3,17 @@
 const KEY = "hardsight-token";
 const NAME = "hardsight-reviewer";
 
+// A frame of another site, as in some notebooks, may not store anything: then this page remembers.
+function storage(kind) {
+  const own = new Map();
+  return {
+    get(key) { try { return window[kind].getItem(key) ?? own.get(key) ?? null; } catch { return own.get(key) ?? null; } },
+    set(key, value) { own.set(key, value); try { window[kind].setItem(key, value); } catch { /* remembered above */ } },
+  };
+}
+const tab = storage("sessionStorage");
+export const kept = storage("localStorage");
+
 export class Refused extends Error {
   constructor(status, content) {
     super(content.error ?? `the app answered ${status}`);
@@ -14,24 +25,24 @@ export class Refused extends Error {
 export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
-    sessionStorage.setItem(KEY, given);
+    tab.set(KEY, given);
     history.replaceState(null, "", "#queue"); // out of the address bar, and of what is shared
   }
-  return sessionStorage.getItem(KEY) !== null;
+  return tab.get(KEY) !== null;
 }
 
-export const setToken = (token) => sessionStorage.setItem(KEY, token);
+export const setToken = (token) => tab.set(KEY, token);
 
 export const shared = {
   about: null, // what the run is, from the server
   seq: 0, // the last row of the log that this window knows of
-  get reviewer() { return localStorage.getItem(NAME) || shared.about?.reviewer || "me"; },
-  set reviewer(name) { localStorage.setItem(NAME, name); },
+  get reviewer() { return kept.get(NAME) || shared.about?.reviewer || "me"; },
+  set reviewer(name) { kept.set(NAME, name); },
   name(label) { return label < 0 ? "none" : shared.about.classes[label] ?? String(label); },
 };
 
 async function answer(path, options) {
-  const headers = { "X-Hardsight-Token": sessionStorage.getItem(KEY) ?? "", ...options.headers };
+  const headers = { "X-Hardsight-Token": tab.get(KEY) ?? "", ...options.headers };
   let response;
   try {
     response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });

@@ -275,7 +275,8 @@ export class Grid {
       button("/", "one class", () => this.choose()),
       button("C", "cannot tell", () => this.decide("cannot tell")),
       button("S", "skip", () => this.decide("skip")),
-      h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
+      h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"),
+      h("button", { type: "button", disabled: !this.total, onclick: () => this.oneByOne() }, "one by one"));
   }
 
   // ------------------------------------------------------------------ marking
@@ -367,6 +368,11 @@ export class Grid {
     const yes = h("button", { type: "button", class: "main", onclick: () => { box.close(); act(); } }, "Yes");
     const box = dialog(`Really ${what} ${plural(chosen, "example")}?`, h("p", {}, "One U takes all of it back."), h("div", { class: "actions" }, yes, h("button", { type: "button", onclick: () => box.close() }, "No")));
     yes.focus();
+  }
+
+  oneByOne() {
+    const { state, ...view } = this.values;
+    go("queue", { ...view, only: view.only ?? "all" });
   }
 
   async send(action, label) {

@@ -1,7 +1,7 @@
 // Start, pages, keys and what all pages share.
 
 import { $, dialog, dialogIsOpen, h, isTyping, notice } from "./dom.js";
-import { get, setToken, shared, takeToken } from "./api.js";
+import { get, kept, setToken, shared, takeToken } from "./api.js";
 import { readAddress } from "./view.js";
 import { Queue } from "./queue.js";
 import { Grid } from "./grid.js";
@@ -65,7 +65,7 @@ function toggleTheme() {
   const isDark = document.documentElement.dataset.theme
     ? document.documentElement.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
-  localStorage.setItem("hardsight-theme", isDark ? "light" : "dark");
+  kept.set("hardsight-theme", isDark ? "light" : "dark");
   setTheme(isDark ? "light" : "dark");
 }
 
@@ -129,7 +129,7 @@ async function begin() {
   setTimeout(poll, POLL_MS);
 }
 
-setTheme(localStorage.getItem("hardsight-theme"));
+setTheme(kept.get("hardsight-theme"));
 $("#help").addEventListener("click", help);
 $("#theme").addEventListener("click", toggleTheme);
 $("#reviewer").addEventListener("click", askName);

@@ -5,7 +5,7 @@ import { Refused, get, maps, post, shared, small } from "./api.js";
 import { angleDiagram, curve } from "./plots.js";
 import { chooseClass } from "./choose.js";
 import { largeView, smallView } from "./example.js";
-import { go, replace, viewOf } from "./view.js";
+import { address, replace, viewOf } from "./view.js";
 
 const AHEAD = 8, BEHIND = 3;
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
@@ -84,8 +84,18 @@ export class Queue {
     put(this.progress,
       bar,
       h("p", {}, parts.join(" · ")),
-      filters.length ? h("a", { href: "#queue" }, "filtered: show all suspects") : null,
+      filters.length ? [h("span", {}, this.filterWords()), h("a", { href: "#queue" }, "all suspects")] : null,
+      h("a", { href: address("grid", this.view) }, "as a grid"),
     );
+  }
+
+  filterWords() {
+    const { label, prediction, group, by, text, lasso } = this.view;
+    const parts = [
+      label && `label ${shared.name(Number(label))}`, prediction && `prediction ${shared.name(Number(prediction))}`,
+      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `“${text}” in the id`, lasso && "a region of the map",
+    ];
+    return `only ${parts.filter(Boolean).join(", ") || "some examples"}`;
   }
 
   async show(item, { back = false } = {}) {
@@ -427,6 +437,4 @@ export class Queue {
       if (now.base !== item.base && this.current === item && !this.isBusy) await this.conflict(item);
     }
   }
-
-  toGrid(values = {}) { go("grid", { ...this.view, ...values }); }
 }
