@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from hardsight import kernels as kernels
     from hardsight import losses as losses
     from hardsight import models as models
+    from hardsight import ranks as ranks
     from hardsight import scores as scores
+    from hardsight import selection as selection
     from hardsight import selftrain as selftrain
     from hardsight import stats as stats
     from hardsight import tracking as tracking
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hardsight.run.study import study_dynamics as study_dynamics
     from hardsight.run.study import study_human as study_human
     from hardsight.run.train import train as train
+    from hardsight.selection import select as select
     from hardsight.table import read_table as read_table
 
 _SUBPACKAGES = (
@@ -45,9 +48,11 @@ _SUBPACKAGES = (
     "kernels",
     "losses",
     "models",
+    "ranks",
     "report",
     "review",
     "scores",
+    "selection",
     "selftrain",
     "stats",
     "table",
@@ -59,6 +64,7 @@ _VERBS = {
     "find_head": "hardsight.heads",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
+    "select": "hardsight.selection",
     "study_degradation": "hardsight.run.study",
     "study_dynamics": "hardsight.run.study",
     "study_human": "hardsight.run.study",

@@ -296,9 +296,9 @@ def versions_of(*packages: str) -> dict[str, str]:
     Args:
         packages: names as pip knows them.
     """
-    found = {name: _installed(name) for name in packages}
+    installed = {name: _installed(name) for name in packages}
     own = {"hardsight": hardsight.__version__, "python": platform.python_version()}
-    return own | {name: text for name, text in found.items() if text is not None}
+    return own | {name: text for name, text in installed.items() if text is not None}
 
 
 def versions(*more: str) -> dict[str, str]:

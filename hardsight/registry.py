@@ -103,12 +103,15 @@ class ScoreSpec(ColumnSpec):
         over_dataset: for a score whose value of a row depends on the other rows: makes an object
             that is given the summary and the labels of all rows, block by block, by its method
             ``add``, and then gives the values of a block by its method ``values``.
+        needs_offset: whether the value changes if a number is added to all logits of an example,
+            so that probabilities alone do not tell it.
     """
 
     reads: str
     formula: Callable[..., Any]
     per_class: bool = False
     over_dataset: Callable[[], Any] | None = None
+    needs_offset: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,7 @@ class ScoreFacts(ColumnFacts):
     formula: Callable[..., Any]
     per_class: NotRequired[bool]
     over_dataset: NotRequired[Callable[[], Any] | None]
+    needs_offset: NotRequired[bool]
 
 
 def score(

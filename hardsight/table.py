@@ -178,16 +178,34 @@ class ScoreTable:
     def suspects(self, n: int = 10, by: str | None = None) -> pd.DataFrame:
         """The ``n`` examples whose label is most probably wrong, most suspect first.
 
-        By ``suspicion`` if training was tracked: it also finds wrong labels that the model has
-        memorised meanwhile. Else by the score that :meth:`judge_of_mistakes` names, the logit
-        margin if the table has it.
+        By the best evidence that the table has: ``suspicion`` if training was tracked, which also
+        finds wrong labels that the model has memorised meanwhile; else the score that
+        :meth:`judge_of_mistakes` names, the logit margin if the table has it. It weighs more if the
+        model never saw the examples.
 
         Examples that were held out of training are ranked among themselves, those trained on
         among themselves, and both lists are merged: what is never trained on is never memorised,
         so its numbers look worse throughout.
+
+        Args:
+            n: most rows to give; those without a label or a finite score are never suspects.
+            by: another score to rank by; everything else that is said stays the same.
+
+        Returns:
+            the columns of the table and, first, ``suggestion`` (the class that the label should
+            perhaps be, -1 if none is known), ``group`` (of ``hardsight.suspects.GROUPS``),
+            ``reason`` (in words), ``suspicion`` (chance that the label loses against its strongest
+            rival; NaN if the table cannot tell), ``error_share`` (estimated share of wrong labels
+            at this rank; NaN if it cannot be estimated) and ``evidence`` (what all of this rests
+            on). A column of the table that has one of these names is given as ``table_NAME``.
         """
-        by = by or self.judge_of_labels() or "avh"
-        return _frame(self._taken(self.hardness_among_alike(by), n))
+        from hardsight.suspects import suspects_frame
+
+        return suspects_frame(self, n, by=by)
+
+    def rows_at(self, rows: NDArray[Any]) -> pa.Table:
+        """Some rows, by their number, in the given order; only what holds them is read."""
+        return self._source.take(pa.array(rows))
 
     def hardness_among_alike(self, score: str) -> NDArray[np.float64]:
         """A score turned so that larger is harder, comparable between all rows; NaN as it was.

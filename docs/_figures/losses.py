@@ -178,7 +178,38 @@ def main() -> None:
         xlabel="distance between the pair",
         slope="slope",
     )
+    mining()
     ramps()
+
+
+def mining() -> None:
+    """Which examples the hardest share holds, and the triplet loss over both of its angles."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    losses = torch.linspace(1.9, -1.5, 24).exp()
+    for keep, marker in ((1.0, "o"), (0.5, "s"), (0.25, "^")):
+        leaf = losses.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(hl.hardest(leaf, keep=keep), leaf)
+        left.plot(losses, grad, marker, markersize=4, label=f"keep={keep}")
+    left.set(xlabel="loss of an example in a batch of 24", ylabel="its weight in the gradient")
+    left.legend(frameon=False)
+    to_other = torch.linspace(0.05, 1.5, 200, dtype=torch.float64)
+    for to_own in (0.2, 0.6, 1.0):
+        values = [_triplet(to_own, float(angle)) for angle in to_other]
+        right.plot(to_other, values, label=f"{to_own} rad to its own class")
+    right.set(xlabel="angle to the row of another class, rad", ylabel="angular triplet loss")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(OUT / "mining.svg", metadata={"Date": None}, transparent=False)
+    plt.close(figure)
+
+
+def _triplet(to_own: float, to_other: float) -> float:
+    """Loss of a row at angle 0, with one row of its class and one of another."""
+    angles = torch.tensor([0.0, -to_own, to_other], dtype=torch.float64)
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
+    return float(hl.angular_triplet_loss(rows, torch.tensor([0, 0, 1]), reduction="none")[0])
 
 
 def ramps() -> None:

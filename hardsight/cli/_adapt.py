@@ -97,11 +97,11 @@ def adapt(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     from hardsight.report import write_adaptation
     from hardsight.run.adapt import AdaptConfig, run_adapt  # torch loads only when this runs
 
-    given = {name: value for name, value in flags.items() if value not in (None, ())}
-    root = given.pop("data_root", None)
+    set_flags = {name: value for name, value in flags.items() if value not in (None, ())}
+    root = set_flags.pop("data_root", None)
     if root is not None:
-        given |= {"source.root": root, "target.root": root}
-    nested = {_NESTED.get(name, name): value for name, value in given.items()}
+        set_flags |= {"source.root": root, "target.root": root}
+    nested = {_NESTED.get(name, name): value for name, value in set_flags.items()}
     pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in nested.items())
     if config is None:
         _check_named((*overrides, *pairs))

@@ -72,7 +72,8 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
     console.print("\nnext, the same by hand; put your own model and data in place of these:")
     console.print(
         f"  hardsight score --model hardsight.models:SmallCNN "
-        f"--weights {folder}/model.safetensors --data {folder}/train.npz --out my-run\n"
+        f"--weights {folder}/model.safetensors --data {folder}/train.npz --mean 0 --std 1 "
+        "--out my-run\n"
         "  hardsight report my-run",
         soft_wrap=True,
         markup=False,

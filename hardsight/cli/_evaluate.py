@@ -50,8 +50,8 @@ def evaluate(**flags: Any) -> None:
     from hardsight.report import write_card
     from hardsight.run.evaluate import EvaluateConfig, run_evaluate  # torch loads only now
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    settings = EvaluateConfig.load(None, (), **given)
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    settings = EvaluateConfig.load(None, (), **set_flags)
     card = run_evaluate(settings)
     assert settings.out is not None
     page = write_card(settings.out)

@@ -38,10 +38,10 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
     """
     from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    if config is None and "data" not in given:
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    if config is None and "data" not in set_flags:
         raise click.UsageError("name the data: --data photos/ (or a CONFIG file that does)")
-    settings = ScoreConfig.load(config, overrides, **given)
+    settings = ScoreConfig.load(config, overrides, **set_flags)
     if settings.out is None:
         raise click.UsageError("name the output folder: --out run")
     try:

@@ -68,9 +68,9 @@ def human(table: Path, human: Path, out: Path | None, **options: Any) -> None:
     from hardsight.run.study import study_folder, study_human
 
     folder = out or study_folder(table, "human")
-    given = {name: value for name, value in options.items() if value is not None}
-    found = study_human(table, human, out=folder, **given)
-    _print(found.tables(), folder)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    result = study_human(table, human, out=folder, **set_flags)
+    _print(result.tables(), folder)
 
 
 _DEGRADATION_EPILOG = """\b
@@ -104,9 +104,9 @@ def degradation(out: Path, **options: Any) -> None:
     """
     from hardsight.run.study import study_degradation
 
-    given = {name: value for name, value in options.items() if value is not None}
-    found = study_degradation(given.pop("model"), given.pop("data"), out=out, **given)
-    _print([table for study in found for table in study.tables()], out)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    studies = study_degradation(set_flags.pop("model"), set_flags.pop("data"), out=out, **set_flags)
+    _print([table for study in studies for table in study.tables()], out)
 
 
 _DYNAMICS_EPILOG = """\b
@@ -137,9 +137,9 @@ def dynamics(runs: tuple[Path, ...], out: Path | None, **options: Any) -> None:
     from hardsight.run.study import study_dynamics, study_folder
 
     folder = out or study_folder(runs[0], "dynamics")
-    given = {name: value for name, value in options.items() if value is not None}
-    found = study_dynamics(runs, out=folder, **given)
-    _print(found.tables(), folder)
+    set_flags = {name: value for name, value in options.items() if value is not None}
+    result = study_dynamics(runs, out=folder, **set_flags)
+    _print(result.tables(), folder)
 
 
 def _print(tables: Sequence[StudyTable], folder: Path) -> None:

@@ -59,7 +59,7 @@ def _parts(texts: Sequence[Sequence[str]], room: int) -> list[list[int]]:
 def _widths(texts: Sequence[Sequence[str]], room: int) -> list[int]:
     """Of each column its longest word; then what is left, to those whose cells need most lines.
 
-    Where not even the words fit, the widest give way.
+    If not even the words fit, the widest give way.
     """
     room -= _GAP * len(texts)
     whole = [max(map(len, column)) for column in texts]

@@ -41,23 +41,25 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
     """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
     from hardsight.run.train import TrainConfig, run_train  # torch loads only when this runs
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    set_flags = {name: value for name, value in flags.items() if value is not None}
     if data_root is not None:
         overrides = (*overrides, f"data.root={json.dumps(data_root)}")
-    config = TrainConfig.load(recipe, overrides, **given)
+    config = TrainConfig.load(recipe, overrides, **set_flags)
     try:
         result = run_train(config)
     except KeyboardInterrupt:
         raise click.ClickException(
-            f"interrupted; continue with: {_continued(recipe, config.out, overrides, given)}"
+            f"interrupted; continue with: {_continued(recipe, config.out, overrides, set_flags)}"
         ) from None
     _print_result(result, config)
 
 
-def _continued(recipe: Path, out: str, overrides: tuple[str, ...], given: dict[str, Any]) -> str:
+def _continued(
+    recipe: Path, out: str, overrides: tuple[str, ...], set_flags: dict[str, Any]
+) -> str:
     """The command that goes on, with everything that the interrupted one said."""
     words = ["hardsight", "train", str(recipe), "--resume", "--out", out]
-    for name, value in given.items():
+    for name, value in set_flags.items():
         if name not in ("out", "resume", "overwrite"):
             words += [f"--{name}", str(value)]
     for override in overrides:

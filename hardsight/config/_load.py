@@ -120,16 +120,16 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
         {'y': 0}
     """
     types_of = _types_of(kind)
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         table = types_of[field.name]
         if dataclasses.is_dataclass(table):
-            found[field.name] = defaults_of(typing.cast(type[Any], table))
+            defaults[field.name] = defaults_of(typing.cast(type[Any], table))
         if field.default is not dataclasses.MISSING:
-            found[field.name] = _plain(field.default)
+            defaults[field.name] = _plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            found[field.name] = _plain(field.default_factory())
-    return found
+            defaults[field.name] = _plain(field.default_factory())
+    return defaults
 
 
 def _plain(value: Any) -> Any:
@@ -155,12 +155,12 @@ def toml_value(text: str) -> Any:
 def _with_tables(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Plain values that stand for a table as that table, so that overrides reach into it."""
     types_of = _types_of(kind)
-    found = dict(values)
+    tables = dict(values)
     for key, value in values.items():
         shorthand = getattr(types_of.get(key), "SHORTHAND", None)
         if shorthand is not None and not isinstance(value, Mapping):
-            found[key] = {shorthand: value}
-    return found
+            tables[key] = {shorthand: value}
+    return tables
 
 
 def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
@@ -201,10 +201,12 @@ def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None)
             return _fitted_table(value, origin, key, where, default)
         if origin is tuple and isinstance(value, list | tuple):
             return _fitted_tuple(value, typing.get_args(option), key, where)
+        # a single table may stand for a list of one, as a single loss does
         if origin is tuple and dataclasses.is_dataclass(typing.get_args(option)[0]):
             return _fitted_tuple([value], typing.get_args(option), key, where)
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        # to Python, true is the number 1; to somebody who writes it, it is not
         if isinstance(value, origin) and isinstance(value, bool) == (origin is bool):
             return value
     names = [getattr(option, "__name__", str(option)) for option in options]

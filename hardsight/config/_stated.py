@@ -125,16 +125,16 @@ def described_in(docstring: str, section: str) -> dict[str, str]:
     lines = inspect.cleandoc(docstring).splitlines()
     if f"{section}:" not in lines:
         return {}
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for line in lines[lines.index(f"{section}:") + 1 :]:
         if line and not line.startswith(" "):
             break
         begins = re.match(r" {4}(\w+): (.*)", line)
         if begins:
-            found[begins[1]] = [begins[2]]
-        elif line.strip() and found:
-            next(reversed(found.values())).append(line.strip())
-    return {name: " ".join(parts) for name, parts in found.items()}
+            texts[begins[1]] = [begins[2]]
+        elif line.strip() and texts:
+            next(reversed(texts.values())).append(line.strip())
+    return {name: " ".join(parts) for name, parts in texts.items()}
 
 
 @cache
@@ -151,12 +151,12 @@ def _node(file: str, name: str) -> ast.ClassDef | ast.FunctionDef:
 
 def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
     """Name, type and default of every parameter that has a name of its own."""
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + [*given.defaults]
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     pairs = [
         *zip(positional, defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
     return [
         (parameter.arg, _written(parameter.annotation), _value(default))
@@ -166,13 +166,13 @@ def _keywords(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
 
 def _fields(node: ast.ClassDef) -> list[tuple[str, str, Any]]:
     """Name, type and default of every field, but for those of the class itself."""
-    found = []
+    fields = []
     for line in node.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             annotation = _written(line.annotation)
             if not annotation.startswith("ClassVar"):
-                found.append((line.target.id, annotation, _value(line.value)))
-    return found
+                fields.append((line.target.id, annotation, _value(line.value)))
+    return fields
 
 
 def _written(annotation: ast.expr | None) -> str:

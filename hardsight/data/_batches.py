@@ -256,9 +256,9 @@ class _Collate:
                 f"expected {len(samples)} labels from the collate_fn of {self._spec}, got "
                 f"{len(labels)}; it must keep every example"
             )
-        found = self._class_indices(labels)
-        self._check_order(samples, inputs, found)
-        return inputs, found
+        indices = self._class_indices(labels)
+        self._check_order(samples, inputs, indices)
+        return inputs, indices
 
     def _class_indices(self, labels: Any) -> list[int]:
         where = f"a batch of {self._spec}"

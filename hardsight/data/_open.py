@@ -53,6 +53,7 @@ from hardsight.data.formats import (
 from hardsight.data.named import DATASETS, named_source
 from hardsight.data.source import (
     ExampleSource,
+    Fingerprint,
     Loading,
     check_listable,
     class_indices,
@@ -64,6 +65,7 @@ from hardsight.data.source import (
 )
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
 from hardsight.registry import nearest_name, unknown_name
+from hardsight.selection import read_rows
 
 if TYPE_CHECKING:
     from hardsight.data.formats import StoredArray
@@ -102,6 +104,7 @@ def open_source(
     bias: Any = None,
     classes: Sequence[str] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
     """Labelled data, in any of the forms a user may name.
 
@@ -139,6 +142,9 @@ def open_source(
         classes: names of the classes, position = label.
         data_root: folder with a folder per named dataset; by default the environment's
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
+        rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
+            another .parquet or .csv with a column ``index``, an .npy file, or an array of numbers
+            or of booleans. They come in the order of the data and keep their numbers.
 
     Returns:
         An :class:`EmbeddingSource` for stored embeddings, else an :class:`ExampleSource`.
@@ -157,9 +163,40 @@ def open_source(
         (449, ('0', '1', '2'), (8, 8))
     """
     options = _Options(split, labels, class_weights, bias, classes, data_root)
-    if isinstance(data, str | os.PathLike):
-        return _named(os.fspath(data), options)
-    return _object(data, options)
+    is_named = isinstance(data, str | os.PathLike)
+    source = _named(os.fspath(data), options) if is_named else _object(data, options)
+    return source if rows is None else _with_rows(source, rows)
+
+
+def _with_rows(
+    source: ExampleSource | EmbeddingSource, rows: Any
+) -> ExampleSource | EmbeddingSource:
+    """The examples that a list of rows names."""
+    if isinstance(source, ExampleSource) and source.is_stream:
+        raise OptionError(f"rows cannot be used here: {source.spec} is a stream, without positions")
+    if source.numbers is not None:
+        raise OptionError(
+            f"rows cannot be used here: {source.spec} holds some rows of other data already, such "
+            "as those of a sampler; choose all of them in one place"
+        )
+    listed = read_rows(rows)
+    found = listed.numbers(len(source), source.spec)
+    if listed.fingerprint is not None and listed.fingerprint != source.fingerprint():
+        raise DataError(
+            f"{listed.origin} was selected from other data than {source.spec}, or the data has "
+            "changed since; select from a table of this data, or pass the numbers alone, as an "
+            "array or an .npy file"
+        )
+    return source.chosen(found)
+
+
+def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]:
+    """Fingerprints of the data a user named and of the rows chosen of it, if any were."""
+    if source.whole is None:
+        return {"data": source.fingerprint(), "rows": None}
+    assert source.numbers is not None
+    chosen = Fingerprint("rows").add_array(source.numbers).hexdigest()
+    return {"data": source.whole.fingerprint(), "rows": chosen}
 
 
 def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:

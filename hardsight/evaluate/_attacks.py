@@ -212,20 +212,20 @@ class _Search:
         with torch.enable_grad():
             tracked = change.detach().requires_grad_()
             logits = self._forward(self._inputs + tracked * self._scale)
-            (found,) = torch.autograd.grad(self._objective(logits), tracked)
-        if not bool(torch.isfinite(found).all()):
+            (slope,) = torch.autograd.grad(self._objective(logits), tracked)
+        if not bool(torch.isfinite(slope).all()):
             raise NonFiniteError(
                 "the gradient with respect to the image is not finite, so no attack can follow "
                 "it; check the model's outputs for these images"
             )
-        return found
+        return slope
 
     def direction(self, change: Tensor, norm: str) -> Tensor:
-        found = self.gradient(change)
+        slope = self.gradient(change)
         if norm == "linf":
-            return found.sign()
-        length = _lengths(found)
-        return found / torch.where(length == 0, 1, length)
+            return slope.sign()
+        length = _lengths(slope)
+        return slope / torch.where(length == 0, 1, length)
 
     def projected(self, change: Tensor, norm: str) -> Tensor:
         if norm == "linf":

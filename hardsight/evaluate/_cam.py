@@ -53,7 +53,7 @@ def find_cam_layer(model: nn.Module, inputs: Tensor, *, name: str | None = None)
     In a convolutional model: the last layer whose output has the size of the last convolution's,
     so that the activation or the sum behind that convolution is included. In a transformer on
     patches: the last normalisation layer over the tokens whose patches still reach the logits;
-    behind it often only the class token does. Where patches are merged on the way, two by two, the
+    behind it often only the class token does. If patches are merged on the way, two by two, the
     last grid counts.
 
     Args:

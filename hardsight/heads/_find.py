@@ -298,6 +298,7 @@ class _Search(ABC):
         with as many columns as there are classes, unless only another one has a head. Of parts of
         the same size a tuple gives the logits first; of names nothing goes first.
         """
+        # many models return their features beside the logits
         entering = [fit.features for some in fits.values() for fit in some]
         left = [key for key, part in parts.items() if not any(_same(part, x) for x in entering)]
         left = left or list(parts)
@@ -306,6 +307,7 @@ class _Search(ABC):
         with_head = [key for key in left if fits[key]]
         if len(left) == 1 or (len(fitting) == 1 and (fits[fitting[0]] or not with_head)):
             return fitting[0]
+        # a tuple has an order, and logits usually come first in it; names have none
         first = fitting[0]
         if isinstance(first, int) and [key for key in fitting if fits[key]] == [first]:
             return first

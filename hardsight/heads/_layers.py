@@ -247,7 +247,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
     """The head's name, if the structure leaves only one possibility.
 
-    A linear layer followed by another one in an ``nn.Sequential`` is none. The rest is narrowed
+    A linear layer that another one follows in an ``nn.Sequential`` is not one. The rest is narrowed
     down as long as something is left: to layers with the number of outputs the model states for
     itself, to those whose outputs no other layer could take, to dense layers.
 

@@ -376,11 +376,12 @@ def _collect_item(
     # zeros by way of a sum: in the layout that sums have
     zeros = _lane_sum(_by_lane(gl.zeros([BLOCK_N, PART], gl.float32, part_layout)))
     which = zeros.to(gl.int32)
+    # angles; (largest cosine, its class); (largest logit, its class, powers, squares, moment)
     state = (zeros, (zeros + NONE, which - 1), (zeros + FLOOR, which, zeros, zeros, zeros))
-    skip: gl.constexpr = group if ALTERNATE else 0
+    skip: gl.constexpr = group if ALTERNATE else 0  # groups that alternate take every other tile
     stride: gl.constexpr = 2 if ALTERNATE else 1
     for tile in range(first_tile + skip, last_tile, stride):
-        special = gl.load(flags + tile) != 0
+        special = gl.load(flags + tile) != 0  # few tiles are; the others skip the masks
         acc = _products(rings, bars, done + tile - first_tile, group, layout, STEPS, ALTERNATE)
         begin_at = tile * BLOCK_C
         if PARTS == 1:
@@ -515,7 +516,7 @@ def _emit_part(
     PART: gl.constexpr = products.shape[1]
     local = gl.arange(0, PART, gl.SliceLayout(0, products.type.layout))
     if MODE == ANGULAR:
-        w_scale = gl.load(args.w_inverse + begin + local)
+        w_scale = gl.load(args.w_inverse + begin + local)  # has zeros to the end of the last tile
         cosines = products * x_scale[:, None] * w_scale[None, :]
         if special:  # an elevation so low that the slope at the own class is 0
             cosines = gl.where(local[None, :] == (label - begin)[:, None], -MASKED, cosines)
@@ -556,6 +557,7 @@ def _emit_item(
     first_row = row_start if ALTERNATE else row_start + 64 * group
     row = first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, part_layout))
     label = gl.load(args.labels + row, mask=row < rows, other=-1).to(gl.int32)
+    # the minus of every slope, and log2(e) of every exponent, are applied once for a row
     factor = -gl.load(args.factors + row, mask=row < rows, other=0.0)
     level = gl.load(args.reference + row, mask=row < rows, other=0.0) * LOG2E
     x_scale = factor  # unread unless ANGULAR, but the tuple needs a value

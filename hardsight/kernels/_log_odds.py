@@ -152,6 +152,7 @@ def _linear(
 def _linear_fake(
     embeddings: Tensor, _labels: Tensor, class_weights: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    # fakes tell torch.compile the shapes, and read no values; the reduction comes last
     result, log_odds, divisor = _reduced_fake(embeddings, reduction=rest[-1])
     flags = _flags_fake(embeddings, class_weights)
     return result, log_odds, divisor, _row_fake(embeddings), flags
@@ -173,13 +174,14 @@ def _linear_backward(
     from hardsight.kernels import _launch
 
     grad = _factors(grad, labels, log_odds, divisor, reduction)
+    # slopes are written in the inputs' dtype, and float16 has few of them below 6e-5
     unit = _unit_of(grad) if embeddings.dtype == torch.float16 else None
     fill = _launch.slopes(
         embeddings, labels, class_weights, bias, flags,
         factors=grad if unit is None else grad / unit, reference=others, scale=None,
         x_inverse=None, w_inverse=None,
     )  # fmt: skip
-    needs_x, needs_w, needs_b = needs
+    needs_x, needs_w, needs_b = needs  # an operator returns tensors only: an empty one for no
     d_b = None
     if needs_b:
         d_b = torch.empty(class_weights.shape[0], dtype=torch.float32, device=grad.device)
@@ -217,6 +219,8 @@ _linear_backward_operator = Operator(
 
 def _linear_setup(ctx, inputs, output) -> None:
     *tensors, ctx.reduction = inputs
+    # all outputs but the first, which the user sees, are there for the backward pass, in the order
+    # in which its operator takes them
     ctx.save_for_backward(*tensors, *output[1:])
 
 
@@ -443,6 +447,7 @@ def _products(
     if needs_w:
         d_w = torch.empty_like(class_weights, memory_format=torch.contiguous_format)
     step = _chunk_classes(embeddings, classes, wide=unit is not None)
+    # one buffer for all chunks: [N, C] of all classes would be as large as the logits
     buffer = torch.empty(rows, step, dtype=embeddings.dtype, device=embeddings.device)
     with _without_autocast(embeddings):
         for first in range(0, classes, step):

@@ -33,6 +33,7 @@ def prepare(
 
     Rows with their own classes; norms of the class weights; the tiles that hold a label.
     """
+    # each kind is too small to fill a GPU, and none reads what another writes: one launch is paid
     program = tl.program_id(0)
     if program < row_programs:
         _target_pairs(
@@ -62,7 +63,7 @@ def _inverse_norms(
     offsets = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * col_stride
     values = tl.load(vectors + offsets, mask=inside, other=0.0).to(tl.float32)
     _, inverse = _unit(values)
-    tl.store(out + row, inverse)
+    tl.store(out + row, inverse)  # no mask: ``out`` has room for whole tiles, which end in zeros
 
 
 @triton.jit
@@ -92,7 +93,7 @@ def _target_pairs(
     column = tl.arange(0, BLOCK_D)
     label = tl.load(labels + row, mask=row < rows, other=0)
     wrong = (label < 0) | (label >= classes)
-    label = tl.where(wrong, -1, label)
+    label = tl.where(wrong, -1, label)  # which is never read through: it would be out of bounds
     x, w = _pair_rows(
         embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
     )
@@ -116,7 +117,7 @@ def _pair_rows(
     embeddings, class_weights, row, label, column, rows, width, x_row, x_col, w_row, w_col
 ):
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    column = column.to(tl.int64)
+    column = column.to(tl.int64)  # a million classes times their width is beyond int32
     x_at = embeddings + row.to(tl.int64)[:, None] * x_row + column[None, :] * x_col
     x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
     w_at = class_weights + label.to(tl.int64)[:, None] * w_row + column[None, :] * w_col
@@ -165,7 +166,7 @@ def over_classes(
     """
     share = tl.program_id(1)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    label = tl.load(labels + row, mask=row < rows, other=-1)
+    label = tl.load(labels + row, mask=row < rows, other=-1)  # -1: no class is its own
     angular: tl.constexpr = MODE != LINEAR
     if angular:
         x_scale = tl.load(x_inverse + row, mask=row < rows, other=0.0)
@@ -189,6 +190,8 @@ def over_classes(
         if angular:
             w_scale = tl.load(w_inverse + column, mask=column < classes, other=0.0)
             cosines = products * x_scale[:, None] * w_scale[None, :]
+            # pi / 2 less the angle: most angles of a wide layer are near pi / 2, and a sum of
+            # thousands of them would round away what tells them apart
             rise = tl.where(other, elevation(cosines), 0.0)
         if MODE == ANGLES or MODE == HEAD:
             angle_sum += tl.sum(rise, axis=1)
@@ -200,6 +203,7 @@ def over_classes(
                 here = tl.max(seen, axis=1)
             nearest = tl.maximum(nearest, here)
         if MODE == ANGULAR:
+            # -scale * angle is this less scale * pi / 2, which merge_log_odds adds to the own class
             logits = tl.where(other, rise * scale, NONE)
         if MODE == HEAD or MODE == LINEAR:
             if HAS_BIAS:
@@ -217,10 +221,11 @@ def over_classes(
                 new = tl.maximum(largest, tile_largest)
                 reference = tl.where(new == NONE, 0.0, new)  # -inf less -inf would be NaN
                 fade = tl.exp2(tl.where(largest == NONE, 0.0, largest - reference) * LOG2E)
-                powers = tl.exp2((logits - reference[:, None]) * LOG2E)
+                powers = tl.exp2((logits - reference[:, None]) * LOG2E)  # exp is exp2 on a GPU
                 if MODE == HEAD:
+                    # the powers weight gaps to a maximum that has just risen by ``drop``
                     drop = tl.where(largest == NONE, 0.0, largest - reference)
-                    gaps = tl.where(other, logits - reference[:, None], 0.0)
+                    gaps = tl.where(other, logits - reference[:, None], 0.0)  # not 0 times -inf
                     moment = fade * (moment + drop * total) + tl.sum(powers * gaps, axis=1)
                     squares = fade * fade * squares + tl.sum(powers * powers, axis=1)
                 total = fade * total + tl.sum(powers, axis=1)
@@ -243,7 +248,7 @@ def over_classes(
         tl.store(partial + 5 * step + at, moment, mask=inside)
         tl.store(partial_index + at, which, mask=inside)
     elif MODE != ANGLES:
-        if not ONLINE:
+        if not ONLINE:  # what is merged later takes every sum as relative to its ``largest``
             largest = tl.zeros([BLOCK_N], tl.float32)
         tl.store(partial + at, largest, mask=inside)
         tl.store(partial + step + at, total, mask=inside)
@@ -291,7 +296,7 @@ def slopes(
     its own.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)  # within the chunk
     inside = row < rows
     label = tl.load(labels + row, mask=inside, other=-1)
     factor = tl.load(factors + row, mask=inside, other=0.0)
@@ -307,6 +312,7 @@ def slopes(
         rise, slope = arc_slope(products * x_scale[:, None] * w_scale[None, :], COARSE)
         power = tl.exp2((rise * scale - level[:, None]) * LOG2E)
         result = -power * slope * w_scale[None, :] * (factor * scale * x_scale)[:, None]
+        # the own class needs its exact angle: ``_finish_embeddings`` and ``add_targets`` add it
         result = tl.where(own, 0.0, result)
     else:
         if HAS_BIAS:
@@ -649,6 +655,7 @@ def reduce_curve(
     BONUS: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sum or mean of the loss over log-odds, by one program in a fixed order."""
+    # one program: atomics of several would add in another order every time
     total = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.int32)
     for first in range(0, rows, BLOCK):

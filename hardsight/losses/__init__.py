@@ -2,8 +2,8 @@
 
 from hardsight.losses._amc import AMCLoss as AMCLoss
 from hardsight.losses._amc import amc_loss as amc_loss
+from hardsight.losses._angles import avh_logits as avh_logits
 from hardsight.losses._avh import AVHLoss as AVHLoss
-from hardsight.losses._avh import avh_logits as avh_logits
 from hardsight.losses._avh import avh_loss as avh_loss
 from hardsight.losses._bonus import EncouragingBonus as EncouragingBonus
 from hardsight.losses._bonus import encouraging_bonus as encouraging_bonus
@@ -16,6 +16,8 @@ from hardsight.losses._euclidean import EuclideanContrastiveLoss as EuclideanCon
 from hardsight.losses._euclidean import euclidean_contrastive_loss as euclidean_contrastive_loss
 from hardsight.losses._focal import FocalLoss as FocalLoss
 from hardsight.losses._focal import focal_loss as focal_loss
+from hardsight.losses._hardest import Hardest as Hardest
+from hardsight.losses._hardest import hardest as hardest
 from hardsight.losses._large_margin import LargeMarginSoftmaxLoss as LargeMarginSoftmaxLoss
 from hardsight.losses._large_margin import large_margin_logits as large_margin_logits
 from hardsight.losses._large_margin import large_margin_softmax_loss as large_margin_softmax_loss
@@ -25,7 +27,6 @@ from hardsight.losses._linear_encouraging import LinearEncouragingLoss as Linear
 from hardsight.losses._linear_encouraging import linear_encouraging_loss as linear_encouraging_loss
 from hardsight.losses._mirror_mse import MirrorMSELoss as MirrorMSELoss
 from hardsight.losses._mirror_mse import mirror_mse_loss as mirror_mse_loss
-from hardsight.losses._pairs import gather_rows as gather_rows
 from hardsight.losses._presets import AMC_PRESETS as AMC_PRESETS
 from hardsight.losses._presets import AMCPreset as AMCPreset
 from hardsight.losses._presets import amc_preset as amc_preset
@@ -34,3 +35,6 @@ from hardsight.losses._schedules import GaussianRampLR as GaussianRampLR
 from hardsight.losses._schedules import gaussian_ramp_down as gaussian_ramp_down
 from hardsight.losses._schedules import gaussian_ramp_up as gaussian_ramp_up
 from hardsight.losses._schedules import ramped_beta1 as ramped_beta1
+from hardsight.losses._triplet import AngularTripletLoss as AngularTripletLoss
+from hardsight.losses._triplet import angular_triplet_loss as angular_triplet_loss
+from hardsight.ranks import gather_rows as gather_rows

@@ -40,7 +40,12 @@ def amc_loss(
         margin_rad: :math:`m_g` in ``(0, pi]``, radians.
         pairs: ``"halves"``, the paper's: row ``i`` of the first half against row ``i`` of the
             second, so shuffle the batch; the last row of an odd batch is left out. ``"all"``:
-            every pair once, ``N (N - 1) / 2`` of them.
+            every pair once, ``N (N - 1) / 2`` of them. ``"hard"``: every row with its farthest
+            similar row, then every row with its nearest dissimilar row, ``2 N`` in all, chosen
+            without a gradient. ``"semi_hard"``: the dissimilar row is the nearest of those that
+            are farther away than that similar row, or the farthest of all if none is: labels that
+            are wrong are chosen less often. A row without such a partner costs 0 and does not
+            count in the mean.
         similarity: a pair is similar if the ``"labels"`` agree, or, the paper's Eq. (3), the
             ``"predictions"``; labels then play no part.
         average: ``"pairs"``, the paper's: all pairs together. ``"signs"``: the mean over similar
@@ -71,6 +76,8 @@ def amc_loss(
     Reference:
         Choi et al., AMC-Loss, CVPR Workshops 2020, Eq. (2) and (3).
         Deviation: similarity from labels unless asked; angles by ``atan2`` instead of ``arccos``.
+        Mined pairs are not the paper's: Hermans et al., In Defense of the Triplet Loss, 2017, and
+        Schroff et al., FaceNet, CVPR 2015, choose triplets in this way.
     """
     if not 0 < margin_rad <= math.pi:
         raise OptionError(f"expected margin_rad in (0, pi], radians, got {margin_rad}")

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from hardsight._checks import check_rows, check_tensors, check_width
-from hardsight.errors import OptionError, ShapeError
-from hardsight.geometry import pairwise_angles, target_angles, widen_together
+from hardsight.losses._angles import avh_logits
+from hardsight.losses._linear_avh import linear_avh_loss
 from hardsight.losses._logits import cross_entropy_curve, logit_loss
 from hardsight.losses._module import HeadLossModule
+from hardsight.losses._sharded import refuse_smoothing
+from hardsight.ranks import Group
 from hardsight.registry import loss
 
 
@@ -22,6 +23,7 @@ def avh_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
     check_finite: bool = False,
+    process_group: Group = None,
 ) -> Tensor:
     r"""Cross-entropy over the angles between an example and the class weights.
 
@@ -37,6 +39,8 @@ def avh_loss(
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
+        process_group: ranks that the classes are split over, each with rows and a part of
+            ``class_weights`` of its own; see :class:`AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. The gradient is
@@ -56,6 +60,19 @@ def avh_loss(
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (5).
         Deviation: Eq. (5) as printed is the probability itself; the loss is its negative log.
     """
+    if process_group is not None:
+        refuse_smoothing(label_smoothing)
+        return linear_avh_loss(
+            embeddings,
+            labels,
+            class_weights,
+            scale=scale,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            process_group=process_group,
+        )
     logits = avh_logits(embeddings, class_weights, scale=scale, labels=labels)
     return logit_loss(
         cross_entropy_curve,
@@ -77,6 +94,14 @@ class AVHLoss(HeadLossModule):
     ``AVHLoss.from_head(model.fc, scale=...)`` shares those of a layer. ``logits(embeddings)``
     gives the angular logits for prediction.
 
+    With ``process_group`` the ``num_classes`` classes are split over its ranks, so that more of
+    them fit than one device holds. Each rank calls the loss with its own rows and gets the loss of
+    the rows of all; labels count the classes of all ranks. No N x C matrix is formed. Do not hand
+    the class weights to ``DistributedDataParallel``, which would average what differs: wrap the
+    network, not the loss. Checkpoints do not depend on the number of ranks:
+    ``torch.distributed.checkpoint`` stores ``class_weights`` whole and gives each rank its part,
+    and the weights of an unsharded loss are taken too. ``logits`` are those of the rank's classes.
+
     Example:
         >>> criterion = AVHLoss(10, 128, scale=8.0)
         >>> criterion(torch.randn(4, 128), torch.tensor([0, 3, 9, 1])).shape
@@ -94,6 +119,7 @@ class AVHLoss(HeadLossModule):
         ignore_index: int = -100,
         reduction: str = "mean",
         check_finite: bool = False,
+        process_group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -108,6 +134,7 @@ class AVHLoss(HeadLossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             check_finite=check_finite,
+            process_group=process_group,
         )
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -117,52 +144,3 @@ class AVHLoss(HeadLossModule):
     def logits(self, embeddings: Tensor) -> Tensor:
         """Angular logits ``[N, C]``; see :func:`avh_logits`."""
         return avh_logits(embeddings, self.class_weights, scale=self.options["scale"])
-
-
-def avh_logits(
-    embeddings: Tensor, class_weights: Tensor, *, scale: float, labels: Tensor | None = None
-) -> Tensor:
-    r"""Angles as logits, for any loss of logits.
-
-    .. math:: z_k = -s\,\angle(x, w_k)
-
-    Args:
-        embeddings: ``[N, D]``, any scale.
-        class_weights: ``[C, D]``, any scale.
-        scale: :math:`s > 0`.
-        labels: if given, ``[N]``, the angle to the own class is exact even under
-            ``torch.compile`` and ``torch.func``, where near-aligned pairs cannot be picked out.
-            A label outside ``[0, C)`` picks none.
-
-    Returns:
-        ``[N, C]`` in ``[-scale * pi, 0]``, float32 or wider. Eq. (5) has :math:`s(\pi - \angle)`;
-        the constant cancels in the softmax and would cost digits.
-
-    Raises:
-        OptionError: ``scale`` is not positive.
-        ShapeError: the shapes do not fit.
-
-    Example:
-        >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        >>> avh_logits(axes, axes, scale=1.0)
-        tensor([[-0.0000, -1.5708],
-                [-1.5708, -0.0000]])
-    """
-    if not scale > 0:
-        raise OptionError(f"expected scale to be positive, got {scale}")
-    check_width(embeddings, class_weights)
-    embeddings, class_weights = widen_together(embeddings, class_weights)
-    angles = pairwise_angles(embeddings, class_weights)
-    if labels is None:
-        return -scale * angles
-    check_tensors(labels=labels)
-    if labels.is_floating_point():
-        return -scale * angles
-    check_rows(embeddings=embeddings, labels=labels)
-    if labels.ndim != 1:
-        raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
-    labels = labels.long()  # a number of classes may not fit 8 bits
-    inside = (labels >= 0) & (labels < class_weights.shape[0])
-    index = labels.masked_fill(~inside, 0)
-    exact = target_angles(embeddings, index, class_weights)
-    return -scale * angles.scatter(1, index.unsqueeze(1), exact.unsqueeze(1))

@@ -34,7 +34,8 @@ def euclidean_contrastive_loss(
         labels: class indices, ``[N]``.
         logits: ``[N, C]``, for ``similarity="predictions"`` only.
         margin: :math:`m_e > 0`, in units of the embeddings.
-        pairs: ``"halves"`` or ``"all"``, as in :func:`~hardsight.losses.amc_loss`.
+        pairs: ``"halves"``, ``"all"``, ``"hard"`` or ``"semi_hard"``, as in
+            :func:`~hardsight.losses.amc_loss`.
         similarity: ``"labels"`` or ``"predictions"``, as there.
         average: ``"pairs"`` or ``"signs"``, as there.
         ignore_index: label of examples that take no part in any pair.

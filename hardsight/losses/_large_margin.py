@@ -1,5 +1,6 @@
 """Large-margin softmax: a harder angle for the own class."""
 
+import dataclasses
 import math
 
 import torch
@@ -9,12 +10,15 @@ from hardsight._checks import check_rows, check_width
 from hardsight.errors import LabelError, OptionError
 from hardsight.geometry import row_norms, target_angles, widen_together
 from hardsight.losses._encouraging import encouraging_curve
+from hardsight.losses._linear_encouraging import linear_shard_logits
 from hardsight.losses._logits import (
     cross_entropy_curve,
     kept_labels,
     logit_loss,
 )
 from hardsight.losses._module import HeadLossModule
+from hardsight.losses._sharded import ShardLogits, refuse_smoothing, sharded_loss
+from hardsight.ranks import Group
 from hardsight.registry import loss
 
 
@@ -32,6 +36,7 @@ def large_margin_softmax_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
     check_finite: bool = False,
+    process_group: Group = None,
 ) -> Tensor:
     r"""Cross-entropy in which the own class counts as further away than it is.
 
@@ -57,6 +62,8 @@ def large_margin_softmax_loss(
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
         check_finite: raise on a non-finite value, naming the examples.
+        process_group: ranks that the classes are split over, each with rows and a part of
+            ``class_weights`` of its own; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)`` without a bonus; float32 or wider.
@@ -74,11 +81,29 @@ def large_margin_softmax_loss(
         Liu et al., Large-Margin Softmax Loss for Convolutional Neural Networks, ICML 2016,
         Eq. (4)-(6).
     """
+    curve = (
+        cross_entropy_curve if log_end is None else encouraging_curve(log_end=log_end, clamp=clamp)
+    )
+    if process_group is not None:
+        refuse_smoothing(label_smoothing)
+        _check_margin(margin, blend)
+        return sharded_loss(
+            curve,
+            _shard_logits(margin, blend),
+            embeddings,
+            labels,
+            class_weights,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            group=process_group,
+        )
     logits = large_margin_logits(
         embeddings, labels, class_weights, margin=margin, blend=blend, ignore_index=ignore_index
     )
     return logit_loss(
-        cross_entropy_curve if log_end is None else encouraging_curve(log_end=log_end, clamp=clamp),
+        curve,
         logits,
         labels,
         weight=weight,
@@ -111,6 +136,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
         ignore_index: int = -100,
         reduction: str = "mean",
         check_finite: bool = False,
+        process_group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -128,6 +154,7 @@ class LargeMarginSoftmaxLoss(HeadLossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             check_finite=check_finite,
+            process_group=process_group,
         )
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -155,10 +182,7 @@ def large_margin_logits(
         tensor([[ 1.,  0.],
                 [-1.,  1.]])
     """
-    if not (margin >= 1 and float(margin).is_integer()):
-        raise OptionError(f"expected margin to be a whole number of at least 1, got {margin}")
-    if blend < 0:
-        raise OptionError(f"expected blend of at least 0, got {blend}")
+    _check_margin(margin, blend)
     check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
     if labels.ndim != 1 or labels.is_floating_point():
@@ -170,9 +194,32 @@ def large_margin_logits(
     x, w = widen_together(embeddings, class_weights)
     with torch.autocast(x.device.type, enabled=False):  # which would round the product
         logits = x @ w.T
-    angles = target_angles(x, own, w)
+    return logits.scatter(1, own.unsqueeze(1), _own_logits(x, own, w, margin, blend)[:, None])
+
+
+def _own_logits(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, margin: int, blend: float
+) -> Tensor:
+    angles = target_angles(embeddings, labels, class_weights)
     cosine = (blend * torch.cos(angles) + _psi(angles, int(margin))) / (1 + blend)
-    return logits.scatter(1, own.unsqueeze(1), (row_norms(x) * row_norms(w[own]) * cosine)[:, None])
+    return row_norms(embeddings) * row_norms(class_weights[labels]) * cosine
+
+
+def _shard_logits(margin: int, blend: float) -> ShardLogits:
+    linear = linear_shard_logits(None, "auto")
+
+    def own(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        x, w = widen_together(embeddings, class_weights)
+        return _own_logits(x, place, w, margin, blend)
+
+    return dataclasses.replace(linear, own=own)
+
+
+def _check_margin(margin: int, blend: float) -> None:
+    if not (margin >= 1 and float(margin).is_integer()):
+        raise OptionError(f"expected margin to be a whole number of at least 1, got {margin}")
+    if blend < 0:
+        raise OptionError(f"expected blend of at least 0, got {blend}")
 
 
 def _psi(angles: Tensor, margin: int) -> Tensor:

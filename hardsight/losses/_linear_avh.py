@@ -9,11 +9,13 @@ from hardsight._checks import is_traced
 from hardsight.errors import OptionError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
 from hardsight.kernels import angular_log_odds, angular_loss, fused_inputs
-from hardsight.losses._avh import avh_logits
+from hardsight.losses._angles import avh_logits
 from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import check_linear, is_plain_reduction, log_odds_loss
 from hardsight.losses._logits import cross_entropy_curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
+from hardsight.losses._sharded import ShardLogits, sharded_loss
+from hardsight.ranks import Group
 from hardsight.registry import loss
 
 
@@ -29,6 +31,7 @@ def linear_avh_loss(
     reduction: str = "mean",
     check_finite: bool = False,
     impl: str = "auto",
+    process_group: Group = None,
 ) -> Tensor:
     r""":func:`~hardsight.losses.avh_loss` without its N x C matrix of angles.
 
@@ -49,6 +52,8 @@ def linear_avh_loss(
         check_finite: raise on a non-finite value, naming the examples.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
             ``torch.func``, and on a CPU under ``torch.compile``, the plain angles are formed.
+        process_group: ranks that the classes are split over, each with rows and a part of
+            ``class_weights`` of its own; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``, in ``[0, inf)``; float32 or wider. Differentiable once.
@@ -68,6 +73,19 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
+    if process_group is not None:
+        return sharded_loss(
+            cross_entropy_curve,
+            _shard_logits(scale, margin_rad, impl),
+            embeddings,
+            labels,
+            class_weights,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            group=process_group,
+        )
     check_linear(embeddings, labels, class_weights)
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
     if fused and is_plain_reduction(reduction, weight, check_finite):
@@ -102,6 +120,7 @@ class LinearAVHLoss(HeadLossModule):
         reduction: str = "mean",
         check_finite: bool = False,
         impl: str = "auto",
+        process_group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -117,11 +136,27 @@ class LinearAVHLoss(HeadLossModule):
             reduction=reduction,
             check_finite=check_finite,
             impl=impl,
+            process_group=process_group,
         )
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """See :func:`linear_avh_loss`."""
         return linear_avh_loss(embeddings, labels, self.class_weights, **self.options)
+
+
+def _shard_logits(scale: float, margin_rad: float, impl: str) -> ShardLogits:
+    def plain(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        return -scale * target_angles(embeddings, place, class_weights)
+
+    def log_odds(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        fused = pick_impl(impl, embeddings, class_weights) == "triton"
+        twin = _log_odds_fused if fused else _log_odds_torch
+        return twin(embeddings, place, class_weights, scale)
+
+    def own(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        return plain(embeddings, place, class_weights) - scale * margin_rad
+
+    return ShardLogits(plain=plain, log_odds=log_odds, own=own)
 
 
 def _log_odds_fused(

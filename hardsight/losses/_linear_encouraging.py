@@ -15,6 +15,8 @@ from hardsight.losses._linear import other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
+from hardsight.losses._sharded import ShardLogits, sharded_loss
+from hardsight.ranks import Group
 from hardsight.registry import loss
 
 
@@ -34,6 +36,7 @@ def linear_encouraging_loss(
     reduction: str = "mean",
     check_finite: bool = False,
     impl: str = "auto",
+    process_group: Group = None,
 ) -> Tensor:
     r"""``encouraging_loss(embeddings @ class_weights.T + bias, labels)`` without the logits.
 
@@ -58,6 +61,8 @@ def linear_encouraging_loss(
         check_finite: see there.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU), or ``"auto"``, the faster. Under
             ``torch.func``, and on a CPU under ``torch.compile``, the plain logits are formed.
+        process_group: ranks that the classes are split over, each with rows and a part of
+            ``class_weights`` and ``bias`` of its own; see :class:`~hardsight.losses.AVHLoss`.
 
     Returns:
         A scalar, or ``[N]`` for ``"none"``; float32 or wider. Differentiable once.
@@ -79,8 +84,21 @@ def linear_encouraging_loss(
     curve = encouraging_curve(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
     )
-    check_linear(embeddings, labels, class_weights)
     _check_bias(bias, class_weights.shape[0])
+    if process_group is not None:
+        return sharded_loss(
+            curve,
+            linear_shard_logits(bias, impl),
+            embeddings,
+            labels,
+            class_weights,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            check_finite=check_finite,
+            group=process_group,
+        )
+    check_linear(embeddings, labels, class_weights)
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
     is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
     if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
@@ -120,6 +138,7 @@ class LinearEncouragingLoss(HeadLossModule):
         reduction: str = "mean",
         check_finite: bool = False,
         impl: str = "auto",
+        process_group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -138,8 +157,10 @@ class LinearEncouragingLoss(HeadLossModule):
             reduction=reduction,
             check_finite=check_finite,
             impl=impl,
+            process_group=process_group,
         )
-        self.bias = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype))
+        own = len(self.class_weights)
+        self.bias = nn.Parameter(torch.zeros(own, device=device, dtype=dtype))
 
     @classmethod
     def from_head(cls, head: nn.Module, **options: Any) -> Self:
@@ -200,6 +221,29 @@ def log_odds_loss(
     return reduce_loss(values, reduction, divisor=divisor, check_finite=check_finite)
 
 
+def linear_shard_logits(bias: Tensor | None, impl: str) -> ShardLogits:
+    """The logits of a linear head, of some of its classes."""
+
+    def plain(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        return _own_logits(embeddings, place, class_weights, bias)
+
+    def log_odds(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
+        fused = pick_impl(impl, embeddings, class_weights) == "triton"
+        twin = _log_odds_fused if fused else _log_odds_torch
+        return twin(embeddings, place, class_weights, bias)
+
+    return ShardLogits(plain=plain, log_odds=log_odds, own=plain)
+
+
+def _own_logits(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
+) -> Tensor:
+    own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
+    if bias is not None:
+        own = own + bias[labels]
+    return own.masked_fill(labels < 0, math.nan)  # unchecked on a GPU: -1 picked the last class
+
+
 def _log_odds_fused(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, bias: Tensor | None
 ) -> Tensor:
@@ -212,10 +256,7 @@ def _log_odds_torch(
 ) -> Tensor:
     if is_traced(embeddings) or is_traced(class_weights):
         return target_log_odds(_chunk_logits(embeddings, class_weights, bias), labels)
-    own = (widen(embeddings) * widen(class_weights[labels])).sum(dim=1)
-    if bias is not None:
-        own = own + bias[labels]
-    own = own.masked_fill(labels < 0, math.nan)  # unchecked on a GPU: -1 picked the last class
+    own = _own_logits(embeddings, labels, class_weights, bias)
     return own - other_logsumexp(_chunk_logits, embeddings, labels, class_weights, bias)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hardsight._checks import check_indices, check_matrix, check_rows, is_traced
-from hardsight.errors import GradientError, LabelError, OptionError
+from hardsight.errors import LabelError, OptionError
+from hardsight.losses._mining import MINED, partners
 from hardsight.losses._reduce import check_choice, reduce_loss
+from hardsight.ranks import gather_rows
+
+PAIRS = ("halves", "all", *MINED)
 
 
 @dataclass(frozen=True)
@@ -39,20 +42,15 @@ def contrastive_loss(
     check_finite: bool,
 ) -> Tensor:
     """Squared distance of similar pairs, squared lack of distance of dissimilar ones."""
-    check_choice("pairs", pairs, ("halves", "all"))
+    check_choice("pairs", pairs, PAIRS)
     check_choice("average", average, ("pairs", "signs"))
     check_matrix(embeddings=embeddings)
-    groups, takes_part = _groups(embeddings, labels, logits, similarity, ignore_index)
+    groups, takes_part = pair_groups(embeddings, labels, logits, similarity, ignore_index)
     if gather:
-        embeddings = gather_rows(embeddings)
-        groups, takes_part = gather_rows(groups), gather_rows(takes_part.long()).bool()
-    first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
-    if pairs == "halves":
-        distances = distance.paired(embeddings[first], embeddings[second])
-    else:
-        distances = distance.matrix(embeddings)[first, second]
-    similar = groups[first] == groups[second]
-    kept = takes_part[first] & takes_part[second]
+        embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
+    first, second, distances, kept, similar = _formed(
+        distance, embeddings, groups, takes_part, pairs
+    )
     values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
     values = values.masked_fill(~kept, 0.0)
     if average == "signs" and reduction == "mean":
@@ -69,7 +67,52 @@ def contrastive_loss(
     )
 
 
-def _groups(
+class _Pairs(NamedTuple):
+    """Both rows of every pair, their distance, and whether the pair counts, ``[P]`` each."""
+
+    first: Tensor
+    second: Tensor
+    distances: Tensor
+    kept: Tensor
+    similar: Tensor
+
+
+def _formed(
+    distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, pairs: str
+) -> _Pairs:
+    """The pairs of a batch; those that are mined are chosen without a gradient."""
+    if pairs in MINED:
+        return _mined(distance, embeddings, groups, takes_part, pairs)
+    first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
+    if pairs == "halves":
+        distances = distance.paired(embeddings[first], embeddings[second])
+    else:
+        distances = distance.matrix(embeddings)[first, second]
+    kept = takes_part[first] & takes_part[second]
+    return _Pairs(first, second, distances, kept, groups[first] == groups[second])
+
+
+def _mined(
+    distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, how: str
+) -> _Pairs:
+    """Every row with its similar partner, then every row with its dissimilar one."""
+    chosen = partners(distance.matrix(embeddings.detach()), groups, takes_part, how)
+    rows = torch.arange(len(embeddings), device=embeddings.device)
+    first, second = torch.cat([rows, rows]), torch.cat([chosen.similar, chosen.dissimilar])
+    kept = torch.cat([chosen.has_similar, chosen.has_dissimilar])
+    distances = distance.paired(embeddings[first], embeddings[second])
+    is_similar = torch.cat([torch.ones_like(takes_part), torch.zeros_like(takes_part)])
+    return _Pairs(first, second, distances, kept, is_similar)
+
+
+def gather_pairs(
+    embeddings: Tensor, groups: Tensor, takes_part: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What pairs are formed from, of all ranks."""
+    return gather_rows(embeddings), gather_rows(groups), gather_rows(takes_part.long()).bool()
+
+
+def pair_groups(
     embeddings: Tensor, labels: Tensor, logits: Tensor | None, similarity: str, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """What must agree for a pair to be similar, and which examples take part."""
@@ -109,52 +152,3 @@ def _per_sign(values: Tensor, similar: Tensor, kept: Tensor) -> Tensor:
     count_similar = (kept & similar).sum().clamp_min(1)
     count_dissimilar = (kept & ~similar).sum().clamp_min(1)
     return values / torch.where(similar, count_similar, count_dissimilar)
-
-
-def gather_rows(rows: Tensor) -> Tensor:
-    """The rows of every rank, in rank order; ranks may hold different numbers of rows.
-
-    Backward sums the gradient over ranks and hands each rank its own rows. A loss that every rank
-    computes from the gathered rows therefore gives ``world_size`` times its gradient, which
-    ``DistributedDataParallel`` divides by ``world_size`` again: parameters receive exactly the
-    gradient of one process that holds the whole batch.
-
-    Args:
-        rows: ``[n, ...]``; all but the first dimension agree between ranks.
-
-    Returns:
-        ``[sum of n, ...]``; ``rows`` itself if there is only one process.
-    """
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return rows
-    gathered: Tensor = _GatherRows.apply(rows)  # type: ignore[no-untyped-call]
-    return gathered
-
-
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        sizes = _row_counts(rows)
-        rank = dist.get_rank()
-        ctx.begin, ctx.length = sum(sizes[:rank]), sizes[rank]
-        # all_gather needs equal shapes: pad to the longest, then cut
-        padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            raise GradientError("gather=True is differentiable once, got create_graph=True")
-        grad = grads[0].contiguous().clone()
-        dist.all_reduce(grad)
-        return grad[ctx.begin : ctx.begin + ctx.length]
-
-
-def _row_counts(rows: Tensor) -> list[int]:
-    count = torch.tensor([len(rows)], device=rows.device)
-    counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, count)
-    return [int(number) for number in counts]

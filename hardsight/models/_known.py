@@ -81,8 +81,8 @@ def _inside(wrapper: nn.Module) -> nn.Module | None:
 def _of_parts(model: nn.Module, kind: str) -> list[ClassNames]:
     """The names that parts of a model state, if all of them state the same."""
     stated = [_stated(part, f"{type(part).__name__} in {kind}") for part in model.modules()]
-    found = [names for names in stated if names.names]
-    return found[:1] if len({names.names for names in found}) == 1 else []
+    named = [names for names in stated if names.names]
+    return named[:1] if len({names.names for names in named}) == 1 else []
 
 
 def _of_imagenet(model: nn.Module) -> Iterator[ClassNames]:
@@ -185,14 +185,14 @@ def own_preprocessing(model: nn.Module) -> Preprocessing | None:
     """
     stated = getattr(model, "preprocessing", None)
     if isinstance(stated, Preprocessing) or stated is None:
-        found: Preprocessing | None = stated
+        how: Preprocessing | None = stated
     else:
-        found = _from_fields(stated, type(model).__name__)
+        how = _from_fields(stated, type(model).__name__)
     for attribute in ("pretrained_cfg", "default_cfg"):
         config = getattr(model, attribute, None)
-        if found is None and isinstance(config, Mapping) and "input_size" in config:
-            found = from_timm(config, origin=f"{attribute} of {type(model).__name__}")
-    return found
+        if how is None and isinstance(config, Mapping) and "input_size" in config:
+            how = from_timm(config, origin=f"{attribute} of {type(model).__name__}")
+    return how
 
 
 def _from_fields(stated: Any, kind: str) -> Preprocessing:

@@ -48,6 +48,8 @@ _FORMS = (
     f"the folder of a trained model, or one of {', '.join(MODELS)}"
 )
 _PACKAGES = ("timm", "torchvision", "hf")
+# how ``weights_origin`` begins if no weights were loaded
+_RANDOM, _AS_MADE = "random initialisation", "as made by"
 # a model file may end in sys.exit(): let through, it would end the command, with success at 0
 _FAILURES = (Exception, SystemExit)
 _log = logging.getLogger("hardsight")
@@ -89,6 +91,23 @@ class LoadedModel:
     def built_as(self) -> str:
         """How to name the network itself, also if it came from the folder of a trained model."""
         return self.network or self.spec
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its weights are still those drawn at random."""
+        return self.weights_origin == _RANDOM
+
+
+def is_as_made(origin: str) -> bool:
+    """Whether a ``weights_origin`` says that no weights were loaded into a model.
+
+    A factory may have loaded some by itself, which cannot be seen from outside.
+
+    Example:
+        >>> is_as_made("random initialisation"), is_as_made("model.safetensors")
+        (True, False)
+    """
+    return origin.startswith((_RANDOM, _AS_MADE))
 
 
 def load_model(
@@ -149,6 +168,7 @@ def load_model(
     if isinstance(spec, str) and is_stored_model(spec):
         return _from_folder(Path(spec), weights, wanted)
     if isinstance(spec, str):
+        _refuse_pickle(spec)
         spec, own = _split_options(spec)
         wanted = replace(wanted, options={**own, **wanted.options})
     pretrained = _package_weights(spec, weights)
@@ -161,6 +181,17 @@ def load_model(
         return _with_weights(_built(spec, None, wanted), weights)
     check_agrees(described, spec, wanted.options, num_classes)
     return _as_described(spec, weights, described, wanted)
+
+
+def _refuse_pickle(spec: str) -> None:
+    """Raise if a model is named by a file that runs code; such as those of scikit-learn."""
+    if spec.lower().endswith((".pkl", ".pickle", ".joblib", ".skops")):
+        raise ModelError(
+            f"{spec} is not loaded: a pickled model runs code when it is loaded, so it can be "
+            "scored from Python only: hs.score(model, X, labels=y). From the command line, score "
+            "what a linear model works with: --data features.npy --labels labels.npy "
+            "--class-weights coef.npy --bias intercept.npy"
+        )
 
 
 @dataclass(frozen=True)
@@ -207,7 +238,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
             name, pretrained=pretrained, num_classes=num_classes, options=options,
             preprocessing=how,
         )  # fmt: skip
-        origin = f"{kind} {pretrained}" if pretrained else "random initialisation"
+        origin = f"{kind} {pretrained}" if pretrained else _RANDOM
         used = {**({} if num_classes is None else {"num_classes": num_classes}), **options}
         return LoadedModel(
             named_model.model,
@@ -222,7 +253,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
     if num_classes is not None:
         if_taken = {**if_taken, "num_classes": num_classes}
     model, used = _from_factory(kind, name, options=options, if_taken=if_taken)
-    return _as_stated(model, spec, f"as made by {spec}", used, how)
+    return _as_stated(model, spec, f"{_AS_MADE} {spec}", used, how)
 
 
 def _as_stated(
@@ -376,22 +407,22 @@ def _reason(err: BaseException) -> str:
 
 
 def _factory(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = {key: v for key, v in vars(found).items() if not key.startswith("_")}
+        if not hasattr(target, part):
+            public = {key: v for key, v in vars(target).items() if not key.startswith("_")}
             known = [key for key, value in public.items() if callable(value)]
             raise ModelError(unknown_name(f"factory in {place}", name, known))
-        found = getattr(found, part)
-    if isinstance(found, nn.Module):
-        model = found
+        target = getattr(target, part)
+    if isinstance(target, nn.Module):
+        model = target
         return lambda: model
-    if not callable(found):
+    if not callable(target):
         raise ModelError(
             f"expected {place}:{name} to be a function or class that makes a model, "
-            f"got {type(found).__name__}"
+            f"got {type(target).__name__}"
         )
-    factory: Callable[..., Any] = found
+    factory: Callable[..., Any] = target
     return factory
 
 

@@ -68,11 +68,11 @@ def timm_model(
     timm = require("timm", extra="models", feature=f"model timm:{name}")
     if not timm.is_model(name):
         raise ModelError(_unknown("timm", name, timm.list_models()))
-    given = {} if num_classes is None else {"num_classes": num_classes}
-    given |= options or {}
+    arguments = {} if num_classes is None else {"num_classes": num_classes}
+    arguments |= options or {}
     model: nn.Module = _built(
         f"timm:{name}",
-        lambda: timm.create_model(name, pretrained=pretrained is not None, **given),
+        lambda: timm.create_model(name, pretrained=pretrained is not None, **arguments),
     )
     if preprocessing is None:
         config = timm.data.resolve_model_data_config(model)
@@ -107,9 +107,9 @@ def torchvision_model(
             members = list(enum.__members__)
             raise ModelError(unknown_name(f"weights of {name}", str(pretrained), members))
         chosen = enum[pretrained]
-    given: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
-    given |= {"weights": None if pretrained is None else chosen, **(options or {})}
-    model: nn.Module = _built(f"torchvision:{name}", lambda: models.get_model(name, **given))
+    arguments: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    arguments |= {"weights": None if pretrained is None else chosen, **(options or {})}
+    model: nn.Module = _built(f"torchvision:{name}", lambda: models.get_model(name, **arguments))
     weights = f"{enum.__name__}.{chosen.name}"
     if preprocessing is None:
         origin = f"torchvision preset {weights}"
@@ -152,7 +152,7 @@ def _built(spec: str, build: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as err:  # a model's own code may call sys.exit
         raise ModelError(
             f"cannot build {spec}: {type(err).__name__}: {_first_line(err)}; "
-            "check the name, or the network where weights are to be fetched"
+            "check the name, or the network if weights have to be fetched"
         ) from err
 
 

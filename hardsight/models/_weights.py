@@ -33,7 +33,7 @@ def load_weights(
     Args:
         model: takes the weights.
         file: holds them.
-        digest: sha256 that the file had when it was written; ``None`` if nobody noted it.
+        digest: sha256 that the file had when it was written; ``None`` if it is not known.
 
     Raises:
         MissingDataError: there is no such file.
@@ -46,17 +46,17 @@ def load_weights(
         raise MissingDataError(f"no weights file at {path}; expected .safetensors, .pt or .pth")
     state = _fitted(_state(path), model)
     _check_fit(state, model, path)
-    found = sha256(path)
-    if digest is not None and found != digest:
+    actual = sha256(path)
+    if digest is not None and actual != digest:
         # safetensors has no sum of its own: a changed byte is another weight, and nobody would know
         raise ModelError(
-            f"{path} was changed since the run wrote it: its sha256 is {found[:12]}..., and "
+            f"{path} was changed since the run wrote it: its sha256 is {actual[:12]}..., and "
             f"{path.with_name('model.json')} says {digest[:12]}...; copy the file again from where "
             "it was whole, or train again. If you changed the weights on purpose, move the file to "
             "another folder and name it by --weights"
         )
     model.load_state_dict(state, strict=False)
-    return found
+    return actual
 
 
 def sha256(path: Path) -> str:

@@ -83,7 +83,10 @@ def run_demo(
         model, tracker = _trained(train_file, histories, epochs=epochs, seed=seed, show=show)
         with replacing(folder / "model.safetensors") as partial:
             save_file(model.state_dict(), partial)
-        options: dict[str, Any] = {"device": "cpu", "seed": seed, "show_progress": show}
+        options: dict[str, Any] = {
+            "mean": (0.0,), "std": (1.0,),  # as it was trained: pixels in 0 to 1, not normalised
+            "device": "cpu", "seed": seed, "show_progress": show,
+        }  # fmt: skip
         train = score(model, train_file, out=folder / "train", sample="in-sample", **options)
         train = _with_dynamics(RunFolder(folder / "train"), tracker.table(train), train_file, show)
         heldout = score(

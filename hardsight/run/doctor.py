@@ -44,7 +44,7 @@ class Finding:
         found: version, device, or what went wrong.
         ok: whether it can be used.
         purpose: what it is for.
-        step: what to do where it cannot.
+        step: what to do if it cannot.
     """
 
     part: str
@@ -79,14 +79,14 @@ def _part(module: str, distribution: str, purpose: str, step: str) -> Finding:
 def _devices() -> list[Finding]:
     import torch
 
-    found = [Finding("cpu", f"{torch.get_num_threads()} threads", True, "device", "")]
+    findings = [Finding("cpu", f"{torch.get_num_threads()} threads", True, "device", "")]
     for number in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(number)
         memory = f"{facts.total_memory / 2**30:.0f} GiB"
-        found.append(Finding(f"cuda:{number}", f"{facts.name}, {memory}", True, "device", ""))
+        findings.append(Finding(f"cuda:{number}", f"{facts.name}, {memory}", True, "device", ""))
     if not torch.cuda.is_available():
         step = "needs an NVIDIA GPU and a CUDA build of torch"
-        found.append(Finding("cuda", "none", False, "device", step))
+        findings.append(Finding("cuda", "none", False, "device", step))
     if torch.backends.mps.is_available():
-        found.append(Finding("mps", "available", True, "device", ""))
-    return found
+        findings.append(Finding("mps", "available", True, "device", ""))
+    return findings

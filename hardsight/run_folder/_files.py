@@ -247,6 +247,7 @@ class Manifest:
             content = json.loads(file.read_bytes())
         except ValueError:
             return None
+        # other programs have files of this name too
         if not isinstance(content, dict) or not {"kind", "state", "settings"} <= content.keys():
             return None
         if content.pop("format", None) != FORMAT or content["state"] not in _STATES:
@@ -254,6 +255,7 @@ class Manifest:
                 f"{file} was written by another version of hardsight; use that version, or choose "
                 "another --out"
             )
+        # a later version may have added keys within the same format
         known = {attribute.name for attribute in dataclasses.fields(cls)}
         values = {key: value for key, value in content.items() if key in known}
         return cls(**{**values, "files": tuple(content.get("files", ()))})

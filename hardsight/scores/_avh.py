@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hardsight._checks import check_labels, check_matrix, check_rows, check_width
 from hardsight.errors import ShapeError
-from hardsight.geometry import pairwise_angles, row_norms, target_angles
+from hardsight.geometry import pairwise_angles, row_norms, target_angles, widen
+from hardsight.ranks import Group, spread_of
 from hardsight.registry import score
 from hardsight.scores._summary import angle_summary
 from hardsight.scores._tiles import AngleSummary
@@ -133,7 +134,12 @@ def _hardness(angles: AngleSummary) -> Tensor:
     judge=5,
 )
 def angular_visual_hardness(
-    embeddings: Tensor, labels: Tensor, class_weights: Tensor, *, impl: str = "auto"
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    *,
+    impl: str = "auto",
+    process_group: Group = None,
 ) -> Tensor:
     r"""Share of the total angle that separates an example from its own class.
 
@@ -144,6 +150,8 @@ def angular_visual_hardness(
         labels: class indices in ``[0, C)``, ``[N]``.
         class_weights: rows of the classifier head, ``[C, D]``; the bias is ignored.
         impl: ``"torch"``, ``"triton"`` (fused kernels, on a GPU, no gradient), or ``"auto"``.
+        process_group: ranks that the classes are split over, each with rows and a part of
+            ``class_weights`` of its own; labels count the classes of all. No gradient then.
 
     Returns:
         ``[N]`` in ``[0, 1]``; larger is harder. Gradient finite, also at angle 0.
@@ -162,7 +170,27 @@ def angular_visual_hardness(
         Deviation: angles by ``atan2`` instead of ``arccos``; equal up to rounding. An example
         aligned with every class at once gets 1/C.
     """
+    if process_group is not None:
+        return _sharded_hardness(embeddings, labels, class_weights, impl, process_group)
     return _hardness(angle_summary(embeddings, labels, class_weights, impl=impl))
+
+
+@torch.no_grad()
+def _sharded_hardness(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, impl: str, group: Group
+) -> Tensor:
+    """Rows of all ranks against the classes of this one; sums over ranks make the shares."""
+    check_rows(embeddings=embeddings, labels=labels)
+    spread = spread_of(embeddings, class_weights, group)
+    everyone, own = spread.gathered(embeddings), spread.gathered(labels.long())
+    check_labels(own, spread.num_classes)
+    here, place = spread.places(own)
+    sums = widen(everyone).new_zeros(2, len(everyone))
+    if len(class_weights):
+        angles = angle_summary(everyone, place, class_weights, impl=impl)
+        sums = torch.stack([angles.target.masked_fill(~here, 0.0), angles.total])
+    target, total = spread.stacked(sums).sum(dim=0)[:, spread.rows]
+    return _hardness(AngleSummary(target, total - target, total, spread.num_classes))
 
 
 def _confidence(angles: Tensor) -> Tensor:

@@ -194,6 +194,7 @@ def _conditional(targets: TargetSummary) -> Tensor:
     "the model has learned this pair well.",
     reads="targets",
     formula=_conditional,
+    needs_offset=True,
     judge=7,
 )
 def conditional_energy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -235,6 +236,7 @@ def _minimum(logits: LogitSummary) -> Tensor:
     "example fits no class, a sign of data the model was not trained on.",
     reads="logits",
     formula=_minimum,
+    needs_offset=True,
     title="Minimum energy",
 )
 def min_energy(logits: Tensor) -> Tensor:
@@ -275,6 +277,7 @@ def _free(logits: LogitSummary) -> Tensor:
     "that the example is unlike what the model was trained on.",
     reads="logits",
     formula=_free,
+    needs_offset=True,
 )
 def free_energy(logits: Tensor) -> Tensor:
     r"""Free energy of an example over all classes.

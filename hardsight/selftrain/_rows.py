@@ -173,8 +173,8 @@ def angular_confidences(
     if embeddings is None or class_weights is None:
         missing = [
             name
-            for name, given in (("embeddings", embeddings), ("class_weights", class_weights))
-            if given is None
+            for name, tensor in (("embeddings", embeddings), ("class_weights", class_weights))
+            if tensor is None
         ]
         raise ShapeError(f"rule {rule!r} works on angles: pass {' and '.join(missing)} too")
     embeddings, class_weights = as_matrix(embeddings), as_matrix(class_weights)

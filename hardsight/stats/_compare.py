@@ -150,21 +150,30 @@ def compare_correlations(
             alternative=alternative,
             level=level,
         )
-    z, low, high = _bootstrapped(a, b, target, method, first - second, level, resamples, seed)
+    z, low, high = _bootstrapped(
+        x1=a,
+        x2=b,
+        y=target,
+        method=method,
+        difference=first - second,
+        level=level,
+        resamples=resamples,
+        seed=seed,
+    )
     return CorrelationComparison(
-        first - second,
-        z,
-        tail(z, alternative),
-        low,
-        high,
-        first,
-        second,
-        between,
-        len(target),
-        level,
-        method,
-        test,
-        alternative,
+        difference=first - second,
+        z=z,
+        p=tail(z, alternative),
+        low=low,
+        high=high,
+        first=first,
+        second=second,
+        between=between,
+        n=len(target),
+        level=level,
+        method=method,
+        test=test,
+        alternative=alternative,
     )
 
 
@@ -217,19 +226,19 @@ def compare_coefficients(
         first, second, None if test == "fisher" else between, n, method, level
     )
     return CorrelationComparison(
-        first - second,
-        z,
-        tail(z, alternative),
-        low,
-        high,
-        first,
-        second,
-        between,
-        n,
-        level,
-        method,
-        test,
-        alternative,
+        difference=first - second,
+        z=z,
+        p=tail(z, alternative),
+        low=low,
+        high=high,
+        first=first,
+        second=second,
+        between=between,
+        n=n,
+        level=level,
+        method=method,
+        test=test,
+        alternative=alternative,
     )
 
 

@@ -150,7 +150,17 @@ def compare_auroc(
         z = difference / spread
     reach = two_sided_z(level) * spread
     low, high = difference - reach, difference + reach
-    return AurocComparison(difference, z, tail(z), low, high, value1, value2, len(a), level)
+    return AurocComparison(
+        difference=difference,
+        z=z,
+        p=tail(z),
+        low=low,
+        high=high,
+        first=value1,
+        second=value2,
+        n=len(a),
+        level=level,
+    )
 
 
 def average_precision(

@@ -61,6 +61,7 @@ def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> d
                 f"{name} holds {int(holes.sum()):,} NaN of {len(holes):,} values, the first at "
                 f"position {int(holes.argmax())}; {step}"
             )
+    # a row with NaN in one column is left out of all: they are compared pair by pair
     keep = ~np.logical_or.reduce(list(missing.values()))
     if int(keep.sum()) < least:
         left = " without NaN" if not keep.all() else ""

@@ -17,5 +17,6 @@ from hardsight.tracking._summaries import map_confidence as map_confidence
 from hardsight.tracking._summaries import map_correctness as map_correctness
 from hardsight.tracking._summaries import map_variability as map_variability
 from hardsight.tracking._summaries import mean_avh as mean_avh
+from hardsight.tracking._summaries import strongest_rival as strongest_rival
 from hardsight.tracking._summaries import suspicion as suspicion
 from hardsight.tracking._tracker import HardnessTracker as HardnessTracker

@@ -90,10 +90,10 @@ class IndexedDataset(Dataset[Any]):
         return self.dataset
 
     def _position(self, position: int) -> int:
-        found = int(position) + (len(self) if position < 0 else 0)
-        if not 0 <= found < len(self):
+        place = int(position) + (len(self) if position < 0 else 0)
+        if not 0 <= place < len(self):
             raise IndexError(f"expected a position in [0, {len(self)}), got {position}")
-        return found
+        return place
 
     def _index(self, position: int) -> int:
         dataset = self.dataset

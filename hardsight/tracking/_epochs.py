@@ -41,6 +41,7 @@ from hardsight.registry import SUMMARIES, described
 from hardsight.run_folder import open_parquet, replacing, write_bytes
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._steps import MEASURES, Rows
+from hardsight.tracking._summaries import strongest_rival
 
 T = TypeVar("T")
 REPEATS = ("error", "first")
@@ -231,10 +232,10 @@ def _first_rows(
     latest_first = np.argsort(order, kind="stable")[::-1]
     rows = np.full(rules.num_examples, -1)
     rows[index[latest_first]] = latest_first  # of several rows of an example the last one stays
-    found: NDArray[np.int64] = rows[rows >= 0]
-    if rules.repeats == "error" and len(found) < len(index):
+    first: NDArray[np.int64] = rows[rows >= 0]
+    if rules.repeats == "error" and len(first) < len(index):
         _check_repeats(index, order % rules.num_ranks, rules, epoch)
-    return found
+    return first
 
 
 def _check_repeats(
@@ -505,6 +506,7 @@ def _block_columns(
         "prediction": block["prediction"][last, np.arange(len(label))].astype(np.int64),
         "finite": label >= 0,
         "epochs_seen": seen.sum(axis=0),
+        "rival": strongest_rival(block["prediction"], block["label"]),
     }
     for spec in SUMMARIES.values():
         options = {"window_epochs": el2n_epochs} if spec.name == "early_el2n" else {}

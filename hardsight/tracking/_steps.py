@@ -111,16 +111,16 @@ def index_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, Mapping):
         index = batch.get(KEY)
         labels = next((batch[key] for key in LABEL_KEYS if key in batch), None)
-        found = f"a mapping with the keys {', '.join(map(str, batch))}"
+        got = f"a mapping with the keys {', '.join(map(str, batch))}"
     elif isinstance(batch, tuple | list) and len(batch) >= 3:
         index, labels = batch[0], batch[2]
-        found = f"{type(batch).__name__} of {', '.join(map(_described, batch))}"
+        got = f"{type(batch).__name__} of {', '.join(map(_described, batch))}"
     else:
-        found = f"{_described(batch)}"
+        got = f"{_described(batch)}"
     if not (_are_whole(index) and _are_whole(labels)):
         raise DataError(
             "expected batches (index, inputs, labels) or a mapping with 'index' and 'labels', got "
-            f"{found}; wrap the dataset in hardsight.tracking.with_index"
+            f"{got}; wrap the dataset in hardsight.tracking.with_index"
         )
     assert isinstance(index, Tensor)
     assert isinstance(labels, Tensor)
@@ -365,12 +365,12 @@ def _step_measures(
     assert angles is not None
     outputs, targets = logit_summaries(logits, inside)
     summaries = {"norms": head.norms, "angles": angles, "targets": targets}
-    found = {
+    measures = {
         name: SCORES[score].formula(summaries[SCORES[score].reads])
         for name, score in SCORE_OF.items()
     }
-    found |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
-    return outputs.prediction, torch.stack([found[name].float() for name in MEASURES], dim=1)
+    measures |= {"avc": _own_confidence(angles), "loss": -targets.log_prob}
+    return outputs.prediction, torch.stack([measures[name].float() for name in MEASURES], dim=1)
 
 
 def _own_confidence(angles: AngleSummary) -> Tensor:
@@ -405,8 +405,8 @@ class Rows:
 
 def no_rows() -> Rows:
     """Rows of nothing, on the CPU."""
-    nobody = torch.empty(0, dtype=torch.int64)
-    return Rows(nobody, nobody, nobody, torch.empty(0, len(MEASURES)), nobody)
+    empty = torch.empty(0, dtype=torch.int64)
+    return Rows(empty, empty, empty, torch.empty(0, len(MEASURES)), empty)
 
 
 def joined(parts: list[Rows]) -> Rows:

@@ -439,9 +439,51 @@ def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
     if ramp_epochs < 1:
         raise OptionError(f"expected ramp_epochs to be at least 1, got {ramp_epochs}")
     margin = _as_history(logit_margin, "logit_margin")
-    weights = np.minimum(np.arange(1, len(margin) + 1), ramp_epochs)[:, None] ** 2
-    weights = np.where(np.isnan(margin), np.nan, weights)
+    weights = np.where(np.isnan(margin), np.nan, _ramp(len(margin), ramp_epochs))
     return _mean_seen(weights * expit(-margin)) / _mean_seen(weights)
+
+
+def strongest_rival(
+    predictions: ArrayLike, labels: ArrayLike, *, ramp_epochs: int = 10
+) -> NDArray[np.int64]:
+    """The class that was predicted in place of the label most often, ``[N]``.
+
+    Epochs count as they do for :func:`suspicion`, so that it names the class that the suspicion
+    speaks for, also after the label was memorised.
+
+    Args:
+        predictions: predicted class in every epoch, ``[E, N]``.
+        labels: class in every epoch, ``[E, N]``; -1 where the example was not seen.
+        ramp_epochs: the epoch from which all count alike.
+
+    Returns:
+        a class, the first of equal ones; -1 if the label was predicted in every epoch.
+
+    Example:
+        >>> strongest_rival([[2, 0], [1, 0], [0, 0]], [[0, 0], [0, 0], [0, 0]])
+        array([ 1, -1])
+    """
+    predicted, label = np.asarray(predictions), np.asarray(labels)
+    counts = (label >= 0) & (predicted >= 0) & (predicted != label)
+    weights = np.where(counts, _ramp(len(label), ramp_epochs), 0)
+    order = np.argsort(predicted, axis=0, kind="stable")  # epochs with the same class together
+    classes = np.take_along_axis(predicted, order, axis=0)
+    totals = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
+    is_last = np.ones(classes.shape, np.bool_)  # of its class
+    is_last[:-1] = classes[1:] != classes[:-1]
+    before = np.maximum.accumulate(np.where(is_last, totals, 0), axis=0)
+    votes = np.where(is_last, totals, 0)
+    votes[1:] -= np.where(is_last[1:], before[:-1], 0)
+    best = votes.argmax(axis=0)[None]
+    found = np.take_along_axis(classes, best, axis=0)[0]
+    won = np.take_along_axis(votes, best, axis=0)[0] > 0
+    return np.where(won, found, -1).astype(np.int64)
+
+
+def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:
+    """How much each epoch counts, ``[E, 1]``: the first ones, which know little yet, less."""
+    ramp: NDArray[np.int64] = np.minimum(np.arange(1, epochs + 1), ramp_epochs)[:, None] ** 2
+    return ramp
 
 
 def _as_history(values: ArrayLike, name: str) -> Values:

@@ -16,7 +16,7 @@ def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     index = scores.column("index")
     _check_same_data(index, scores.column("label"), summaries)
     rows = scores.to_arrow()
-    marks = [name for name in ("epochs_seen", "held_out") if name in summaries.columns]
+    marks = [name for name in ("epochs_seen", "held_out", "rival") if name in summaries.columns]
     for name in (*marks, *summaries.scores):
         values = pa.array(summaries.column(name)[index])
         if name in rows.column_names:

@@ -325,8 +325,8 @@ class HardnessTracker:
             RunMismatchError: indices or labels are not those of the tracked dataset.
             DataError: no epoch has ended yet.
         """
-        found = self.summaries(el2n_epochs=el2n_epochs, held_out=held_out)
-        return joined_table(scores, found)
+        dynamics = self.summaries(el2n_epochs=el2n_epochs, held_out=held_out)
+        return joined_table(scores, dynamics)
 
     def state_dict(self, *, gather: bool = False) -> dict[str, Any]:
         """What :meth:`load_state_dict` needs to go on, of this epoch and of all before it.

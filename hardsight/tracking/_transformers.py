@@ -101,11 +101,11 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         places = [args.resume_from_checkpoint, _checkpoint(args, state)]
         files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
         file = next((file for file in files if file.exists()), None)
-        found = of_all(file is not None)
-        if file is not None and all(found):
+        on_rank = of_all(file is not None)
+        if file is not None and all(on_rank):
             self._go_on(torch.load(file, weights_only=True))
-        elif any(found):  # to load on some ranks alone would let them wait for the others
-            missing = ", ".join(str(rank) for rank, is_there in enumerate(found) if not is_there)
+        elif any(on_rank):  # to load on some ranks alone would let them wait for the others
+            missing = ", ".join(str(rank) for rank, is_there in enumerate(on_rank) if not is_there)
             raise RunMismatchError(
                 f"no tracker state is found on rank {missing}, looked for at {files[-1]}, though "
                 "others have it; resume from a folder that all ranks share"

@@ -11,10 +11,24 @@ import hardsight.losses
 from hardsight.errors import TensorError
 from hardsight.registry import LOSSES
 
-NAMES = sorted(LOSSES)
+# losses whose options change what is computed are held to the same, one by one
+VARIANTS = {
+    f"{name}, {option} {value}": (name, {option: value})
+    for option, value, names in (
+        ("pairs", "hard", ("amc", "euclidean_contrastive")),
+        ("pairs", "semi_hard", ("amc", "euclidean_contrastive")),
+        ("triplets", "semi_hard", ("angular_triplet",)),
+    )
+    for name in names
+}
+NAMES = sorted({*LOSSES, *VARIANTS})
 OWNED = ("class_weights", "bias")  # what a module may hold instead of taking
 REQUIRED = {"scale": 3.0}
 PAIRWISE = ("amc", "euclidean_contrastive")
+
+
+def spec_of(name):
+    return LOSSES[VARIANTS[name][0] if name in VARIANTS else name]
 
 
 def inputs_of(name, rows=6, dtype=torch.float32, seed=0):
@@ -30,12 +44,13 @@ def inputs_of(name, rows=6, dtype=torch.float32, seed=0):
         "class_weights": randn(4, 5),
         "bias": randn(4),
     }
-    return [tensors[key] for key in LOSSES[name].inputs]
+    return [tensors[key] for key in spec_of(name).inputs]
 
 
 def options_of(name):
-    parameters = inspect.signature(LOSSES[name].function).parameters
-    return {key: value for key, value in REQUIRED.items() if key in parameters}
+    parameters = inspect.signature(spec_of(name).function).parameters
+    needed = {key: value for key, value in REQUIRED.items() if key in parameters}
+    return needed | VARIANTS.get(name, ("", {}))[1]
 
 
 def keyword_only(callable_):
@@ -63,7 +78,7 @@ def value_and_grads(name, tensors, **options):
         tensor.clone().requires_grad_() if tensor.is_floating_point() else tensor
         for tensor in tensors
     ]
-    value = LOSSES[name].function(*leaves, **options_of(name), **options)
+    value = spec_of(name).function(*leaves, **options_of(name), **options)
     grads = torch.autograd.grad(value.sum(), floating(leaves), allow_unused=True)
     return value, [grad for grad in grads if grad is not None]
 
@@ -100,7 +115,7 @@ def test_every_file_with_a_loss_has_its_line_in_the_public_list(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_module_and_function_have_the_same_options_and_tensors(name):
-    spec = LOSSES[name]
+    spec = spec_of(name)
     module_options = keyword_only(spec.module.__init__)
     for placement in ("device", "dtype"):
         module_options.pop(placement, None)
@@ -112,7 +127,7 @@ def test_module_and_function_have_the_same_options_and_tensors(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_module_computes_what_its_function_does(name):
-    spec = LOSSES[name]
+    spec = spec_of(name)
     tensors = dict(zip(spec.inputs, inputs_of(name), strict=True))
     owned = [key for key in spec.inputs if key in OWNED]
     module = spec.module(*((4, 5) if owned else ()), reduction="none", **options_of(name))
@@ -127,7 +142,7 @@ def test_module_computes_what_its_function_does(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_module_state_round_trips(name, tmp_path):
-    spec = LOSSES[name]
+    spec = spec_of(name)
     shape = (4, 5) if set(OWNED) & set(spec.inputs) else ()
     options = options_of(name)
     if "weight" in keyword_only(spec.function):
@@ -145,8 +160,15 @@ def test_module_state_round_trips(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_reductions_agree(name):
     values, _ = value_and_grads(name, inputs_of(name), reduction="none")
-    assert values.shape == ((3,) if name in PAIRWISE else (6,))
-    for reduction, expected in (("sum", values.sum()), ("mean", values.mean())):
+    is_mined = "pairs" in options_of(name)
+    assert values.shape == ((12,) if is_mined else (3,) if name in PAIRWISE else (6,))
+    # every example of the batch takes part, except those without a partner of their class
+    missing = 0
+    if is_mined or "triplet" in name:
+        labels = inputs_of(name)[1]
+        missing = int(((labels[:, None] == labels).sum(dim=1) == 1).sum())
+    mean = values.sum() / (len(values) - missing)
+    for reduction, expected in (("sum", values.sum()), ("mean", mean)):
         got, _ = value_and_grads(name, inputs_of(name), reduction=reduction)
         assert got.shape == ()
         torch.testing.assert_close(got, expected)
@@ -176,7 +198,7 @@ def test_gradients_pass_gradcheck(name):
         for t in inputs_of(name, rows=4, dtype=torch.float64)
     ]
     assert torch.autograd.gradcheck(
-        lambda *args: LOSSES[name].function(*args, **options_of(name)), tensors
+        lambda *args: spec_of(name).function(*args, **options_of(name)), tensors
     )
 
 
@@ -191,7 +213,7 @@ def test_a_batch_of_one_is_finite(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_zero_equal_and_huge_inputs_have_finite_gradients(name, dtype):
     huge = torch.finfo(torch.float16).max / 8
-    for fill in (0.0, 1.0, 1e-4, huge if "logits" in LOSSES[name].inputs[:1] else 100.0):
+    for fill in (0.0, 1.0, 1e-4, huge if "logits" in spec_of(name).inputs[:1] else 100.0):
         tensors = [
             torch.full_like(t, fill) if t.is_floating_point() else t
             for t in inputs_of(name, dtype=dtype)
@@ -226,7 +248,7 @@ def test_an_unknown_reduction_names_the_known_ones(name):
 def test_check_finite_names_a_planted_nan(name):
     tensors = inputs_of(name)
     tensors[0][5] = float("nan")
-    with pytest.raises(ArithmeticError, match=r"positions (5|\(2, 5\));"):
+    with pytest.raises(ArithmeticError, match=r"positions (5|\(2, 5\)|\(5, 5\), \(5, 5\));"):
         value_and_grads(name, tensors, check_finite=True)
 
 
@@ -244,7 +266,7 @@ def test_vmap_over_batches_equals_a_loop(name):
     batches = [inputs_of(name, seed=seed) for seed in range(3)]
 
     def loss(*tensors):
-        return LOSSES[name].function(*tensors, **options_of(name))
+        return spec_of(name).function(*tensors, **options_of(name))
 
     stacked = [torch.stack(column) for column in zip(*batches, strict=True)]
     expected = torch.stack([loss(*batch) for batch in batches])
@@ -256,7 +278,7 @@ def test_functional_gradients_equal_autograds(name):
     tensors = inputs_of(name)
 
     def loss(first):
-        return LOSSES[name].function(first, *tensors[1:], **options_of(name))
+        return spec_of(name).function(first, *tensors[1:], **options_of(name))
 
     _, grads = value_and_grads(name, tensors)
     torch.testing.assert_close(torch.func.grad(loss)(tensors[0]), grads[0])
@@ -269,7 +291,7 @@ def test_compiled_in_one_graph_gives_the_same_values_and_gradients(name):
     tensors = inputs_of(name)
 
     def loss(*args):
-        return LOSSES[name].function(*args, **options_of(name))
+        return spec_of(name).function(*args, **options_of(name))
 
     torch.compiler.reset()
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
@@ -286,9 +308,9 @@ def test_an_array_in_place_of_a_tensor_is_named(name):
     for position, tensor in enumerate(inputs_of(name)):
         given = list(inputs_of(name))
         given[position] = tensor.numpy()
-        argument = LOSSES[name].inputs[position]
+        argument = spec_of(name).inputs[position]
         options = options_of(name)
-        if argument == "logits" and name in PAIRWISE:  # else they are not looked at
+        if argument == "logits" and spec_of(name).name in PAIRWISE:  # else they are not looked at
             options["similarity"] = "predictions"
         with pytest.raises(TensorError, match=f"expected {argument} to be a torch.Tensor, got nd"):
-            LOSSES[name].function(*given, **options)
+            spec_of(name).function(*given, **options)

@@ -93,6 +93,7 @@ TRAIN = {
     "data.name": Case(table("data", name="OTHER")),
     "data.split": Case({"split": "two"}),
     "data.root": Case({"root": "WEIGHTS"}, refused="data_root cannot be used here"),
+    "data.rows": Case({"rows": "ROWS"}),
     "data.validation": Case({"validation": 0.5}),
     "data.validation_split": Case({"validation_split": "two"}, {"validation": 0.0}),
     "data.test_split": Case({"test_split": "two"}),
@@ -127,6 +128,7 @@ TRAIN = {
         {"loss": {"name": "cross_entropy", "class_balance": 1.0}, "imbalance": 3.0},
         {"imbalance": 3.0},
     ),
+    "loss.hardest": Case({"loss": {"name": "cross_entropy", "hardest": 0.5}}),
     "loss.decays": Case(
         {"loss": {"name": "focal", "options": {"gamma": 3.0}, "decays": {"gamma": 0.5}}},
         {"loss": {"name": "focal", "options": {"gamma": 3.0}}},
@@ -294,7 +296,9 @@ def places(tmp_path_factory):
         "OTHER": str(root / "other"),
         "WIDE": str(root / "wide"),
         "ROOT": str(root),
+        "ROWS": str(root / "rows.npy"),
     }
+    np.save(places["ROWS"], np.arange(0, 21, 2))
     for out in ("weights", "done", "taken"):
         seed = 7 if out == "weights" else 0
         trained(places, {"out": out, "seed": seed})

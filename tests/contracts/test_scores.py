@@ -185,6 +185,13 @@ def agrees_with_its_formula(spec):
         )
 
 
+def says_whether_probabilities_are_enough(spec):
+    given = tensors()
+    moved = given | {"logits": given["logits"] + torch.linspace(-3, 3, 24)[:, None]}
+    stays = torch.allclose(scored(spec, given), scored(spec, moved), atol=1e-4)
+    assert stays is not spec.needs_offset
+
+
 def is_documented(spec):
     text = inspect.getdoc(spec.function) or ""
     for part in (".. math::", "Args:", "Returns:", "Raises:", "Example:", ">>> "):
@@ -222,6 +229,7 @@ CONTRACTS = [
     compiles_in_one_graph,
     asks_for_tensors,
     agrees_with_its_formula,
+    says_whether_probabilities_are_enough,
     is_documented,
     is_explained_in_two_sentences,
     is_public_and_names_its_inputs,
@@ -311,6 +319,7 @@ PLANTED = [
     (compiles_in_one_graph, planted(_branching)),
     (asks_for_tensors, planted(lambda x, y, w: avh(*map(torch.as_tensor, (x, y, w))))),
     (agrees_with_its_formula, planted(lambda x, y, w: 2 * avh(x, y, w))),
+    (says_whether_probabilities_are_enough, planted(avh, needs_offset=True)),
     (is_documented, planted(_averaged)),
     (is_explained_in_two_sentences, planted(avh, meaning="One. Two. Three.")),
     (is_explained_in_two_sentences, planted(avh, meaning="")),

@@ -22,6 +22,7 @@ PACKAGES = (
     "data",
     "report",
     "review",
+    "selection",
 )
 UNDOCUMENTED = {
     "hardsight.scores.SCORES",

@@ -16,6 +16,7 @@ HEAVY = ("torch", "lightning", "ray", "nicegui", "triton")
 LIGHT = [
     "hardsight",
     "hardsight.run_folder",
+    "hardsight.suspects",
     *(
         f"hardsight.{part}"
         for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "review")
@@ -60,7 +61,8 @@ PUBLIC = {
     "feature_norm model_confidence logit_margin el2n conditional_energy entropy min_energy "
     "free_energy",
     "losses": "avh_loss AVHLoss amc_loss AMCLoss euclidean_contrastive_loss "
-    "EuclideanContrastiveLoss encouraging_loss EncouragingLoss mirror_mse_loss MirrorMSELoss",
+    "EuclideanContrastiveLoss encouraging_loss EncouragingLoss mirror_mse_loss MirrorMSELoss "
+    "hardest",
     "stats": "correlation compare_correlations",
     "selftrain": "class_thresholds pseudo_labels",
     "tracking": "HardnessTracker",

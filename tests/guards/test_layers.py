@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hardsight"
 LAYERS = {
     0: {"errors", "registry", "table", "_checks", "gallery", "preprocessing", "config"}
-    | {"run_folder"},
-    1: {"geometry", "stats"},
+    | {"run_folder", "suspects"},
+    1: {"geometry", "ranks", "selection", "stats"},
     2: {"kernels", "heads", "data", "models"},
     3: {"scores", "losses"},
     4: {"tracking", "selftrain", "evaluate"},

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from hardsight.errors import OptionError
 from hardsight.losses import avh_loss, encouraging_loss, linear_avh_loss, linear_encouraging_loss
@@ -92,3 +93,21 @@ def test_an_unknown_impl_is_refused(make_head):
     head = make_head(2, 3, 4, torch.float32)
     with pytest.raises(OptionError, match="expected impl to be one of 'auto', 'torch', 'triton'"):
         linear_avh_loss(head.embeddings, head.labels, head.class_weights, scale=1, impl="cuda")
+
+
+@pytest.fixture
+def alone():
+    """A group of one rank, which has all classes."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_classes_of_a_rank_go_through_the_fused_kernels(make_head, alone):
+    head = make_head(33, 12, 40, torch.float32)
+    x, w = head.embeddings.requires_grad_(), head.class_weights.requires_grad_()
+    plain = avh_loss(x, head.labels, w, scale=6.0)
+    fused = linear_avh_loss(x, head.labels, w, scale=6.0, impl="triton", process_group=alone)
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+    for one, other in zip(gradients(fused, x, w), gradients(plain, x, w), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

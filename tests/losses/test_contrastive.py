@@ -255,7 +255,9 @@ def test_bad_input_raises_what_was_expected(batch, loss):
         loss(x, labels.float())
     with pytest.raises(LabelError, match="got -1; pass it as ignore_index"):
         loss(x, labels - 1)
-    with pytest.raises(OptionError, match="pairs to be one of 'halves', 'all', got 'some'"):
+    with pytest.raises(
+        OptionError, match="pairs to be one of 'halves', 'all', 'hard', 'semi_hard', got 'some'"
+    ):
         loss(x, labels, pairs="some")
     with pytest.raises(OptionError, match="similarity to be one of"):
         loss(x, labels, similarity="teacher")

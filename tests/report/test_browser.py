@@ -10,6 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.report import write_report
+from tests._browser import colours, console, resize
 
 PARTS = ("summary", "examples", "classes", "class-examples", "map", "distributions", "scores",
          "unusable", "run")  # fmt: skip
@@ -36,20 +37,6 @@ def visit(driver, address):
     if driver.execute_script("return document.documentElement.dataset.theme"):
         driver.get("about:blank")
         driver.get(address)
-
-
-def resize(driver, width, height):
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def colours(driver, scheme):
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def console(driver):
-    return [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
 
 
 def requests(driver):

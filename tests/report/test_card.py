@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 
 from hardsight.errors import DataError, MissingDataError, OptionError, OutputError
 from hardsight.report import write_card
+from tests._browser import colours, console, resize
 
 PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "robustness",
          "representation", "explanation", "definitions", "run")  # fmt: skip
@@ -40,20 +41,6 @@ def card(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(card, tmp_path_factory):
     return write_card(card, out=tmp_path_factory.mktemp("page"))
-
-
-def resize(driver, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def colours(driver, scheme):
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def console(driver):
-    return [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
 
 
 @pytest.fixture
@@ -211,7 +198,7 @@ def test_why_an_indicator_is_constant_can_be_read_without_scrolling_sideways(
         "the model's outputs differ between examples"
     )
     for model in flat["models"]:
-        model["ood"][0] = {name: {"note": why} for name in model["ood"][0]}
+        model["ood"][0] = {name: {"note": why, "is_constant": True} for name in model["ood"][0]}
     browser.get(write_card(flat, out=tmp_path / "flat.html").as_uri())
     hidden = browser.execute_script("""
         const box = document.querySelector("#ood .scroll");

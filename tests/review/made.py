@@ -12,7 +12,7 @@ from PIL import Image
 
 from hardsight.run_folder import SCORE, RunFolder
 from hardsight.scores import SCORES
-from hardsight.table import THUMBNAIL_SCHEMA, THUMBNAILS, ScoreTable, error_rows, with_metadata
+from hardsight.table import THUMBNAIL_SCHEMA, THUMBNAILS, error_rows, with_metadata
 
 TOKEN = "a-token-of-tests-0123456789"
 SCORE_NAMES = ("avh", "target_angle", "angular_margin", "feature_norm", "logit_margin")
@@ -77,11 +77,6 @@ def save(folder, columns=None, *, classes=None, thumbnails=True, **more):
             pass
         run.finish()
     return folder
-
-
-def table_of(columns, **more):
-    about = json.loads(json.dumps(metadata_of(columns, ["ant", "bee", "cat", "dog"], **more)))
-    return ScoreTable(with_metadata(pa.table(columns), about))
 
 
 class App:

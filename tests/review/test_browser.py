@@ -16,6 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from hardsight.errors import OutputError
 from hardsight.review import Review, decisions
+from tests._browser import colours, console, resize
 from tests.cli.test_review import Started
 from tests.review import made
 
@@ -50,21 +51,6 @@ def visit(driver, url):
     driver.get("about:blank")
     driver.get(url)
     ready(driver)
-
-
-def resize(driver, width, height):
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def colours(driver, scheme):
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def console(driver, ignored=()):
-    lines = [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
-    return [line for line in lines if not any(part in line for part in ignored)]
 
 
 def until(driver, condition, seconds=10):

@@ -41,11 +41,13 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
     # what README.md says of any machine; chance gives 2
     for judge, least in (("doubt averaged over training: ", 48), ("AVH after training: ", 30)):
         assert int(text.split(judge)[1].split()[0]) >= least
+    assert "nothing says what" not in text  # advice about a model that is our own
     words = " ".join(text.split())
     command = words.split("in place of these: ")[1].split(" hardsight report")[0].split()
     out = folder.parent / "again"
     again = CliRunner().invoke(main, [*command[1:-1], str(out)])
     assert again.exit_code == 0, again.output
+    assert "nothing says what" not in again.output
     stored = hs.read_table(folder / "train")
     np.testing.assert_allclose(
         hs.read_table(out).column("avh"), stored.column("avh"), rtol=1e-5, atol=1e-6

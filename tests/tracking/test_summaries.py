@@ -19,6 +19,7 @@ from hardsight.tracking import (
     map_correctness,
     map_variability,
     mean_avh,
+    strongest_rival,
     suspicion,
 )
 
@@ -132,6 +133,22 @@ def test_suspicion_remembers_what_aum_forgets_when_a_wrong_label_is_memorised():
     # weights 1 + 4 + ... + 64 = 204 of 204 + 81 + 300
     assert suspicion(margin)[0] == pytest.approx(204 / 585 / (1 + np.exp(-4)), rel=1e-6)
     assert suspicion(margin[:10])[0] > 0.5 > suspicion(margin)[1]
+
+
+def test_the_strongest_rival_is_the_class_that_the_weighted_epochs_voted_for():
+    rng = np.random.default_rng(0)
+    predictions, labels = rng.integers(0, 4, (14, 200)), rng.integers(0, 4, 200)
+    seen = rng.uniform(size=(14, 200)) < 0.8
+    histories = np.where(seen, labels, -1)
+    predictions[:, :20] = labels[:20]  # the label led throughout
+    got = strongest_rival(predictions, histories)
+    for example in range(200):
+        votes = np.zeros(4)
+        for epoch in range(14):
+            if seen[epoch, example] and predictions[epoch, example] != labels[example]:
+                votes[predictions[epoch, example]] += min(epoch + 1, 10) ** 2
+        assert got[example] == (votes.argmax() if votes.any() else -1)
+    assert (got[:20] == -1).all()
 
 
 def test_suspicion_asks_for_a_ramp_of_at_least_one_epoch():

@@ -12,6 +12,9 @@ from hardsight.data.formats._datasets import split_sample as split_sample
 from hardsight.data.formats._embeddings import EmbeddingSource as EmbeddingSource
 from hardsight.data.formats._embeddings import head_arrays as head_arrays
 from hardsight.data.formats._embeddings import plain_array as plain_array
+from hardsight.data.formats._features import ComputedRows as ComputedRows
+from hardsight.data.formats._features import FeatureRows as FeatureRows
+from hardsight.data.formats._features import feature_rows as feature_rows
 from hardsight.data.formats._folder import SPLITS as SPLITS
 from hardsight.data.formats._folder import FolderSource as FolderSource
 from hardsight.data.formats._folder import UnlabelledFolder as UnlabelledFolder

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight._checks import warn
-from hardsight.data.formats._stored import ARRAY_SUFFIXES, split_member, stored_arrays
+from hardsight.data.formats._stored import ARRAY_SUFFIXES, ChosenRows, split_member, stored_arrays
 from hardsight.data.source import (
     Fingerprint,
     are_names,
@@ -25,7 +25,7 @@ from hardsight.data.source import (
 from hardsight.errors import AmbiguousHeadError, DataError, LabelError, OptionError, ShapeError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data.formats._stored import StoredArray
 
@@ -54,11 +54,16 @@ class EmbeddingSource:
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
+        numbers: as in :class:`ExampleSource`.
+        whole: the embeddings that rows were chosen from, if ``rows=`` did so.
 
     Raises:
         ShapeError: lengths or widths do not fit each other, or a square head is transposed.
         LabelError: a label is not an index in ``[0, C)``.
     """
+
+    numbers: NDArray[np.int64] | None = None
+    whole: EmbeddingSource | None = None
 
     def __init__(
         self,
@@ -103,12 +108,25 @@ class EmbeddingSource:
     def ids(self, start: int, stop: int) -> pa.Array:
         """Names of the examples ``start`` to ``stop``, as the table's column."""
         if self._ids is None:
-            return pa.array(np.arange(start, min(stop, len(self)))).cast(pa.string())
+            return pa.array(self.numbered(range(start, min(stop, len(self))))).cast(pa.string())
         return pa.array([self.id_of(index) for index in range(start, min(stop, len(self)))])
 
     def id_of(self, index: int) -> str:
         """Name of the example."""
-        return id_at(self._ids, index)
+        return id_at(self._ids, index if self._ids is not None else int(self.numbered(index)))
+
+    def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
+        """The numbers of the rows at ``positions``; see ``numbers``."""
+        at = np.asarray(positions, dtype=np.int64)
+        return at if self.numbers is None else self.numbers[at]
+
+    def chosen(self, rows: NDArray[np.int64]) -> EmbeddingSource:
+        """The rows at ``rows``, ascending, under the same name and with their own numbers."""
+        other = copy.copy(self)
+        other._rows, other.labels = ChosenRows(self._rows, rows), self.labels[rows]
+        other._ids = None if self._ids is None else np.asarray(self._ids)[rows]
+        other.numbers, other.whole = self.numbered(rows), self
+        return other
 
     def label_of(self, index: int) -> int:
         """Label of the example."""

@@ -87,6 +87,27 @@ class MemoryArray(StoredArray):
         return self.array
 
 
+class ChosenRows(StoredArray):
+    """Some rows of a stored array, ascending.
+
+    Args:
+        array: that they lie in.
+        rows: their positions.
+    """
+
+    def __init__(self, array: StoredArray, rows: NDArray[np.int64]) -> None:
+        self._array, self._rows = array, rows
+        self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The rows; those between them are read and left out."""
+        at = self._rows[start:stop]
+        if not len(at):
+            return self._array.read(0, 0)
+        first = int(at[0])
+        return self._array.read(first, int(at[-1]) + 1)[at - first]
+
+
 class MappedArray(StoredArray):
     """An array inside a file, mapped on first use; pickles as its place, not its content.
 

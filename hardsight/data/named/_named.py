@@ -137,10 +137,10 @@ def split_names(name: str, split: str | None) -> list[str]:
         first = next(iter(known))
         raise DataError(f"{name} has the splits {', '.join(known)}; pass split={first!r}")
     parts = []
-    for given in (part.strip() for part in split.split("+")):
-        part = next((part for part, words in known.items() if given in (part, *words)), None)
+    for wanted in (part.strip() for part in split.split("+")):
+        part = next((part for part, words in known.items() if wanted in (part, *words)), None)
         if part is None:
-            raise DataError(unknown_name(f"split of {name}", given, list(known)))
+            raise DataError(unknown_name(f"split of {name}", wanted, list(known)))
         parts.append(part)
     return parts
 

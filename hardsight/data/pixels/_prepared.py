@@ -414,7 +414,7 @@ def _own_pixels(content: Any, how: Preprocessing, source: ExampleSource) -> Pixe
 
 
 def _channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
-    """Where the channels of a picture are; ``None`` if it is none. If both fit, as is usual."""
+    """Whether channels come first; ``None`` if it is not a picture. If both fit, the usual way."""
     if len(shape) != 3:
         return None
     first, last = shape[0] in (1, 3), shape[2] in (1, 3, 4)

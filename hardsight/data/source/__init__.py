@@ -8,6 +8,7 @@ from hardsight.data.source._labels import are_names as are_names
 from hardsight.data.source._labels import check_range as check_range
 from hardsight.data.source._labels import class_indices as class_indices
 from hardsight.data.source._labels import class_names as class_names
+from hardsight.data.source._labels import refuse_missing as refuse_missing
 from hardsight.data.source._labels import single_class_index as single_class_index
 from hardsight.data.source._shared import SharedExamples as SharedExamples
 from hardsight.data.source._shared import shared_examples as shared_examples

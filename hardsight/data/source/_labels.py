@@ -106,7 +106,7 @@ def single_class_index(value: Any, classes: tuple[str, ...], *, where: str) -> i
         raise LabelError(f"the label of {where} is missing; remove the example first")
     if array.size == 1 and array.dtype.kind in "OSU" and not classes:
         text = str(array.reshape(-1)[0])
-        if not text.isdecimal() or str(int(text)) != text:
+        if not text.isdecimal() or str(int(text)) != text:  # "007" may be a name
             raise LabelError(
                 f"the label of {where} is the string {text!r}; pass classes=[...] so that names "
                 "become class indices"
@@ -178,7 +178,7 @@ def _stacked(values: Any, where: str) -> NDArray[Any]:
     lengths = {len(row) for row in rows if isinstance(row, list | tuple | np.ndarray)}
     if not lengths:
         return array
-    _refuse_missing(rows, where)
+    refuse_missing(rows, where)
     if len(lengths) > 1 or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
         shown = " and ".join(str(length) for length in sorted(lengths)[:2])
         raise LabelError(
@@ -229,7 +229,8 @@ def _is_missing(value: Any) -> bool:
     return value is None or is_pandas or bool(value != value)
 
 
-def _refuse_missing(values: list[Any], where: str) -> None:
+def refuse_missing(values: list[Any], where: str) -> None:
+    """Raise ``LabelError`` if a label is missing."""
     missing = sum(_is_missing(value) for value in values)
     if missing:
         raise LabelError(
@@ -240,7 +241,8 @@ def _refuse_missing(values: list[Any], where: str) -> None:
 def _from_strings(
     array: NDArray[Any], known: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-    _refuse_missing(array.tolist(), where)
+    refuse_missing(array.tolist(), where)
+    # an array of objects may also hold numbers, or numbers and names, which would be sorted as text
     if not all(isinstance(value, str | bytes) for value in array.tolist()):
         try:
             return np.asarray(array.tolist(), dtype=np.float64), known
@@ -254,6 +256,7 @@ def _from_strings(
     )
     distinct, positions = np.unique(texts, return_inverse=True)
     names = [str(name) for name in distinct]
+    # names go before numbers: classes may be called "9" to "0", in this order
     if known is not None and set(names) <= set(known):
         place = {name: index for index, name in enumerate(known)}
         return np.array([place[name] for name in names])[positions], known
@@ -288,7 +291,7 @@ def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     if array.dtype.kind != "f":
         raise LabelError(f"expected labels in {where} to be integers, got {array.dtype}")
     if np.isnan(array).any():
-        _refuse_missing(array.tolist(), where)
+        refuse_missing(array.tolist(), where)
     # beyond 2^53 a float no longer names one integer
     broken = ~np.isfinite(array) | (np.floor(array) != array) | (np.abs(array) > 2**53)
     if broken.any():

@@ -76,7 +76,7 @@ def shared_examples(
         bytes_read, count = bytes_read + len(content), count + 1
         if content:
             known[_digest(content)] = at
-    found = [
+    pairs = [
         (at, known[mark])
         for at in (picked if known else ())
         if (mark := _digest(_stored(source, at))) in known
@@ -84,10 +84,10 @@ def shared_examples(
     return SharedExamples(
         looked_at=len(picked),
         of=len(source),
-        shared=len(found),
+        shared=len(pairs),
         compared_with=len(at_rows) - (len(alike) - count),
         others=len(at_rows),
-        first=(source.id_of(found[0][0]), others.id_of(found[0][1])) if found else None,
+        first=(source.id_of(pairs[0][0]), others.id_of(pairs[0][1])) if pairs else None,
     )
 
 

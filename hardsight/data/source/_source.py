@@ -211,6 +211,7 @@ class ExampleSource(ABC):
             memory.
         numbers: position of every example in what the user named, ascending, ``[N]``, if that is
             not its position here: those that a DataLoader's sampler picks.
+        whole: the data that rows were chosen from, if ``rows=`` did so.
         passed_over: what lies beside the examples and is not one of them, as ``{kind: count}``.
         is_stream: reading starts at the first example every time.
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
@@ -223,6 +224,7 @@ class ExampleSource(ABC):
     loading: Loading = Loading()
     images: NDArray[np.uint8] | None = None
     numbers: NDArray[np.int64] | None = None
+    whole: ExampleSource | None = None
     passed_over: Mapping[str, int] = {}
     is_stream: bool = False
     is_model_ready: bool = False
@@ -323,6 +325,12 @@ class ExampleSource(ABC):
         """The examples at ``rows``, in that order."""
         view = self._view(rows=rows)
         view.spec = f"{len(view):,} of {self.spec}"
+        return view
+
+    def chosen(self, rows: ArrayLike) -> ExampleSource:
+        """The examples at ``rows``, ascending, under the same name and with their own numbers."""
+        view = self._view(rows=rows)
+        view.whole = self
         return view
 
     def relabelled(

@@ -66,6 +66,7 @@ class SourceView(ExampleSource):
                 f"expected a new label for each of the {len(first.classes)} classes of "
                 f"{self.spec}, got {len(self.renumber)}"
             )
+        # through arange, so that negative positions and masks mean what they mean to numpy
         self._rows = None if rows is None else np.arange(self._starts[-1])[_indices(rows)]
         self._labels = None if labels is None else np.array(labels, dtype=np.int64)
         if self._labels is not None and self._labels.shape != (len(self),):
@@ -89,6 +90,7 @@ class SourceView(ExampleSource):
         self.passed_over = only.passed_over if only is not None else {}
         if only is None:
             return
+        self.whole = only.whole
         if self._labels is None:  # a user's collate_fn would bring the labels back
             self.loading = only.loading
         else:

@@ -77,10 +77,10 @@ def long_tailed_rows(
         >>> len(rows), int((rows % 2 == 1).sum())
         (55, 5)
     """
-    given = np.asarray(labels)
-    check_range(given, num_classes)
-    counts = long_tailed_counts(np.bincount(given, minlength=num_classes), ratio=ratio)
-    order = np.random.default_rng([seed, 0x7A11]).permutation(len(given))
-    kept = [order[given[order] == label][:count] for label, count in enumerate(counts)]
+    indices = np.asarray(labels)
+    check_range(indices, num_classes)
+    counts = long_tailed_counts(np.bincount(indices, minlength=num_classes), ratio=ratio)
+    order = np.random.default_rng([seed, 0x7A11]).permutation(len(indices))
+    kept = [order[indices[order] == label][:count] for label, count in enumerate(counts)]
     rows: NDArray[np.int64] = np.sort(np.concatenate(kept))
     return rows

@@ -56,10 +56,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     weights = {loss.with_margin: weight for weight, loss in setting.by_weight.items()}
     best = grid.only(loss=weights).best("loss", "validation")
     margins = {margin: loss.with_margin for margin, loss in setting.by_margin.items()}
-    found = {margin: grid.values("validation", loss=loss) for margin, loss in margins.items()}
+    by_margin = {margin: grid.values("validation", loss=loss) for margin, loss in margins.items()}
     means = ", ".join(f"m = {m:g} {grid.cell('validation', loss=x)}" for m, x in margins.items())
     is_asked = _MARGIN in margins and len(margins) > 1
-    others = {f"minus m = {m:g}": values for m, values in found.items() if m != _MARGIN}
+    others = {f"minus m = {m:g}": values for m, values in by_margin.items() if m != _MARGIN}
     return [_table(grid)], [
         grid.question(
             "AMC-Loss with a well chosen weight is more accurate than cross-entropy",
@@ -69,7 +69,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         ),
         Question(
             f"the margin {_MARGIN:g} leads to the best performance", "Section 3.2",
-            found.get(_MARGIN, []), others if is_asked else {},
+            by_margin.get(_MARGIN, []), others if is_asked else {},
             told=f"validation accuracy: {means}" + ("; {}" if is_asked else ""),
         ),
     ]  # fmt: skip
@@ -113,14 +113,16 @@ def amc_fig7(lab: Lab, setting: Setting) -> Result:
 def _table(grid: Grid) -> Table:
     plain = {"loss": CROSS_ENTROPY}
     others = [title for title in grid.names("loss") if title != CROSS_ENTROPY]
-    found = grid.compared("test", {title: ({"loss": title}, plain) for title in others})
+    comparisons = grid.compared("test", {title: ({"loss": title}, plain) for title in others})
     return grid.table(
         "Accuracy by weight λ and margin m",
         {"loss": "Loss"},
         {
             "validation, %": "validation",
             "test, %": "test",
-            "p against cross-entropy": lambda _, loss: found[loss].p if loss in found else None,
+            "p against cross-entropy": lambda _, loss: (
+                comparisons[loss].p if loss in comparisons else None
+            ),
         },
         note=(
             "Mean ± standard deviation over seeds; p of paired t tests over seeds on the test "

@@ -265,9 +265,9 @@ def _class_examples(source: MemorySource) -> MemorySource:
 def plane_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Embeddings of two dimensions as they are, one panel per loss (Fig. 1)."""
     figure, panel_of = _panels(outputs)
-    for title, found in outputs.items():
-        places = found.embeddings.numpy()
-        _points(panel_of[title], places, found)
+    for title, of_loss in outputs.items():
+        places = of_loss.embeddings.numpy()
+        _points(panel_of[title], places, of_loss)
         panel_of[title].plot(0, 0, "+", color="black", markersize=9)
         reach = 1.05 * float(np.quantile(np.abs(places), 0.995)) or 1.0
         panel_of[title].set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
@@ -283,12 +283,12 @@ def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """Directions of embeddings of three dimensions, seen from one side (Fig. 4)."""
     figure, panel_of = _panels(outputs)
     turn = np.linspace(0, 2 * np.pi, 100)
-    for title, found in outputs.items():
-        ax, places = panel_of[title], _seen_from_above(unit_vectors(found.embeddings).numpy())
+    for title, of_loss in outputs.items():
+        ax, places = panel_of[title], _seen_from_above(unit_vectors(of_loss.embeddings).numpy())
         ax.plot(np.cos(turn), np.sin(turn), color="grey", linewidth=0.8)
         is_behind = places[:, 2] < 0
-        _points(ax, places[is_behind], found, rows=is_behind, alpha=0.15)
-        _points(ax, places[~is_behind], found, rows=~is_behind)
+        _points(ax, places[is_behind], of_loss, rows=is_behind, alpha=0.15)
+        _points(ax, places[~is_behind], of_loss, rows=~is_behind)
         ax.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
         ax.axis("off")
     return lab.figure(
@@ -302,9 +302,9 @@ def sphere_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
 def tsne_figure(lab: Lab, outputs: Mapping[str, Outputs]) -> Figure:
     """A t-SNE map of the embeddings' directions, one panel per loss (Fig. 5)."""
     figure, panel_of = _panels(outputs)
-    for title, found in outputs.items():
+    for title, of_loss in outputs.items():
         lab.step(f"t-SNE: {title}")
-        _points(panel_of[title], tsne_map(unit_vectors(found.embeddings)), found)
+        _points(panel_of[title], tsne_map(unit_vectors(of_loss.embeddings)), of_loss)
         panel_of[title].set(xticks=[], yticks=[])
     return lab.figure(
         figure, "tsne",
@@ -331,10 +331,10 @@ def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Fi
         axes[column].imshow(image, cmap="gray" if grey else None)
         axes[column].set_title(source.classes[source.labels[column]], fontsize=7)
         behind = image if grey else image.mean(axis=2)
-        for row, found in enumerate(maps.values(), start=1):
+        for row, of_loss in enumerate(maps.values(), start=1):
             ax = axes[row * len(source) + column]
             ax.imshow(behind, cmap="gray")
-            ax.imshow(found[column].numpy(), cmap="inferno", alpha=0.65, vmin=0, vmax=1)
+            ax.imshow(of_loss[column].numpy(), cmap="inferno", alpha=0.65, vmin=0, vmax=1)
     for at, ax in enumerate(axes):
         ax.set(xticks=[], yticks=[])
         for side in ax.spines.values():
@@ -350,11 +350,11 @@ def cam_figure(lab: Lab, source: MemorySource, maps: Mapping[str, Tensor]) -> Fi
 
 
 def _points(
-    ax: Any, places: Places, found: Outputs, *, rows: Any = slice(None), alpha: float = 0.6
+    ax: Any, places: Places, outputs: Outputs, *, rows: Any = slice(None), alpha: float = 0.6
 ) -> None:
     # as pixels: thousands of circles would make the file large
     ax.scatter(
-        places[:, 0], places[:, 1], c=found.labels.numpy()[rows] % 10, cmap=_CLASS_COLOURS, s=4,
+        places[:, 0], places[:, 1], c=outputs.labels.numpy()[rows] % 10, cmap=_CLASS_COLOURS, s=4,
         alpha=alpha, linewidths=0, vmin=0, vmax=9, rasterized=True,
     )  # fmt: skip
 

@@ -72,13 +72,13 @@ def _numbers(study: DegradationStudy) -> dict[str, object]:
 def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> DegradationStudy:
     """All levels of one kind, from what was recorded in the last epoch."""
     clean = subjects.histories(done).measures
-    found = [{key: values[-1][subjects.rows] for key, values in clean.items()}]
+    curves = [{key: values[-1][subjects.rows] for key, values in clean.items()}]
     for level in levels_of(kind)[1:]:
         recorded = subjects.histories(done, models.set_name(kind, level)).measures
-        found.append({key: values[-1] for key, values in recorded.items()})
+        curves.append({key: values[-1] for key, values in recorded.items()})
 
     def stacked(key: str) -> NDArray[np.float64]:
-        return np.stack([curve[key] for curve in found])
+        return np.stack([curve[key] for curve in curves])
 
     return degradation_study(
         levels_of(kind), {name: stacked(name) for name in _SCORES}, stacked("correct"), kind=kind,
@@ -89,19 +89,19 @@ def _study(subjects: models.Subjects, done: TrainResult, kind: str) -> Degradati
 def degradation_claim(by_model: Studies, kind: str) -> Claim:
     """AVH follows the level in every network and seed."""
     is_noise = kind == "noise"
-    found = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
-    within = [score.within for score in found if score.within is not None]
+    scores = [study.score("avh") for of_seeds in by_model.values() for study in of_seeds]
+    within = [score.within for score in scores if score.within is not None]
     values = [interval.value for interval in within]
     # pictures get harder to see with more noise, and with less contrast
     expected = [interval.low > 0 if is_noise else interval.high < 0 for interval in within]
-    rises = sum(all(np.diff(score.means) > 0) for score in found)
+    rises = sum(all(np.diff(score.means) > 0) for score in scores)
     return Claim.of_runs(
         "AVH is larger where a picture is harder to recognise: with "
         f"{'more noise' if is_noise else 'less contrast'}.",
         _FIGURES[kind],
         f"Spearman of level and AVH within a picture {min(values):+.3f} to {max(values):+.3f}, its "
-        f"interval on the expected side in {sum(expected)} of {len(found)} runs; the mean rises at "
-        f"every level in {rises}"
+        f"interval on the expected side in {sum(expected)} of {len(scores)} runs; the mean rises "
+        f"at every level in {rises}"
         if values
         else "AVH does not vary",
         expected,

@@ -113,7 +113,10 @@ def avh_dynamics(lab: Lab, setting: DynamicsSetting) -> Result:
             of_run = (
                 run.overall.means,
                 {group.group: {"n": group.n, **group.means} for group in run.groups},
-                {key: [interval.value for interval in found] for key, found in run.human.items()},
+                {
+                    key: [interval.value for interval in intervals]
+                    for key, intervals in run.human.items()
+                },
             )
             for key, part in zip(STORED, of_run, strict=True):
                 data[key][model].append(part)
@@ -144,7 +147,7 @@ def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
     """The small network, watched on its test split after every epoch."""
     train = lab.source(setting.digits, "train", limit=setting.train_limit)
     test = lab.source(setting.digits, "test", limit=setting.test_limit)
-    found = []
+    runs = []
     for seed in setting.seeds:
         lab.step(f"SmallCNN on {setting.digits}, seed {seed}")
         done = lab.train(
@@ -153,8 +156,8 @@ def _digits_runs(lab: Lab, setting: DynamicsSetting) -> list[RunDynamics]:
             schedule={"name": "step", "step_epochs": max(1, setting.digits_epochs // 3)},
             validation=0.0, select="last", track_on={"test": test},
         )  # fmt: skip
-        found.append(run_dynamics(read_histories(done.folder, examples="test")))
-    return found
+        runs.append(run_dynamics(read_histories(done.folder, examples="test")))
+    return runs
 
 
 def _first_steps(lab: Lab, setting: DynamicsSetting, seed: int) -> dict[str, list[float]]:

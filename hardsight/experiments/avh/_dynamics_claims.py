@@ -180,10 +180,10 @@ def relative_gap(run: RunDynamics, measure: str) -> float:
 def _shortcuts(runs: Runs) -> Question:
     """The gap of the norm, averaged over each kind of network: a seed counts once."""
     gaps = {model: [relative_gap(run, "norm") for run in of] for model, of in runs.items()}
-    known = {model: found for model, found in gaps.items() if not np.isnan(found).all()}
-    listed = ", ".join(f"{say(model)} {np.nanmean(found):+.1%}" for model, found in known.items())
+    known = {model: gap for model, gap in gaps.items() if not np.isnan(gap).all()}
+    listed = ", ".join(f"{say(model)} {np.nanmean(gap):+.1%}" for model, gap in known.items())
     plain, short = (
-        [np.abs(found) for model, found in known.items() if (model in _SHORTCUTS) is is_short]
+        [np.abs(gap) for model, gap in known.items() if (model in _SHORTCUTS) is is_short]
         for is_short in (False, True)
     )
     is_asked = bool(plain) and bool(short)

@@ -248,9 +248,9 @@ def growth_figure(lab: Lab, growth: Mapping[str, Mapping[str, Sequence[float]]])
     """Confidence and AVH against the norm (Fig. 20)."""
     figure, axes = panels(1, 2, width=3.8, height=2.9)
     titles = {"nearer": "nearer to its own class", "farther": "nearer to the other class"}
-    for axis, (which, found) in zip(axes, growth.items(), strict=True):
-        axis.plot(found["norm"], found["confidence"], label="model confidence", color=COLOURS[1])
-        axis.plot(found["norm"], found["avh"], label="AVH", color=COLOURS[0])
+    for axis, (which, values) in zip(axes, growth.items(), strict=True):
+        axis.plot(values["norm"], values["confidence"], label="model confidence", color=COLOURS[1])
+        axis.plot(values["norm"], values["avh"], label="AVH", color=COLOURS[0])
         axis.set(title=titles[which], xlabel="norm ‖x‖", ylabel="score", ylim=(-0.02, 1.05))
     legend(figure)
     return lab.figure(

@@ -61,14 +61,14 @@ class GeometrySetting:
 
 def digits(lab: Lab, setting: GeometrySetting) -> tuple[MemorySource, MemorySource]:
     """Images to train on and test images, enlarged as the setting says."""
-    found = (
+    splits = (
         lab.source(setting.dataset, "train", limit=setting.train_limit),
         lab.source(setting.dataset, "test"),
     )
     if setting.enlarge == 1:
-        return found
+        return splits
     times = setting.enlarge
-    train, test = (s.with_images(s.images.repeat(times, 1).repeat(times, 2)) for s in found)
+    train, test = (s.with_images(s.images.repeat(times, 1).repeat(times, 2)) for s in splits)
     return train, test
 
 
@@ -122,8 +122,8 @@ class Sphere:
 
     def numbers(self) -> dict[str, float]:
         """Does AVH follow the doubt more closely than the norm does? By magnitude."""
-        found = compare_correlations(self.avh, self.norm, self.doubt, magnitudes=True)
-        numbers = {"avh": found.first, "norm": found.second, "z": found.z, "p": found.p}
+        compared = compare_correlations(self.avh, self.norm, self.doubt, magnitudes=True)
+        numbers = {"avh": compared.first, "norm": compared.second, "z": compared.z, "p": compared.p}
         return {"accuracy": self.accuracy, **numbers}
 
 
@@ -177,8 +177,8 @@ def other_class_probability(
     density = t + (1 + t**2) * norm.cdf(t) / norm.pdf(t)
     density = density * np.exp(-(means.astype(np.float64) ** 2).sum(axis=1) / 2)
     share = density / density.sum(axis=1, keepdims=True)
-    found: Floats = share[np.arange(len(labels)), 1 - labels]
-    return found
+    doubt: Floats = share[np.arange(len(labels)), 1 - labels]
+    return doubt
 
 
 # --- one point, longer and longer ------------------------------------------------------------

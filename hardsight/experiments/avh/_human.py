@@ -102,15 +102,15 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     for model in setting.models:
         for seed in setting.seeds:
             outputs = lab.outputs(subjects.run(model, seed), subjects.test)
-            found = outputs.scores()
-            columns.setdefault(model, found)
+            scores = outputs.scores()
+            columns.setdefault(model, scores)
             accuracy[model].append(outputs.accuracy)
             studies[model].append(
                 human_study(
-                    found,
+                    scores,
                     subjects.frequency,
                     labels=subjects.test.labels,
-                    higher_is_harder={name: SCORES[name].higher_is_harder for name in found},
+                    higher_is_harder={name: SCORES[name].higher_is_harder for name in scores},
                 )
             )
     main = _main_model(setting.models)
@@ -146,8 +146,8 @@ def avh_human(lab: Lab, setting: ModelSetting) -> Result:
 
 def _means(studies: Sequence[HumanStudy], name: str, which: str, count: int) -> list[Cell]:
     """|Spearman| within bins; empty if too few examples are in one."""
-    found = (bin_values(studies, name, which, place) for place in range(count))
-    return [spread(values) if values else None for values in found]
+    per_bin = (bin_values(studies, name, which, place) for place in range(count))
+    return [spread(values) if values else None for values in per_bin]
 
 
 def _bin_table(studies: Sequence[HumanStudy], model: str, who: str) -> Table:
@@ -219,17 +219,17 @@ def _test_table(studies: Studies) -> Table:
 
 def _score_table(studies: Studies, accuracy: Mapping[str, Sequence[float]], who: str) -> Table:
     names = [score.name for score in next(iter(studies.values()))[0].scores if score.correlations]
-    found = {name: [spearman_of(of, name) for of in studies.values()] for name in names}
+    spearman = {name: [spearman_of(of, name) for of in studies.values()] for name in names}
     strength = {
         name: float(np.mean([np.mean(np.abs(values)) for values in by_model]))
-        for name, by_model in found.items()
+        for name, by_model in spearman.items()
         if all(by_model)
     }
     rows: list[list[Cell]] = [
         ["accuracy, %", *(spread([100 * value for value in accuracy[model]]) for model in studies)]
     ]
     for name in sorted(strength, key=strength.__getitem__, reverse=True):
-        rows.append([name, *(spread(values) for values in found[name])])
+        rows.append([name, *(spread(values) for values in spearman[name])])
     return Table(
         f"Every score: Spearman with the frequency of {who}",
         ("score", *(say(model) for model in studies)),
@@ -269,15 +269,15 @@ def every_run(studies: Studies) -> list[HumanStudy]:
 
 def spearman_of(studies: Sequence[HumanStudy], name: str) -> list[float]:
     """Spearman of a score with the frequency, one for each study in which it is defined."""
-    found = [study.score(name).correlations.get("spearman") for study in studies]
-    return [correlation.value for correlation in found if correlation is not None]
+    correlations = [study.score(name).correlations.get("spearman") for study in studies]
+    return [correlation.value for correlation in correlations if correlation is not None]
 
 
 def bin_values(studies: Sequence[HumanStudy], name: str, which: str, place: int) -> list[float]:
     """|Spearman| within one of the bins (``which``: ``bins`` or ``quantile_bins``), by study."""
     every = [getattr(study.score(name), which) for study in studies]
-    found = [bins[place].correlation for bins in every if place < len(bins)]
-    return [abs(correlation.value) for correlation in found if correlation is not None]
+    correlations = [bins[place].correlation for bins in every if place < len(bins)]
+    return [abs(correlation.value) for correlation in correlations if correlation is not None]
 
 
 def coefficients(studies: Studies) -> dict[str, Any]:
@@ -397,12 +397,14 @@ def _weaker_where_easy(studies: Sequence[HumanStudy], model: str) -> Claim:
     )
     paper = "0.228 in [0, .2], 0.094 in [.8, 1]"
     counts = [group.n for group in studies[0].score(AVH).bins]
-    found = [bin_values(studies, AVH, "bins", place) for place in range(len(counts))]
-    usable = [at for at, n in enumerate(counts) if n >= _ENOUGH and len(found[at]) == len(studies)]
+    per_bin = [bin_values(studies, AVH, "bins", place) for place in range(len(counts))]
+    usable = [
+        at for at, n in enumerate(counts) if n >= _ENOUGH and len(per_bin[at]) == len(studies)
+    ]
     if len(usable) < 2:
         return Claim(says, paper, f"fewer than two bins hold {_ENOUGH} examples", None)
     hard, easy = usable[0], usable[-1]
-    in_hard, in_easy = spread(found[hard]), spread(found[easy])
+    in_hard, in_easy = spread(per_bin[hard]), spread(per_bin[easy])
     # the bins hold different examples, so here the in_easy coefficients are independent
     error = np.sqrt(1 / (counts[hard] - 3) + 1 / (counts[easy] - 3))
     z = float((np.arctanh(in_hard.mean) - np.arctanh(in_easy.mean)) / error)
@@ -439,8 +441,8 @@ def three_panels(lab: Lab, columns: Mapping[str, Floats], subjects: Subjects, mo
 def by_model(lab: Lab, columns: Mapping[str, Mapping[str, Floats]], subjects: Subjects) -> Figure:
     """Human frequency against AVH, network by network (Fig. 16)."""
     figure, axes = panels(1, len(columns), width=3.8, height=3.2)
-    for axis, (model, found) in zip(axes, columns.items(), strict=True):
-        density(figure, axis, subjects.frequency, _unit(found[AVH]), title=say(model))
+    for axis, (model, scores) in zip(axes, columns.items(), strict=True):
+        density(figure, axis, subjects.frequency, _unit(scores[AVH]), title=say(model))
         axis.set(ylabel="AVH, scaled to [0, 1]", xlabel=f"frequency among {subjects.annotators}")
     return lab.figure(
         figure, "networks",

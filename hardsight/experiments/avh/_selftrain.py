@@ -340,8 +340,8 @@ def _pictures(lab: Lab, runs: Runs, setting: Setting) -> list[Figure]:
     pair, seed = setting.pairs[0], setting.seeds[0]
     done = runs[pair, seed]
     file = done.runs[_AVH].folder / "round-01" / "examples.parquet"
-    found = read_parquet(file).to_pylist() if file.is_file() else []
-    rows = [row for row in found if row["thumbnail"]]
+    stored = read_parquet(file).to_pylist() if file.is_file() else []
+    rows = [row for row in stored if row["thumbnail"]]
     if not rows:
         return []
     figure, axes = panels(2, _COLUMNS, width=1.1, height=1.35)

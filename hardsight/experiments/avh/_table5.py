@@ -293,7 +293,7 @@ def held_apart(source: MemorySource, share: float) -> tuple[MemorySource, Memory
 
 
 def _table(grid: Grid, means: Grid, domains: Sequence[str]) -> Table:
-    found = means.compared("test", {
+    comparisons = means.compared("test", {
         model: ({"model": model, "loss": _ANGULAR}, {"model": model, "loss": _PLAIN})
         for model in grid.names("model")
     })  # fmt: skip
@@ -305,7 +305,7 @@ def _table(grid: Grid, means: Grid, domains: Sequence[str]) -> Table:
             **grid.across("domain", "test", {name: name for name in domains}),
             "mean": lambda _, model, loss: means.cell("test", model=model, loss=loss),
             "p against cross-entropy": lambda _, model, loss: (
-                found[model].p if loss == _ANGULAR else None
+                comparisons[model].p if loss == _ANGULAR else None
             ),
         },
         note=(

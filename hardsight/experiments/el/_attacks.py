@@ -96,10 +96,10 @@ def curve(
             attacked = Attacked(lab, run, test)
             return [attacked.accuracy_under(partial(attack, epsilon=radius)) for radius in radii]
 
-    found: list[float] = lab.measured(
+    accuracies: list[float] = lab.measured(
         run, {"attack": kind, "radii": radii, "steps": steps, "on": test}, measure
     )
-    return found
+    return accuracies
 
 
 def published_curve(
@@ -114,8 +114,10 @@ def published_curve(
             changed = (attacked.stepped(radius, clamps=PUBLISHED[kind]) for radius in radii)
             return [100 * float((clean & attacked.right(images)).mean()) for images in changed]
 
-    found: list[float] = lab.measured(run, {"attack": kind, "radii": radii, "on": test}, measure)
-    return found
+    accuracies: list[float] = lab.measured(
+        run, {"attack": kind, "radii": radii, "on": test}, measure
+    )
+    return accuracies
 
 
 def checks(
@@ -160,5 +162,5 @@ def checks(
 
     key = {"attack": "checks", "radius": radius, "steps": steps, "on": test}
     key["rival"] = None if rival is None else rival.folder.name
-    found: dict[str, float] = lab.measured(run, key, measure)
-    return found
+    accuracies: dict[str, float] = lab.measured(run, key, measure)
+    return accuracies

@@ -100,15 +100,15 @@ def el_fig6(lab: Lab, setting: Setting) -> Result:
         _, test = task.data(lab, setting)
         rows, drawn = [], {}
         for loss, runs in recipes.fitted_by_loss(lab, task, setting, setting.log_ends).items():
-            found = [
+            margins = [
                 None if fit is None else margins_and_scale(lab.outputs(fit.run, test))
                 for fit in runs
             ]
             rows += [
                 {"loss": loss, "seed": seed, **(margin_measures(*pair) if pair else {})}
-                for seed, pair in zip(setting.seeds, found, strict=True)
+                for seed, pair in zip(setting.seeds, margins, strict=True)
             ]
-            drawn[loss] = [pair for pair in found if pair is not None]
+            drawn[loss] = [pair for pair in margins if pair is not None]
         figures.append(_figure(lab, task, drawn))
         data[name] = Grid.of(rows, "loss", measures=_COLUMNS).data(lost="median")
     return Result(figures=figures, data=data)

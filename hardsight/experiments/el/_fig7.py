@@ -204,13 +204,13 @@ def _attacked(lab: Lab, setting: Setting) -> Result:
         }  # fmt: skip
 
     for loss, each in runs.items():
-        found = [
+        per_seed = [
             {} if fit is None else measured(fit.run, _rival(runs, loss, at))
             for at, fit in enumerate(each)
         ]
         for part, by_loss in data.items():
             if part != "published" or setting.published:
-                by_loss[loss] = [measures.get(part) for measures in found]
+                by_loss[loss] = [measures.get(part) for measures in per_seed]
     data["accuracy"] = {loss: [fit and fit.test for fit in each] for loss, each in runs.items()}
     data["lost"] = {loss: each.count(None) for loss, each in runs.items()}
     return Result(figures=[_figure(lab, setting, data["curves"], data["checks"])], data=data)

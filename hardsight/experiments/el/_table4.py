@@ -100,7 +100,9 @@ def el_table4(lab: Lab, setting: Setting) -> Result:
     return Result(data=data)
 
 
-def _numbers(found: list[dict[str, Detection] | None], runs: list[Fitted | None]) -> dict[str, Any]:
+def _numbers(
+    detections: list[dict[str, Detection] | None], runs: list[Fitted | None]
+) -> dict[str, Any]:
     """Every measure by indicator, one per seed, and how many runs have none."""
     lost = runs.count(None)
     return {
@@ -108,7 +110,7 @@ def _numbers(found: list[dict[str, Detection] | None], runs: list[Fitted | None]
             indicator: {
                 name: [
                     None if by_indicator is None else measure(by_indicator[indicator])
-                    for by_indicator in found
+                    for by_indicator in detections
                 ]
                 for name, measure in _MEASURES.items()
             }
@@ -116,7 +118,7 @@ def _numbers(found: list[dict[str, Detection] | None], runs: list[Fitted | None]
         },
         "accuracy": [None if fit is None else fit.test for fit in runs],
         "lost": lost,
-        "tells_nothing_apart": found.count(None) - lost,
+        "tells_nothing_apart": detections.count(None) - lost,
     }
 
 

@@ -11,7 +11,6 @@ from hardsight.experiments.lab._draw import band as band
 from hardsight.experiments.lab._draw import seed_dots as seed_dots
 from hardsight.experiments.lab._grid import Grid as Grid
 from hardsight.experiments.lab._lab import Lab as Lab
-from hardsight.experiments.lab._lab import Outputs as Outputs
 from hardsight.experiments.lab._lab import Sources as Sources
 from hardsight.experiments.lab._lab import channels_first as channels_first
 from hardsight.experiments.lab._lab import loss_in_words as loss_in_words
@@ -40,3 +39,4 @@ from hardsight.experiments.lab._run import run_experiment as run_experiment
 from hardsight.experiments.lab._run import setting_of as setting_of
 from hardsight.experiments.lab._run import stored_setting as stored_setting
 from hardsight.experiments.lab._run import usual_folder as usual_folder
+from hardsight.run.loop import Outputs as Outputs

@@ -83,12 +83,12 @@ def compared_in_pairs(pairs: Mapping[K, tuple[PerSeed, PerSeed]]) -> dict[K, Com
     return corrected({name: _paired(*pair) for name, pair in pairs.items()})
 
 
-def corrected(found: Mapping[K, Compared]) -> dict[K, Compared]:
+def corrected(comparisons: Mapping[K, Compared]) -> dict[K, Compared]:
     """The same comparisons with p-values raised by Holm's method over those that were tested."""
-    tested = [name for name, compared in found.items() if not math.isnan(compared.p)]
-    raised = adjusted_p_values([found[name].p for name in tested])
-    changed = {n: replace(found[n], p=float(p)) for n, p in zip(tested, raised, strict=True)}
-    return {**found, **changed}
+    tested = [name for name, compared in comparisons.items() if not math.isnan(compared.p)]
+    raised = adjusted_p_values([comparisons[name].p for name in tested])
+    changed = {n: replace(comparisons[n], p=float(p)) for n, p in zip(tested, raised, strict=True)}
+    return {**comparisons, **changed}
 
 
 def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
@@ -102,9 +102,9 @@ def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
     bound = math.copysign(within, mean)
     if max(apart) - min(apart) < 1e-12:  # nothing varies: equal, or the same step each time
         return Compared(mean, mean, mean, 1.0 if mean == bound else 0.0, **counts)
-    found = t_test(apart, [0.0] * len(apart), paired=True)
-    p = t_test(apart, [bound] * len(apart), paired=True).p if within else found.p
-    return Compared(found.difference, found.low, found.high, p, **counts)
+    test = t_test(apart, [0.0] * len(apart), paired=True)
+    p = t_test(apart, [bound] * len(apart), paired=True).p if within else test.p
+    return Compared(test.difference, test.low, test.high, p, **counts)
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,17 @@ class Question:
         """What the first is compared with, by name."""
         return self.second if isinstance(self.second, Mapping) else {"": self.second}
 
-    def claim(self, found: Mapping[str, Compared]) -> Claim:
+    def claim(self, comparisons: Mapping[str, Compared]) -> Claim:
         """The sentence with the outcome of its comparisons."""
         listed = "; ".join(
-            f"{name}: {compared}" if name else str(compared) for name, compared in found.items()
+            f"{name}: {compared}" if name else str(compared)
+            for name, compared in comparisons.items()
         )
-        seen = self.told(found) if callable(self.told) else self.told.format(listed)
+        seen = self.told(comparisons) if callable(self.told) else self.told.format(listed)
         if self.weak:
             seen = f"{self.weak}; uncorrected: {seen}"
             return Claim(self.says, self.paper, seen, None, is_weak=True)
-        outcomes = [self._outcome(compared) for compared in found.values()]
+        outcomes = [self._outcome(compared) for compared in comparisons.values()]
         return Claim(self.says, self.paper, seen, all_of(outcomes))
 
     def _outcome(self, compared: Compared) -> bool | None:
@@ -182,9 +183,9 @@ def judged(asked: Sequence[Question | Claim]) -> list[Claim]:
     fit = {
         key: compared for key, compared in alone.items() if not getattr(asked[key[0]], "weak", "")
     }
-    found = {**alone, **corrected(fit)}
+    comparisons = {**alone, **corrected(fit)}
     return [
-        question.claim({name: found[at, name] for name in question.rivals})
+        question.claim({name: comparisons[at, name] for name in question.rivals})
         if isinstance(question, Question)
         else question
         for at, question in enumerate(asked)
@@ -215,10 +216,10 @@ def weakness(reached: Sequence[float | None], good: float | None) -> str:
         >>> weakness([99.3, 99.1], 99.4), weakness([90.0, 92.0], 99.4)
         ('', '91.0 % reached, and at least 97.4 % are needed')
     """
-    found = spread(reached)
-    if good is None or not found.n:
+    accuracy = spread(reached)
+    if good is None or not accuracy.n:
         return ""
     least = good - _SLACK
-    if found.mean >= least:
+    if accuracy.mean >= least:
         return ""
-    return f"{found.mean:.1f} % reached, and at least {least:.1f} % are needed"
+    return f"{accuracy.mean:.1f} % reached, and at least {least:.1f} % are needed"

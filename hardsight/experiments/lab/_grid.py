@@ -147,8 +147,8 @@ class Grid:
             values = self.values(measure, **where)
         except KeyError:
             return None
-        found = spread(values)
-        return found if found.n else f"none of {len(values)} ended"
+        summary = spread(values)
+        return summary if summary.n else f"none of {len(values)} ended"
 
     def best(self, key: str, measure: str, **where: Any) -> Any:
         """The setting of a key with the largest mean, of those that lost the fewest runs.
@@ -159,8 +159,8 @@ class Grid:
         chosen = self.at(**where) if where else self
 
         def rank(name: Any) -> tuple[int, float]:
-            found = spread(chosen.values(measure, **{key: name}))
-            return -found.lost, found.mean if found.n else -math.inf
+            summary = spread(chosen.values(measure, **{key: name}))
+            return -summary.lost, summary.mean if summary.n else -math.inf
 
         return max(chosen.names(key), key=rank)
 

@@ -21,47 +21,23 @@ from hardsight.data import EmbeddingSource, MemorySource, decoded, open_source
 from hardsight.errors import DataError, NonFiniteError
 from hardsight.experiments.lab._result import Figure
 from hardsight.heads import find_head
-from hardsight.registry import SCORES
 from hardsight.report.figures import save
-from hardsight.run.loop import Advance, ModelPass, borrowed, chosen_device, progress
+from hardsight.run.loop import (
+    Advance,
+    ModelPass,
+    Outputs,
+    borrowed,
+    chosen_device,
+    gathered,
+    progress,
+)
 from hardsight.run.train import Pixels, TrainResult, train
 from hardsight.run_folder import held, replacing, write_text
 
 _BATCH = 1024
+_KEPT = ("embeddings", "logits", "labels", "class_weights", "bias")  # of outputs, beside the model
 # decoded data by name, split and root
 Sources = dict[tuple[str, str | None, str | None], MemorySource]
-
-
-@dataclass(frozen=True, eq=False)
-class Outputs:
-    """What a model says of a dataset, float32 on the CPU.
-
-    Attributes:
-        embeddings: ``[N, D]``.
-        logits: ``[N, C]``.
-        labels: ``[N]``.
-        class_weights: ``[C, D]``.
-        bias: ``[C]``, or ``None``.
-    """
-
-    embeddings: Tensor
-    logits: Tensor
-    labels: Tensor
-    class_weights: Tensor
-    bias: Tensor | None
-
-    @property
-    def accuracy(self) -> float:
-        """Share of examples whose largest logit is the label's."""
-        return float((self.logits.argmax(dim=1) == self.labels).double().mean())
-
-    def scores(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Every score of the registry that gives one number per example, ``[N]`` each."""
-        return {
-            name: spec.function(*(getattr(self, key) for key in spec.inputs)).double().numpy()
-            for name, spec in SCORES.items()
-            if not spec.per_class
-        }
 
 
 class NotTrained(NonFiniteError):
@@ -223,13 +199,17 @@ class Lab:
         with held(run.folder.with_name(f"{run.folder.name}.outputs.lock"), wait=True):
             if file.exists():
                 known = load_file(file)
-                return Outputs(bias=known.pop("bias", None), **known)
-            found = self._outputs(run, source)
+                return Outputs(
+                    known["embeddings"], known["logits"], known["labels"], known["class_weights"],
+                    known.get("bias"),
+                )  # fmt: skip
+            outputs = self._outputs(run, source)
             file.parent.mkdir(exist_ok=True)
-            tensors = {name: value for name, value in vars(found).items() if value is not None}
+            kept = {name: getattr(outputs, name) for name in _KEPT}
+            tensors = {name: value for name, value in kept.items() if value is not None}
             with replacing(file) as partial:
                 save_file(tensors, partial)
-        return found
+        return outputs
 
     def measured(self, run: TrainResult, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Numbers of a trained model, kept beside it so that they are measured once.
@@ -255,19 +235,12 @@ class Lab:
     def _outputs(self, run: TrainResult, source: MemorySource) -> Outputs:
         pixels = Pixels(run.preprocessing, channels_last=False, device=self.device)
         images = channels_first(source)
-        with borrowed(run.model, self.device), torch.inference_mode():
+        labels = torch.from_numpy(source.labels.copy())
+        with borrowed(run.model, self.device):
             head = find_head(run.model, pixels.normalised(images[:2]))
             with ModelPass(run.model, head, device=self.device) as running:
                 batches = (pixels.normalised(some) for some in images.split(_BATCH))
-                gathered = running.gathered(batches)
-        embeddings, logits = (part.clone() for part in gathered)  # out of inference mode
-        weights, bias = (
-            None if part is None else part.detach().float().cpu().clone()
-            for part in (head.weight, head.bias)
-        )
-        assert weights is not None
-        labels = torch.from_numpy(source.labels.copy())
-        return Outputs(embeddings, logits, labels, weights, bias)
+                return gathered(running, head, batches, labels)
 
     def step(self, text: str) -> None:
         """Tell a person what is being done."""

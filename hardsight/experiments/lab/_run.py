@@ -144,9 +144,9 @@ def setting_of(spec: Experiment, scale: str, overrides: Sequence[str]) -> Any:
     setting = spec.scales[scale]
     values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
     values |= _pairs(overrides)
-    found = config_from(type(setting), values, where=f"the settings of {spec.name}")
-    _check_lists(spec, found)
-    return found
+    changed = config_from(type(setting), values, where=f"the settings of {spec.name}")
+    _check_lists(spec, changed)
+    return changed
 
 
 def stored_setting(spec: Experiment, facts: Mapping[str, Any]) -> Any:
@@ -165,24 +165,24 @@ def stored_setting(spec: Experiment, facts: Mapping[str, Any]) -> Any:
     return config_from(type(usual), values, where="the stored setting")
 
 
-def _pairs(given: Sequence[str]) -> dict[str, Any]:
+def _pairs(texts: Sequence[str]) -> dict[str, Any]:
     """Values by key, from ``KEY=VALUE`` in TOML syntax."""
-    found = {}
-    for pair in given:
+    values = {}
+    for pair in texts:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
-        found[key.strip()] = toml_value(text.strip())
-    return found
+        values[key.strip()] = toml_value(text.strip())
+    return values
 
 
-def _how(given: Sequence[str]) -> dict[str, Any]:
+def _how(texts: Sequence[str]) -> dict[str, Any]:
     """How models are trained, from ``KEY=VALUE``."""
-    found = _pairs(given)
-    for key in found:
+    settings = _pairs(texts)
+    for key in settings:
         if key not in _HOW:
             raise OptionError(unknown_name("way of training (--how)", key, list(_HOW)))
-    return found
+    return settings
 
 
 def _check_lists(spec: Experiment, setting: Any) -> None:

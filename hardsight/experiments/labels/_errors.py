@@ -211,10 +211,10 @@ def by_cleanlab(labels: NDArray[np.int64], probs: Values) -> dict[str, Values]:
     filters, rank = _cleanlab()
 
     def quality(method: str, adjust: bool = False) -> Values:
-        found: Values = rank.get_label_quality_scores(
+        quality_scores: Values = rank.get_label_quality_scores(
             labels, probs, method=method, adjust_pred_probs=adjust
         )
-        return found
+        return quality_scores
 
     margin = quality("normalized_margin")
     called = filters.find_label_issues(labels, probs, n_jobs=1)  # a mask; pruned by noise rate

@@ -90,12 +90,12 @@ class Findings:
 
     def compared(self) -> dict[tuple[str, str], Compared]:
         """Suspicion against every other method by each measure, and AUM against the last margin."""
-        found: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+        pairs: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
         for measure in MEASURES:
             values = {name: self.overall.values(measure, method=name) for name in self.ranked()}
-            found |= {(name, measure): (values[SUSPICION], values[name]) for name in self.others()}
-            found |= {_AUM: (values["aum"], values["logit_margin"])} if measure == "AUROC" else {}
-        return compared_in_pairs(found)
+            pairs |= {(name, measure): (values[SUSPICION], values[name]) for name in self.others()}
+            pairs |= {_AUM: (values["aum"], values["logit_margin"])} if measure == "AUROC" else {}
+        return compared_in_pairs(pairs)
 
 
 def source_of(method: str) -> str:
@@ -108,22 +108,22 @@ def source_of(method: str) -> str:
 def asks(setting: Any, data: Mapping[str, Any]) -> Asked:
     """Tables and claims of all trials."""
     findings = Findings(data["trials"])
-    found = findings.compared()
+    comparisons = findings.compared()
     tables = [
         _ranking(findings),
-        *(_comparison_table(findings, measure, found) for measure in MEASURES),
+        *(_comparison_table(findings, measure, comparisons) for measure in MEASURES),
         _by_setting(findings),
     ]
     early, late = (findings.mean(method) for method in ("aum", "logit_margin"))
     return tables, [
-        *(_at_least_as_good(findings, measure, found) for measure in MEASURES),
-        *(_against_cleanlab(findings, measure, found) for measure in MEASURES),
+        *(_at_least_as_good(findings, measure, comparisons) for measure in MEASURES),
+        *(_against_cleanlab(findings, measure, comparisons) for measure in MEASURES),
         Claim(
             "the margin averaged over training (AUM) finds more wrong labels than the margin at "
             "its end",
             "Pleiss et al. 2020, Section 4",
-            f"AUROC {early:.4f} against {late:.4f}, difference {found[_AUM]}",
-            found[_AUM].is_above,
+            f"AUROC {early:.4f} against {late:.4f}, difference {comparisons[_AUM]}",
+            comparisons[_AUM].is_above,
         ),
     ]
 
@@ -147,10 +147,10 @@ def _ranking(findings: Findings) -> Table:
     )
 
 
-def _comparison_table(findings: Findings, measure: str, found: Found) -> Table:
+def _comparison_table(findings: Findings, measure: str, comparisons: Found) -> Table:
     rows: list[list[Cell]] = []
     for method in findings.others(measure):
-        compared = found[method, measure]
+        compared = comparisons[method, measure]
         p = None if math.isnan(compared.p) else f"{compared.p:.2g}"
         rows.append([method, compared.difference, compared.low, compared.high, p])
     return Table(
@@ -158,8 +158,8 @@ def _comparison_table(findings: Findings, measure: str, found: Found) -> Table:
         ("method", "difference", "low", "high", "p (Holm)"),
         rows,
         note="Means over all kinds of noise, paired over seeds; 95 % t-interval of the mean "
-        f"difference; p-values raised by Holm's method for all {len(found)} comparisons of this "
-        "page. Positive: suspicion found more.",
+        f"difference; p-values raised by Holm's method for all {len(comparisons)} comparisons of "
+        "this page. Positive: suspicion found more.",
     )
 
 
@@ -180,31 +180,31 @@ def _by_setting(findings: Findings) -> Table:
     )
 
 
-def _at_least_as_good(findings: Findings, measure: str, found: Found) -> Claim:
+def _at_least_as_good(findings: Findings, measure: str, comparisons: Found) -> Claim:
     others = findings.others(measure)
-    ahead = [method for method in others if found[method, measure].difference < 0]
-    surely = [method for method in ahead if found[method, measure].is_above is False]
+    ahead = [method for method in others if comparisons[method, measure].difference < 0]
+    surely = [method for method in ahead if comparisons[method, measure].is_above is False]
     seen = (
         f"mean {findings.mean(SUSPICION, measure):.4f}; the best other method is {others[0]} with "
-        f"{findings.mean(others[0], measure):.4f} (difference {found[others[0], measure]}); "
+        f"{findings.mean(others[0], measure):.4f} (difference {comparisons[others[0], measure]}); "
         f"{len(ahead)} of {len(others)} have a higher mean, {len(surely)} of them significantly"
     )
     return Claim(
         f"suspicion is at least as good as every peer by {measure}",
         "ours",
         seen,
-        all_of([found[method, measure].is_above for method in others]),
+        all_of([comparisons[method, measure].is_above for method in others]),
     )
 
 
-def _against_cleanlab(findings: Findings, measure: str, found: Found) -> Claim:
+def _against_cleanlab(findings: Findings, measure: str, comparisons: Found) -> Claim:
     peer = findings.best(_PEER, measure)
     ours, theirs = (findings.mean(method, measure) for method in (SUSPICION, peer))
     return Claim(
         f"with the same training, suspicion finds more than the best of cleanlab by {measure}",
         "ours",
-        f"{ours:.4f} against {theirs:.4f} of {peer}, difference {found[peer, measure]}",
-        found[peer, measure].is_above,
+        f"{ours:.4f} against {theirs:.4f} of {peer}, difference {comparisons[peer, measure]}",
+        comparisons[peer, measure].is_above,
     )
 
 

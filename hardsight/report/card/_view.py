@@ -75,9 +75,9 @@ class Tables:
         """Name, number of examples and accuracy of each class."""
         rows = []
         for place, name in enumerate(self.card["data"]["classes"]):
-            found = [model["accuracy"]["classes"][place] for model in self.models]
-            n = next((estimate["n"] for estimate in found if estimate), 0)
-            cells, values = list(map(_estimate, found)), list(map(_value, found))
+            estimates = [model["accuracy"]["classes"][place] for model in self.models]
+            n = next((estimate["n"] for estimate in estimates if estimate), 0)
+            cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
             rows.append((name, n, _marked(cells, values, "higher")))
         return rows
 
@@ -88,8 +88,8 @@ class Tables:
             rows = [self._estimates("auroc", "ood", place, name, "auroc")]
             for key in ("aupr_in", "aupr_out", "fpr95"):
                 rows.append(self._values(key, "ood", place, name, key, shape=percent))
-            notes = [_got(model, ("ood", place, name, "note")) for model in self.models]
-            tables.append((name, [_noted(row, notes) for row in rows]))
+            parts = [_got(model, ("ood", place, name)) or {} for model in self.models]
+            tables.append((name, [_noted(row, parts) for row in rows]))
         return tables
 
     def calibration(self) -> list[Row]:
@@ -131,8 +131,8 @@ class Tables:
         return title
 
     def _estimates(self, key: str, *path: str | int, title: str | None = None) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells, values = list(map(_estimate, found)), list(map(_value, found))
+        estimates = [_got(model, path) for model in self.models]
+        cells, values = list(map(_estimate, estimates)), list(map(_value, estimates))
         return Row(key, title or self._title(key), _marked(cells, values, self._better(key)))
 
     def _values(
@@ -142,9 +142,9 @@ class Tables:
         shape: Callable[[float | None], str] = number,
         title: str | None = None,
     ) -> Row:
-        found = [_got(model, path) for model in self.models]
-        cells = [Cell(shape(estimate)) for estimate in found]
-        return Row(key, title or self._title(key), _marked(cells, found, self._better(key)))
+        estimates = [_got(model, path) for model in self.models]
+        cells = [Cell(shape(estimate)) for estimate in estimates]
+        return Row(key, title or self._title(key), _marked(cells, estimates, self._better(key)))
 
     def _better(self, key: str) -> str:
         better: str = self.card["definitions"][key]["better"]
@@ -153,23 +153,23 @@ class Tables:
 
 def _got(model: dict[str, Any], path: tuple[str | int, ...]) -> Any:
     """What lies at a path of a model's card; ``None`` if that part is missing or a note."""
-    found: Any = model
+    part: Any = model
     for step in path:
         try:
-            found = found[step]
+            part = part[step]
         except (KeyError, TypeError):
             return None
-    return found
+    return part
 
 
-def _noted(row: Row, notes: list[str | None]) -> Row:
-    """A row that says why where a model has no number."""
-    pairs = zip(row.cells, notes, strict=True)
-    return replace(row, cells=[_note(note) if note else cell for cell, note in pairs])
+def _noted(row: Row, parts: list[dict[str, Any]]) -> Row:
+    """A row that says why, if a model has no number."""
+    pairs = zip(row.cells, parts, strict=True)
+    return replace(row, cells=[_note(part) if part.get("note") else cell for cell, part in pairs])
 
 
-def _note(note: str) -> Cell:
-    return Cell("constant" if " are equal " in note else NONE, note, is_note=True)
+def _note(part: dict[str, Any]) -> Cell:
+    return Cell("constant" if part.get("is_constant") else NONE, part["note"], is_note=True)
 
 
 def _estimate(estimate: dict[str, Any] | None) -> Cell:

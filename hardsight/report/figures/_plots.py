@@ -71,10 +71,10 @@ def density(figure: Any, axis: Any, counts: ArrayLike, x_edges: Any, y_edges: An
     """
     from matplotlib.colors import LogNorm
 
-    found = np.asarray(counts, dtype=np.float64).T
+    cells = np.asarray(counts, dtype=np.float64).T
     mesh = axis.pcolormesh(
-        x_edges, y_edges, np.ma.masked_equal(found, 0), cmap="viridis", rasterized=True,
-        norm=LogNorm(1, max(2.0, float(found.max()))),
+        x_edges, y_edges, np.ma.masked_equal(cells, 0), cmap="viridis", rasterized=True,
+        norm=LogNorm(1, max(2.0, float(cells.max()))),
     )  # fmt: skip
     axis.grid(False)
     figure.colorbar(mesh, ax=axis, label="examples").solids.set_rasterized(True)

@@ -43,8 +43,8 @@ def _human_histograms(content: Mapping[str, Any], folder: Path) -> tuple[str, st
     figure, axes = panels(columns=max(1, len(shown)), width=4.0, height=3.6)
     for axis, (name, histogram) in zip(axes, shown.items(), strict=False):
         density(figure, axis, histogram["counts"], histogram["x_edges"], histogram["y_edges"])
-        found = spearman.get(name)
-        said = f"Spearman {found['value']:.3f}" if found else "constant"
+        interval = spearman.get(name)
+        said = f"Spearman {interval['value']:.3f}" if interval else "constant"
         axis.set(
             title=f"{titles[name]}: {said}", xlabel="human selection frequency", ylabel=titles[name]
         )
@@ -70,10 +70,11 @@ def _forest(content: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     return file, "Every score's correlation with human selection frequency, with 95 % intervals."
 
 
-def _intervals(found: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _intervals(correlations: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Values ``[N]``, and how far their intervals reach down and up, ``[2, N]``."""
     low, values, high = (
-        np.array([correlation[key] for correlation in found]) for key in ("low", "value", "high")
+        np.array([correlation[key] for correlation in correlations])
+        for key in ("low", "value", "high")
     )
     return values, np.stack([values - low, high - values]).clip(0)
 

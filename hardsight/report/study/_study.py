@@ -34,7 +34,7 @@ def write_study(study: str | os.PathLike[str]) -> Path:
 
     Raises:
         MissingDataError: there is no study.
-        DataError: the file is none.
+        DataError: the file does not hold a study.
         OutputError: the page cannot be written.
     """
     path = Path(study)

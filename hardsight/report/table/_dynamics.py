@@ -99,7 +99,7 @@ def dynamics_of(view: View) -> Dynamics | None:
         held_out=view.held_out_histories,
     )
     drawn = None if histories is None else _Drawing(view, rows.tolist(), histories)
-    found = Dynamics(
+    dynamics = Dynamics(
         epochs=epochs,
         map=data_map(view),
         bars=[bars for bars in (_learned(view, epochs), _forgotten(view)) if bars is not None],
@@ -107,7 +107,7 @@ def dynamics_of(view: View) -> Dynamics | None:
         band="" if drawn is None else drawn.band(),
         median="" if drawn is None else drawn.median(),
     )
-    return found if found.map or found.bars or found.groups else None
+    return dynamics if dynamics.map or dynamics.bars or dynamics.groups else None
 
 
 def _groups(view: View) -> list[tuple[str, str, NDArray[np.int64]]]:

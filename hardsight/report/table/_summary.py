@@ -80,7 +80,7 @@ def _accuracy(view: View) -> Fact:
     low, high = wilson_interval(right, right + wrong)
     interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}%"
     held_out = view.held_out & (view.right | view.wrong)
-    if held_out.any():  # of which nobody can say that they were memorised
+    if held_out.any():  # which cannot have been memorised
         interval += f"; {percent(float(view.right[held_out].mean()))} of those held out"
     return Fact("Accuracy", percent(right / (right + wrong)), interval)
 

@@ -16,7 +16,6 @@ from hardsight.run.adapt._labels import AdaptBatches as AdaptBatches
 from hardsight.run.adapt._labels import RoundLabels as RoundLabels
 from hardsight.run.adapt._labels import adaptation_loss as adaptation_loss
 from hardsight.run.adapt._rounds import rule_notes as rule_notes
-from hardsight.run.adapt._select import Seen as Seen
 from hardsight.run.adapt._select import compared as compared
 from hardsight.run.adapt._select import seen_by as seen_by
 from hardsight.run.adapt._select import selected_by as selected_by

@@ -18,12 +18,10 @@ from hardsight.config import config_from, defaults_of
 from hardsight.errors import ModelError, RunMismatchError
 from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.adapt._config import ADAPT_RULES as ADAPT_RULES
-from hardsight.run.adapt._config import BASELINES as BASELINES
-from hardsight.run.adapt._config import AdaptConfig as AdaptConfig
-from hardsight.run.adapt._config import StageConfig as StageConfig
-from hardsight.run.adapt._config import TargetConfig as TargetConfig
-from hardsight.run.adapt._config import say_what_plays_no_part
+from hardsight.run.adapt._config import (
+    AdaptConfig,
+    say_what_plays_no_part,
+)
 from hardsight.run.adapt._data import Pool, Target, opened_target
 from hardsight.run.adapt._rounds import RuleRun, SharedByRules, rule_notes, run_rule
 from hardsight.run.loop import (
@@ -151,8 +149,8 @@ def adapt(
         section 5.1.
     """
     tables, data = [], []
-    for given in (source, target):
-        table = dict(given) if isinstance(given, dict) and "name" in given else {"name": given}
+    for domain in (source, target):
+        table = dict(domain) if isinstance(domain, dict) and "name" in domain else {"name": domain}
         what = table["name"]
         data.append(what)
         table["name"] = (
@@ -298,6 +296,7 @@ def _recipe(
     return {
         "config": dataclasses.asdict(config),
         "fingerprints": {"source": sources.fingerprint, "target": target.fingerprint},
+        "chosen_rows": sources.chosen,
         "weights_digest": state_digest(loaded.model),
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
@@ -397,6 +396,7 @@ def _prepare(
         assert old is not None
         recipe = {**recipe, "weights_digest": old.fingerprints.get(_WEIGHTS)}
     marks = {f"{domain} data": mark for domain, mark in recipe["fingerprints"].items()}
+    marks["chosen rows"] = recipe["chosen_rows"]
     run.describe(
         {**recipe["config"], "precision": precision},
         fingerprints={**marks, _WEIGHTS: recipe["weights_digest"]},

@@ -83,7 +83,7 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
         )
     labels = None
     if not config.unlabelled:
-        _check_classes(source, config, classes)
+        _check_classes(source, classes)
         known = torch.tensor(source.labels)
         labels = known if bool((known >= 0).all()) else None
     return Target(source.without_labels(), labels, source.fingerprint())
@@ -103,7 +103,7 @@ def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
         ) from err
 
 
-def _check_classes(source: ExampleSource, config: TargetConfig, classes: tuple[str, ...]) -> None:
+def _check_classes(source: ExampleSource, classes: tuple[str, ...]) -> None:
     names = source.classes
     if names == classes:
         return

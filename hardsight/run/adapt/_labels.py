@@ -94,8 +94,8 @@ class AdaptBatches(TrainBatches):
 
     def drawn(self, draws: Draws) -> Iterator[Any]:
         """The batches, with the round's labels in place of the data's own."""
-        for given in islice(self._inner.drawn(draws), len(self)):
-            index, inputs, _ = self._inner.made(given)
+        for batch in islice(self._inner.drawn(draws), len(self)):
+            index, inputs, _ = self._inner.made(batch)
             soft = None
             if self._soft is not None and self._place is not None:
                 soft = self._soft[self._place[index]]

@@ -18,7 +18,6 @@ from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, AdaptConfig
 from hardsight.run.adapt._data import Pool, Target
 from hardsight.run.adapt._labels import AdaptBatches, RoundLabels
 from hardsight.run.adapt._select import (
-    Seen,
     accuracy_of,
     compared,
     quality_of,
@@ -28,6 +27,7 @@ from hardsight.run.adapt._select import (
     starved,
 )
 from hardsight.run.loop import (
+    Outputs,
     chosen_precision,
     progress,
     random_states_kept,
@@ -60,7 +60,7 @@ class SharedByRules:
         pool: images of both domains.
         target: the target domain.
         classes: names, position = label.
-        model: one network, filled with the weights of whoever is at work.
+        model: one network, filled with the weights of the rule at work.
         start: the source model's weights.
         device: to compute on.
         pl: Lightning.
@@ -77,7 +77,7 @@ class SharedByRules:
     pl: Any
     show: bool | None
 
-    def predicted(self, title: str) -> Seen:
+    def predicted(self, title: str) -> Outputs:
         """One pass of the model, as it is now, over the target."""
         config = self.config
         size = max(256, config.batch_size)
@@ -132,7 +132,7 @@ def rule_notes(run: RuleRun) -> list[str]:
     return [*notes, *([run.stopped] if run.stopped else [])]
 
 
-def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Seen) -> RuleRun:
+def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Outputs) -> RuleRun:
     """All rounds of a rule, from the source model on; complete ones are not done again.
 
     Args:
@@ -142,7 +142,7 @@ def run_rule(shared: SharedByRules, rule: str, folder: Path, seen: Seen) -> Rule
         seen: what the source model says about the target.
     """
     last = 0 if rule == SOURCE_ONLY else shared.config.rounds
-    now: Seen | None = seen
+    now: Outputs | None = seen
     records: list[dict[str, Any]] = [
         {"round": 0, "evaluation": accuracy_of(seen, shared.target.labels)}
     ]
@@ -210,7 +210,7 @@ class Round:
         record: dict[str, Any] = json.loads((self._place / ROUND).read_text(encoding="utf-8"))
         return record
 
-    def choice(self, seen: Seen | None) -> tuple[dict[str, Any], RoundLabels]:
+    def choice(self, seen: Outputs | None) -> tuple[dict[str, Any], RoundLabels]:
         """What to train on, and the record of how it was chosen; read if it was chosen before.
 
         Args:
@@ -225,7 +225,7 @@ class Round:
         tensors = load_file(part / _LABELS)
         return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
 
-    def _choose(self, seen: Seen) -> None:
+    def _choose(self, seen: Outputs) -> None:
         shared, rule = self._shared, self._rule
         portion = shared.config.portion_of(self._number)
         selection = selected_by(rule, seen, portion=portion, config=shared.config)
@@ -258,15 +258,15 @@ class Round:
                 save_file(tensors, partial)
             write_json(self._part / _CHOICE, choice)  # last: says that all of it is there
 
-    def _rows(self, selection: Selection, seen: Seen) -> pa.Table:
+    def _rows(self, selection: Selection, seen: Outputs) -> pa.Table:
         """One row per target example."""
         target = self._shared.target
         columns = {
             "index": target.source.numbered(range(len(target))),
             "id": [target.source.id_of(index) for index in range(len(target))],
             "label": selection.labels.numpy(),
-            "prediction": seen.predictions.numpy(),
-            "probability": seen.probs.max(dim=1).values.numpy(),
+            "prediction": seen.probs.argmax(dim=1).numpy(),
+            "probability": seen.probs.amax(dim=1).numpy(),
             "confidence": selection.confidence.numpy(),
         }
         if target.labels is not None:
@@ -301,7 +301,7 @@ class Round:
                 show=shared.show, title=title,
             )  # fmt: skip
 
-    def completed(self, choice: dict[str, Any], seen: Seen) -> dict[str, Any]:
+    def completed(self, choice: dict[str, Any], seen: Outputs) -> dict[str, Any]:
         """Write the model and the record, and let the folder appear."""
         from hardsight.run.train.engine import plain_state
 

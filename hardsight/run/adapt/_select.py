@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +15,7 @@ from hardsight.errors import BadExampleError, NonFiniteError
 from hardsight.heads import find_head
 from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, THRESHOLD, AdaptConfig
 from hardsight.run.adapt._data import Target
-from hardsight.run.loop import ModelPass
+from hardsight.run.loop import ModelPass, Outputs, gathered
 from hardsight.scores import angular_visual_confidence
 from hardsight.selftrain import (
     RULES,
@@ -43,26 +41,6 @@ _SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Outputs of one pass over the target, on the CPU.
-
-    Attributes:
-        probs: softmax probabilities, ``[N, C]``, float32.
-        embeddings: penultimate features, ``[N, D]``.
-        class_weights: of the head in this pass, ``[C, D]``.
-    """
-
-    probs: Tensor
-    embeddings: Tensor
-    class_weights: Tensor
-
-    @property
-    def predictions(self) -> Tensor:
-        """Most probable classes ``[N]``, the first if several tie."""
-        return self.probs.argmax(dim=1)
-
-
 @torch.no_grad()
 def seen_by(
     model: nn.Module,
@@ -75,7 +53,7 @@ def seen_by(
     num_classes: int | None = None,
     id_of: Callable[[int], str] = str,
     advance: Callable[[int], object] = lambda done: None,
-) -> Seen:
+) -> Outputs:
     """One pass of a model over inputs, in their order.
 
     Args:
@@ -96,11 +74,9 @@ def seen_by(
     model = model.to(device).eval()
     known = find_head(model, sample, name=head, num_classes=num_classes)
     with ModelPass(model, known, device=device, precision=precision) as running:
-        embeddings, probs = running.gathered(
-            batches, made_of=partial(torch.softmax, dim=1), id_of=id_of, advance=advance
-        )
-    _check_finite(probs, id_of)
-    return Seen(probs, embeddings, known.weight.float().cpu())
+        seen = gathered(running, known, batches, id_of=id_of, advance=advance)
+    _check_finite(seen.probs, id_of)
+    return seen
 
 
 def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:
@@ -114,7 +90,7 @@ def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:
         )
 
 
-def selected_by(rule: str, seen: Seen, *, portion: float, config: AdaptConfig) -> Selection:
+def selected_by(rule: str, seen: Outputs, *, portion: float, config: AdaptConfig) -> Selection:
     """What a rule or baseline selects; nothing for those that select nothing."""
     if rule in (SOURCE_ONLY, ENTROPY):
         return _above(seen, None, rule)
@@ -132,7 +108,7 @@ def selected_by(rule: str, seen: Seen, *, portion: float, config: AdaptConfig) -
     )
 
 
-def _above(seen: Seen, threshold: float | None, rule: str) -> Selection:
+def _above(seen: Outputs, threshold: float | None, rule: str) -> Selection:
     """One threshold for all classes, however large their portion becomes; none selects nothing."""
     confidence, predictions = seen.probs.max(dim=1)
     kept = torch.zeros_like(predictions, dtype=torch.bool)
@@ -152,7 +128,7 @@ def _above(seen: Seen, threshold: float | None, rule: str) -> Selection:
     )
 
 
-def soft_labels(selection: Selection, seen: Seen, config: AdaptConfig) -> Tensor | None:
+def soft_labels(selection: Selection, seen: Outputs, config: AdaptConfig) -> Tensor | None:
     """Soft labels of the selected examples, in their order, if the rule has them."""
     if selection.rule != "crst-lrent":
         return None
@@ -161,7 +137,7 @@ def soft_labels(selection: Selection, seen: Seen, config: AdaptConfig) -> Tensor
     )
 
 
-def quality_of(selection: Selection, seen: Seen, true_labels: Tensor | None) -> dict[str, Any]:
+def quality_of(selection: Selection, seen: Outputs, true_labels: Tensor | None) -> dict[str, Any]:
     """The numbers of the paper's Table 4, and counts per class, as plain values."""
     quality = selection_quality(
         selection.labels,
@@ -190,7 +166,7 @@ def plain_quality(quality: SelectionQuality) -> dict[str, Any]:
     }
 
 
-def accuracy_of(seen: Seen, true_labels: Tensor | None) -> dict[str, Any] | None:
+def accuracy_of(seen: Outputs, true_labels: Tensor | None) -> dict[str, Any] | None:
     """Accuracy over all examples and per class; ``None`` if the truth is not known.
 
     The mean over classes leaves out classes without an example; it is Table 3's last column.
@@ -198,7 +174,7 @@ def accuracy_of(seen: Seen, true_labels: Tensor | None) -> dict[str, Any] | None
     if true_labels is None:
         return None
     classes = seen.probs.shape[1]
-    right = seen.predictions == true_labels
+    right = seen.probs.argmax(dim=1) == true_labels
     totals = torch.bincount(true_labels, minlength=classes)
     hits = torch.bincount(true_labels[right], minlength=classes)
     per_class = [h / n if n else None for h, n in zip(hits.tolist(), totals.tolist(), strict=True)]
@@ -226,7 +202,7 @@ def starved(selection: Selection, classes: tuple[str, ...]) -> dict[str, list[st
 
 
 def compared(
-    selection: Selection, other: Selection, seen: Seen, target: Target, *, most: int
+    selection: Selection, other: Selection, seen: Outputs, target: Target, *, most: int
 ) -> tuple[dict[str, Any], pa.Table]:
     """Two selections from the same predictions: counts, and what only one of them holds.
 
@@ -256,7 +232,7 @@ def compared(
     return about, pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _strongest(selection: Selection, places: Tensor, seen: Seen) -> Tensor:
+def _strongest(selection: Selection, places: Tensor, seen: Outputs) -> Tensor:
     """Selected examples by how far they are above the threshold of their label."""
     labels = selection.labels[places]
     confidence = selection.confidence[places]
@@ -270,7 +246,7 @@ def _strongest(selection: Selection, places: Tensor, seen: Seen) -> Tensor:
     return places[torch.argsort(ratio, descending=True, stable=True)]
 
 
-def _confidence(rule: str, places: Tensor, seen: Seen) -> Tensor:
+def _confidence(rule: str, places: Tensor, seen: Outputs) -> Tensor:
     """What the thresholds of a rule rank, for some examples and every class."""
     if rule in ("cbst+avh", "avc"):
         return angular_visual_confidence(seen.embeddings[places], seen.class_weights)
@@ -278,7 +254,7 @@ def _confidence(rule: str, places: Tensor, seen: Seen) -> Tensor:
 
 
 def _row(
-    place: int, selection: Selection, other: Selection, seen: Seen, target: Target
+    place: int, selection: Selection, other: Selection, seen: Outputs, target: Target
 ) -> dict[str, Any]:
     label = int(selection.labels[place])
     angular = angular_visual_confidence(seen.embeddings[place : place + 1], seen.class_weights)

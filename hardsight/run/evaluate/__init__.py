@@ -7,5 +7,5 @@ from hardsight.run.evaluate._card import FORMAT as FORMAT
 from hardsight.run.evaluate._card import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.evaluate._card import EvaluateConfig as EvaluateConfig
 from hardsight.run.evaluate._card import evaluation_card as evaluation_card
-from hardsight.run.evaluate._card import named_model as named_model
 from hardsight.run.evaluate._card import run_evaluate as run_evaluate
+from hardsight.run.evaluate._subjects import named_model as named_model

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from hardsight.data import ExampleSource
 from hardsight.evaluate import Normalisation, fgsm, pgd
-from hardsight.run.evaluate._pass import Collected, Subject, inputs_at
+from hardsight.run.evaluate._pass import inputs_at
+from hardsight.run.evaluate._subjects import Subject
+from hardsight.run.loop import Outputs
 from hardsight.stats import mcnemar, wilson_interval
 
 _MOST_KEPT = 1 << 28  # bytes of inputs held between attacks
@@ -54,7 +56,7 @@ class AttackRun:
         self,
         subject: Subject,
         source: ExampleSource,
-        outputs: Collected,
+        outputs: Outputs,
         positions: NDArray[np.int64],
         *,
         steps: int,
@@ -65,14 +67,13 @@ class AttackRun:
         self._at_once = at_once
         self._kept: list[Batched] | None = None
         # those that could be read, with finite outputs
-        places = np.searchsorted(outputs.index, positions)
-        there = (places < len(outputs.index)) & (
-            outputs.index[np.minimum(places, len(outputs.index) - 1)] == positions
-        )
+        read = outputs.positions
+        places = np.searchsorted(read, positions)
+        there = (places < len(read)) & (read[np.minimum(places, len(read) - 1)] == positions)
         there[there] = outputs.usable[places[there]]
         self.positions, self._rows = positions[there], places[there]
         self.clean: Mask = outputs.right[self._rows]
-        self._labels = outputs.labels[self._rows]
+        self._labels = outputs.labels.numpy()[self._rows]
         how = subject.preprocessing
         self.normalisation = Normalisation(how.mean, how.std)
 

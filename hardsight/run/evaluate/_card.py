@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
-from torch import nn
 
 from hardsight._checks import checked_options, versions, warns_of
 from hardsight.config import Settings
@@ -26,15 +25,20 @@ from hardsight.data import (
 from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
+from hardsight.models import is_as_made
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.evaluate._pass import Subject
 from hardsight.run.evaluate._study import Study, unknown_normalisation
+from hardsight.run.evaluate._subjects import (
+    Subject,
+    class_order_of,
+    listed_models,
+    named_model,
+    numbered_alike,
+    subject_of,
+)
 from hardsight.run.loop import (
     ClassOrder,
-    check_labels_agree,
     chosen_device,
-    matched_classes,
-    model_at_work,
     stated_classes,
 )
 from hardsight.run.score import length_of
@@ -97,29 +101,12 @@ def run_evaluate(config: EvaluateConfig) -> dict[str, Any]:
     return evaluation_card(models, options.pop("data"), **options)
 
 
-def named_model(text: str) -> tuple[str | None, str, str | None]:
-    """Name, spec and weights in ``[NAME=]SPEC[@WEIGHTS]``.
-
-    Example:
-        >>> named_model("EL=net.py:make@el.safetensors")
-        ('EL', 'net.py:make', 'el.safetensors')
-        >>> named_model("timm:resnet18")
-        (None, 'timm:resnet18', None)
-    """
-    whole, _, weights = text.partition("@")
-    name, equals, spec = whole.partition("=")
-    # an equals sign may also stand in the options of a model, or in the path of a folder
-    if not equals or ":" in name or Path(whole).exists():
-        name, spec = "", whole
-    return name.strip() or None, spec, weights or None
-
-
 def card_notes(card: Mapping[str, Any]) -> list[str]:
     """Everything the numbers of a card have to be read with."""
     notes = []
     for about in card["models"]:
         name, origin, counts = about["name"], about["weights"] or "", about["counts"]
-        if origin == "random initialisation" or origin.startswith("as made by"):
+        if is_as_made(origin):
             notes.append(f"no --weights were given: {name} was evaluated {origin}")
         if counts["unreadable"]:
             examples = (
@@ -299,17 +286,17 @@ def evaluation_card(
         named = stated_classes(model_classes)
         pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
         subjects = [
-            _subject(
+            subject_of(
                 stack, model, source, pixels, device=place, preprocessing=preprocessing,
                 class_names=named, head=head, output=output, num_classes=num_classes, seed=seed,
                 trust_remote_code=trust_remote_code,
             )
-            for model in _listed(models)
+            for model in listed_models(models)
         ]  # fmt: skip
-        order = _class_order(subjects, source, class_order)
+        order = class_order_of(subjects, source, class_order)
         names = list(order.names)
         if training is not None:
-            training = _numbered_alike(training, source, order, subjects[0], class_order)
+            training = numbered_alike(training, source, order, subjects[0], class_order)
         asked = epsilons is not None or epsilons_l2 is not None
         _check_normalisation(subjects, asked=asked)
         batch_size = batch_size or (256 if place.type == "cuda" else 64)
@@ -407,99 +394,6 @@ def _describe(
     )
 
 
-def _listed(models: Any) -> list[tuple[str | None, Any, Any]]:
-    """Name, model and weights of everything to evaluate."""
-    if isinstance(models, str | os.PathLike | nn.Module):
-        models = [models]
-    if isinstance(models, dict):
-        models = [(str(name), model, None) for name, model in models.items()]
-    if not isinstance(models, list | tuple):
-        raise OptionError(
-            "expected a module or the name of one, a mapping of names to modules, or a list, got "
-            f"{type(models).__name__}"
-        )
-    listed = [model if isinstance(model, tuple) else (None, model, None) for model in models]
-    if not listed:
-        raise OptionError("expected at least one model, got none")
-    return [
-        (name, os.fspath(model) if isinstance(model, os.PathLike) else model, weights)
-        for name, model, weights in listed
-    ]
-
-
-def _subject(
-    stack: ExitStack,
-    given: tuple[str | None, Any, Any],
-    source: ExampleSource,
-    pixels: PixelOptions,
-    **options: Any,
-) -> Subject:
-    name, model, weights = given
-    work = model_at_work(model, source, pixels, weights=weights, **options)
-    ready = stack.enter_context(work)
-    head, loaded = ready.traits.head, ready.loaded
-    assert head is not None
-    done = ready.applied_to(source)
-    return Subject(
-        name=name or (loaded.spec if weights is None else f"{loaded.spec} {Path(weights).name}"),
-        model=ready.network,
-        head=head,
-        preprocessing=ready.preprocessing,
-        states_normalisation=loaded.preprocessing is not None
-        or None not in (pixels.mean, pixels.std),
-        shape=ready.traits.shape,
-        device=options["device"],
-        facts={**ready.facts(), "preprocessing": dataclasses.asdict(done)},
-        class_names=ready.class_names,
-    )
-
-
-def _class_order(subjects: list[Subject], source: ExampleSource, how: str) -> ClassOrder:
-    """Which label is which output, the same for all models.
-
-    Raises:
-        OptionError: models of different numbers of classes or orders, or two of the same name.
-        LabelError: the classes of the data are not those of the models.
-    """
-    numbers = {subject.head.num_classes for subject in subjects}
-    if len(numbers) > 1:
-        counts = ", ".join(f"{subject.name} {subject.head.num_classes}" for subject in subjects)
-        raise OptionError(f"expected models with the same classes, got {counts} classes")
-    names = [subject.name for subject in subjects]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise OptionError(
-            f"two models are called {twice!r}; name them, as in "
-            "first=net.py:make@a.safetensors second=net.py:make@b.safetensors"
-        )
-    count = numbers.pop()
-    orders = [matched_classes(source, count, subject.class_names, how=how) for subject in subjects]
-    for subject, order in zip(subjects, orders, strict=True):
-        if order.labels != orders[0].labels:
-            raise OptionError(
-                f"expected models that number their classes alike, but {subjects[0].name} and "
-                f"{subject.name} do not: {orders[0].note}; {order.note}. Evaluate each on its own"
-            )
-    return orders[0]
-
-
-def _numbered_alike(
-    training: ExampleSource, source: ExampleSource, order: ClassOrder, subject: Subject, how: str
-) -> ExampleSource:
-    """The training data with the labels that the evaluated data has.
-
-    Raises:
-        LabelError: its classes are not those of the model, or have other labels.
-    """
-    if order.taken == "position":
-        check_labels_agree(
-            source.classes, training.classes, whose=f"the evaluated {source.spec}",
-            where=f"the training data {training.spec}", step="classes= (--classes)",
-        )  # fmt: skip
-    own = matched_classes(training, len(order.names), subject.class_names, how=how)
-    return own.of(training)
-
-
 def _check_options(settings: dict[str, Any]) -> None:
     share = settings["validation_share"]
     if not 0 < share < 1:
@@ -520,14 +414,14 @@ def _check_normalisation(subjects: list[Subject], *, asked: bool) -> None:
 
 
 def _radii(
-    given: Sequence[float] | None, usual: tuple[float, ...], *, most: float
+    stated: Sequence[float] | None, usual: tuple[float, ...], *, most: float
 ) -> tuple[float, ...]:
     """Radii in ascending order, 0 among them.
 
     Raises:
         OptionError: one is negative or above ``most``.
     """
-    radii = usual if given is None else tuple(float(radius) for radius in given)
+    radii = usual if stated is None else tuple(float(radius) for radius in stated)
     if not all(math.isfinite(radius) and radius >= 0 for radius in radii):
         raise OptionError(f"expected every epsilon to be >= 0, got {list(radii)}")
     if max(radii, default=0.0) > most:

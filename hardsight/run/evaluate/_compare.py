@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hardsight.errors import StatisticError
 from hardsight.evaluate import brier_score, negative_log_likelihood
 from hardsight.run.evaluate._attacks import Masks
-from hardsight.run.evaluate._pass import Collected
+from hardsight.run.loop import Outputs
 from hardsight.scores import logit_margin
 from hardsight.stats import compare_auroc, mcnemar, paired_bootstrap
 
@@ -20,7 +20,7 @@ _RESAMPLES = 1000
 
 
 def compared_outputs(
-    first: Collected, second: Collected, judged: tuple[Rows, Rows]
+    first: Outputs, second: Outputs, judged: tuple[Rows, Rows]
 ) -> list[dict[str, Any]]:
     """Accuracy by McNemar, and means per example by bootstrap; differences are second - first.
 

@@ -22,7 +22,8 @@ from hardsight.evaluate import (
     map_entropy,
     top_area_share,
 )
-from hardsight.run.evaluate._pass import Subject, inputs_at
+from hardsight.run.evaluate._pass import inputs_at
+from hardsight.run.evaluate._subjects import Subject
 
 _SIDE = 96  # pixels of a picture on the card
 
@@ -47,11 +48,11 @@ def explanation_part(
     cam_layer: CamLayer | None = None
     measures: dict[str, list[Tensor]] = {}
     pictures: dict[int, dict[str, Any]] = {}
-    for read, given in inputs_at(subject, source, positions, at_once=at_once):
+    for read, loaded in inputs_at(subject, source, positions, at_once=at_once):
         with torch.no_grad():
-            logits = subject.logits(given)
+            logits = subject.logits(loaded)
         usable = torch.isfinite(logits).all(dim=1)
-        here, inputs = read[usable.cpu().numpy()], given[usable]
+        here, inputs = read[usable.cpu().numpy()], loaded[usable]
         if not len(here):
             continue
         if cam_layer is None:

@@ -31,7 +31,7 @@ from hardsight.evaluate import (
 )
 from hardsight.geometry import row_norms, target_angles
 from hardsight.heads import Head
-from hardsight.run.evaluate._pass import Collected
+from hardsight.run.loop import Outputs
 from hardsight.scores import conditional_energy, logit_margin
 from hardsight.stats import Estimate
 
@@ -42,24 +42,25 @@ Rows = NDArray[np.int64]
 
 
 def accuracy_part(
-    outputs: Collected, num_classes: int, training_counts: ArrayLike | None
+    outputs: Outputs, num_classes: int, training_counts: ArrayLike | None
 ) -> dict[str, Any]:
     """Accuracy of all, of each class, and by number of training examples."""
-    per_class = class_accuracy(outputs.predictions, outputs.labels, num_classes)
+    predictions, labels = outputs.predictions, outputs.labels.numpy()
+    per_class = class_accuracy(predictions, labels, num_classes)
     known = [share.value for share in per_class if share is not None]
     shots = None
     if training_counts is not None:
-        groups = shot_accuracy(outputs.predictions, outputs.labels, training_counts)
+        groups = shot_accuracy(predictions, labels, training_counts)
         shots = {name: estimate(value) for name, value in groups.items()}
     return {
-        "top1": estimate(accuracy(outputs.predictions, outputs.labels)),
+        "top1": estimate(accuracy(predictions, labels)),
         "balanced": float(np.mean(known)),
         "classes": [estimate(value) for value in per_class],
         "shots": shots,
     }
 
 
-def distribution_part(outputs: Collected, head: Head) -> dict[str, Any]:
+def distribution_part(outputs: Outputs, head: Head) -> dict[str, Any]:
     """Margins, energies per class, norms and angles of usable examples."""
     rows = np.flatnonzero(outputs.usable)
     weights = head.weight.float().cpu()
@@ -67,7 +68,7 @@ def distribution_part(outputs: Collected, head: Head) -> dict[str, Any]:
     energies = outputs.per_row(rows, lambda z, x, y: conditional_energy(z, y))
     norms = outputs.per_row(rows, lambda z, x, y: row_norms(x))
     angles = outputs.per_row(rows, lambda z, x, y: target_angles(x, y, weights))
-    right, labels = outputs.right[rows], outputs.labels[rows]
+    right, labels = outputs.right[rows], outputs.labels.numpy()[rows]
     return {
         "margin": _distribution(margins, right),
         "norm": _distribution(norms, right),
@@ -76,12 +77,12 @@ def distribution_part(outputs: Collected, head: Head) -> dict[str, Any]:
     }
 
 
-def indicators_of(outputs: Collected, head: Head) -> dict[str, NDArray[np.float64]]:
+def indicators_of(outputs: Outputs, head: Head) -> dict[str, NDArray[np.float64]]:
     """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
     weights = head.weight.float().cpu()
     rows = np.flatnonzero(outputs.usable)
     parts = [ood_indicators(z, x, weights) for z, x, _ in outputs.chunks(rows)]
-    values = {name: np.full(len(outputs.index), np.nan) for name in INDICATORS}
+    values = {name: np.full(len(outputs), np.nan) for name in INDICATORS}
     for name in values if parts else ():
         values[name][rows] = np.concatenate([part[name].double().numpy() for part in parts])
     return values
@@ -100,33 +101,31 @@ def ood_part(
         try:
             measured = detection(known, others)
         except StatisticError as err:
-            part[name] = {"note": str(err)}
+            is_constant = bool(np.ptp([*known, *others]) == 0)
+            part[name] = {"note": str(err), "is_constant": is_constant}
             continue
         part[name] = {**dataclasses.asdict(measured), "auroc": estimate(measured.auroc)}
     return part
 
 
-def calibration_rows(
-    outputs: Collected, *, validation_share: float, seed: int
-) -> tuple[Rows, Rows]:
+def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:
     """Usable rows to fit a temperature on, and those to judge it on.
 
     The draw is over all rows, so that every model of a card is judged on the same ones.
     """
-    order = np.random.default_rng([seed, 1]).permutation(len(outputs.index))
+    order = np.random.default_rng([seed, 1]).permutation(len(outputs))
     parts = np.split(order, [round(validation_share * len(order))])
     fitting, judged = (np.sort(part[outputs.usable[part]]) for part in parts)
     return fitting, judged
 
 
-def calibration_part(outputs: Collected, fitting: Rows, judged: Rows) -> dict[str, Any]:
+def calibration_part(outputs: Outputs, fitting: Rows, judged: Rows) -> dict[str, Any]:
     """Calibration before and after a temperature; the temperature stands on other examples."""
     if not len(fitting) or not len(judged):
         usable = len(fitting) + len(judged)
         return {"note": f"{usable} usable examples are too few to fit a temperature beside"}
-    logits = torch.from_numpy(np.array(outputs.logits[fitting]))
-    truth = torch.from_numpy(outputs.labels[fitting])
-    temperature = fitted_temperature(logits, truth, low=_COLDEST)
+    some = torch.from_numpy(fitting)
+    temperature = fitted_temperature(outputs.logits[some], outputs.labels[some], low=_COLDEST)
     return {
         "validation": len(fitting),
         "n": len(judged),
@@ -137,8 +136,8 @@ def calibration_part(outputs: Collected, fitting: Rows, judged: Rows) -> dict[st
 
 
 def representation_part(
-    outputs: Collected,
-    train: Collected | None,
+    outputs: Outputs,
+    train: Outputs | None,
     *,
     most_examples: int,
     most_points: int,
@@ -147,7 +146,7 @@ def representation_part(
     """Probe, clusters, silhouette and maps of the features of usable examples."""
     rows = np.flatnonzero(outputs.usable)
     rows = _some(rows, most_examples, seed)
-    features, labels = np.array(outputs.embeddings[rows]), outputs.labels[rows]
+    features, labels = outputs.embeddings.numpy()[rows], outputs.labels.numpy()[rows]
     shown = _some(np.arange(len(rows)), most_points, seed)
     part: dict[str, Any] = {
         "probe": _probe(outputs, train, most_examples, seed),
@@ -175,7 +174,7 @@ def estimate(value: Estimate | None) -> dict[str, Any] | None:
     return None if value is None else dataclasses.asdict(value)
 
 
-def _calibration(outputs: Collected, rows: Rows, temperature: float) -> dict[str, Any]:
+def _calibration(outputs: Outputs, rows: Rows, temperature: float) -> dict[str, Any]:
     def confidences(z: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return (z / temperature).softmax(dim=1).amax(dim=1)
 
@@ -218,7 +217,7 @@ def _quartiles(values: NDArray[np.float64]) -> dict[str, Any] | None:
 
 
 def _probe(
-    outputs: Collected, train: Collected | None, most_examples: int, seed: int
+    outputs: Outputs, train: Outputs | None, most_examples: int, seed: int
 ) -> dict[str, Any]:
     """Accuracy of a probe trained on the training data, or else on one half of this data."""
     rows = _some(np.flatnonzero(outputs.usable), 2 * most_examples, seed)
@@ -234,14 +233,16 @@ def _probe(
         judged, home, trained_on = rows, train, "the training data"
     try:
         predicted = linear_probe(
-            home.embeddings[fitting], home.labels[fitting], outputs.embeddings[judged]
+            home.embeddings.numpy()[fitting],
+            home.labels.numpy()[fitting],
+            outputs.embeddings.numpy()[judged],
         )
     except StatisticError as err:
         return {"note": str(err)}
-    accurate = accuracy(predicted, outputs.labels[judged])
+    truth = outputs.labels.numpy()[judged]
     return {
-        "accuracy": estimate(accurate),
-        "own": estimate(accuracy(outputs.predictions[judged], outputs.labels[judged])),
+        "accuracy": estimate(accuracy(predicted, truth)),
+        "own": estimate(accuracy(outputs.predictions[judged], truth)),
         "fitted": len(fitting),
         "trained_on": trained_on,
     }

@@ -2,105 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from hardsight.data import Batch, ExampleSource, batches
 from hardsight.errors import DataError, ShapeError
-from hardsight.heads import Head, logit_rows
-from hardsight.models import ClassNames
-from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import ModelPass, check_labels, moved
+from hardsight.run.evaluate._subjects import Subject
+from hardsight.run.loop import ModelPass, Outputs, check_labels, moved, parameters
 from hardsight.run.score import length_of
-
-_ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A model under evaluation.
-
-    Attributes:
-        name: what the card calls it.
-        model: in eval mode, on ``device``.
-        head: its classifier layer, verified.
-        preprocessing: what it wants done to images.
-        states_normalisation: whether mean and std are known rather than a default.
-        shape: of one input, ``[C, H, W]`` for images; ``None`` if inputs are not one tensor.
-        device: where it runs.
-        facts: spec, weights and digests for the card.
-        class_names: of its outputs, if it tells them.
-    """
-
-    name: str
-    model: nn.Module
-    head: Head
-    preprocessing: Preprocessing
-    states_normalisation: bool
-    shape: tuple[int, ...] | None
-    device: torch.device
-    facts: dict[str, Any]
-    class_names: ClassNames = field(default_factory=ClassNames)
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits ``[N, C]`` of inputs ``[N, ...]``."""
-        return logit_rows(self.model(inputs))
-
-
-@dataclass(frozen=True, eq=False)
-class Collected:
-    """Outputs of a model for a dataset, on disk.
-
-    Attributes:
-        index: positions in the source, ``[N]``, ascending.
-        labels: class indices, ``[N]``.
-        logits: ``[N, C]``, float32.
-        embeddings: ``[N, D]``, float32.
-        usable: whether logits and embedding are finite, ``[N]``.
-        predictions: class indices; -1 where not usable, ``[N]``.
-        errors: how many examples could not be read.
-    """
-
-    index: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    logits: NDArray[np.float32]
-    embeddings: NDArray[np.float32]
-    usable: NDArray[np.bool_]
-    predictions: NDArray[np.int64]
-    errors: int
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Whether each prediction is the label."""
-        is_right: NDArray[np.bool_] = self.predictions == self.labels
-        return is_right
-
-    def chunks(self, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Logits, embeddings and labels of chosen rows, a few thousand at a time."""
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            some = rows[first : first + _ROWS_AT_ONCE]
-            yield (
-                torch.from_numpy(np.array(self.logits[some])),
-                torch.from_numpy(np.array(self.embeddings[some])),
-                torch.from_numpy(self.labels[some]),
-            )
-
-    def per_row(
-        self, rows: NDArray[np.int64], values: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> NDArray[np.float64]:
-        """One number per chosen row, from its logits, embedding and label."""
-        parts = [values(*chunk).double().numpy() for chunk in self.chunks(rows)]
-        return np.concatenate(parts) if parts else np.empty(0)
 
 
 def collected(
@@ -112,8 +30,8 @@ def collected(
     workers: int,
     advance: Callable[[int], None],
     has_own_labels: bool = True,
-) -> Collected:
-    """Run a model over a dataset.
+) -> Outputs:
+    """Run a model over a dataset; logits and embeddings lie on disk.
 
     Args:
         subject: the model.
@@ -153,10 +71,18 @@ def collected(
             logit_sink.write(passed.logits.float().cpu().numpy().tobytes())
             embedding_sink.write(passed.embeddings.float().cpu().numpy().tobytes())
             index.append(passed.batch.index.numpy())
-            labels.append(passed.batch.labels.numpy())
+            labels.append(passed.batch.labels)
     if not index:
         raise DataError(f"none of the examples of {source.spec} could be read")
-    return _opened(files, subject.head, np.concatenate(index), np.concatenate(labels), errors)
+    rows, head = sum(map(len, index)), subject.head
+    return Outputs(
+        embeddings=_mapped(files[1], rows, head.width),
+        logits=_mapped(files[0], rows, head.num_classes),
+        labels=torch.cat(labels),
+        **parameters(head),
+        index=np.concatenate(index),
+        errors=errors,
+    )
 
 
 def inputs_at(
@@ -196,22 +122,8 @@ def _check(batch: Batch, subject: Subject, source: ExampleSource, has_own_labels
         check_labels(batch, subject.head.num_classes, whose=subject.name, verb="evaluate")
 
 
-def _opened(
-    files: list[Path],
-    head: Head,
-    index: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    errors: int,
-) -> Collected:
-    widths = (head.num_classes, head.width)
-    logits, embeddings = (
-        np.memmap(os.fspath(file), np.float32, "r", shape=(len(index), width))
-        for file, width in zip(files, widths, strict=True)
-    )
-    usable, predictions = np.ones(len(index), bool), np.empty(len(index), np.int64)
-    for first in range(0, len(index), _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
-        finite = np.isfinite(logits[some]).all(1) & np.isfinite(embeddings[some]).all(1)
-        usable[some] = finite
-        predictions[some] = np.where(finite, logits[some].argmax(1), -1)
-    return Collected(index, labels, logits, embeddings, usable, predictions, errors)
+def _mapped(file: Path, *shape: int) -> Tensor:
+    """A file of float32 as a tensor; only what is read of it comes into memory."""
+    # shared, since the system would count a private copy as memory that may all be needed
+    numbers = torch.from_file(os.fspath(file), shared=True, size=math.prod(shape))
+    return numbers.reshape(shape)

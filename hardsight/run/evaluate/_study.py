@@ -27,8 +27,9 @@ from hardsight.run.evaluate._numbers import (
     ood_part,
     representation_part,
 )
-from hardsight.run.evaluate._pass import Collected, Subject, collected, spread_positions
-from hardsight.run.loop import chosen_workers, memory_errors, progress
+from hardsight.run.evaluate._pass import collected, spread_positions
+from hardsight.run.evaluate._subjects import Subject
+from hardsight.run.loop import Outputs, chosen_workers, memory_errors, progress
 from hardsight.run.score import length_of
 
 
@@ -85,7 +86,7 @@ class Study:
             cards.append({
                 "name": subject.name,
                 **subject.facts,
-                "counts": {"rows": len(output.index), "unreadable": output.errors,
+                "counts": {"rows": len(output), "unreadable": output.errors,
                            "non_finite": int((~output.usable).sum())},
                 "accuracy": accuracy_part(output, num_classes, counts),
                 **distribution_part(output, subject.head),
@@ -106,7 +107,7 @@ class Study:
             "explanations": explanations,
         }
 
-    def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Collected:
+    def _pass(self, subject: Subject, source: ExampleSource, *, own: bool = True) -> Outputs:
         number = len(list(self.folder.iterdir()))
         length = length_of(source)
         with progress(f"{subject.name}: {source.spec}", total=length, show=self.show) as advance:
@@ -122,9 +123,7 @@ class Study:
         self._check(outputs, subject, source, own)
         return outputs
 
-    def _check(
-        self, outputs: Collected, subject: Subject, source: ExampleSource, own: bool
-    ) -> None:
+    def _check(self, outputs: Outputs, subject: Subject, source: ExampleSource, own: bool) -> None:
         """Raise if numbers would stand on nothing, or on other examples than another model's.
 
         Raises:
@@ -133,13 +132,13 @@ class Study:
         """
         if own and not outputs.usable.any():
             raise NonFiniteError(
-                f"{subject.name} has no finite output for any of the {len(outputs.index):,} "
+                f"{subject.name} has no finite output for any of the {len(outputs):,} "
                 f"examples of {source.spec}; check its weights, and mean and std of its inputs"
             )
-        before = self._read.setdefault(id(source), outputs.index)
-        if not np.array_equal(before, outputs.index):
+        before = self._read.setdefault(id(source), outputs.positions)
+        if not np.array_equal(before, outputs.positions):
             raise DataError(
-                f"{subject.name} could read {len(outputs.index):,} of the examples of "
+                f"{subject.name} could read {len(outputs):,} of the examples of "
                 f"{source.spec}, the model before it others ({len(before):,}), so they cannot be "
                 "compared; evaluate again when the data can be read, or one model at a time"
             )
@@ -150,7 +149,7 @@ class Study:
         return np.bincount(self.training.labels, minlength=num_classes)
 
     def _attack(
-        self, cards: list[dict[str, Any]], outputs: list[Collected], **options: Any
+        self, cards: list[dict[str, Any]], outputs: list[Outputs], **options: Any
     ) -> list[Masks]:
         """Fill in the part on attacks; the masks it stands on, if there are any."""
         note = self._no_images() or ("" if options["attack_examples"] else "not asked for")
@@ -220,7 +219,7 @@ class Study:
 
     def _comparisons(
         self,
-        outputs: list[Collected],
+        outputs: list[Outputs],
         judged: list[NDArray[np.int64]],
         indicators: list[list[Indicators]],
         masks: list[Masks],

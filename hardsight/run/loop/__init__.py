@@ -11,6 +11,9 @@ from hardsight.run.loop._model import Need as Need
 from hardsight.run.loop._model import loaded_model as loaded_model
 from hardsight.run.loop._model import model_at_work as model_at_work
 from hardsight.run.loop._model import returning as returning
+from hardsight.run.loop._outputs import Outputs as Outputs
+from hardsight.run.loop._outputs import gathered as gathered
+from hardsight.run.loop._outputs import parameters as parameters
 from hardsight.run.loop._pass import Advance as Advance
 from hardsight.run.loop._pass import ModelPass as ModelPass
 from hardsight.run.loop._pass import Passed as Passed

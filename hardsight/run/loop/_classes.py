@@ -105,19 +105,19 @@ def matched_classes(
     return _by_position(named, known, outputs, forced=how == "position", teaches=teaches)
 
 
-def stated_classes(given: Sequence[str] | str | os.PathLike[str] | None) -> ClassNames | None:
+def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> ClassNames | None:
     """Names of a model's outputs as a user states them: a list, or a text file, a name per line.
 
     Raises:
         MissingDataError: there is no such file.
         OptionError: something else, or no names.
     """
-    if given is None:
+    if stated is None:
         return None
-    if isinstance(given, list | tuple) and len(given) == 1 and Path(str(given[0])).is_file():
-        given = str(given[0])  # the command line makes a list of every value
-    if isinstance(given, str | os.PathLike):
-        file = Path(given)
+    if isinstance(stated, list | tuple) and len(stated) == 1 and Path(str(stated[0])).is_file():
+        stated = str(stated[0])  # the command line makes a list of every value
+    if isinstance(stated, str | os.PathLike):
+        file = Path(stated)
         if not file.is_file():
             raise MissingDataError(
                 f"no file {file} with the names of the model's classes; pass a list of names, or a "
@@ -125,11 +125,11 @@ def stated_classes(given: Sequence[str] | str | os.PathLike[str] | None) -> Clas
             )
         lines = file.read_text(encoding="utf-8-sig").splitlines()
         return ClassNames(tuple(line.strip() for line in lines if line.strip()), str(file))
-    names = tuple(given)
+    names = tuple(stated)
     if len(names) < 2 or not all(isinstance(name, str) for name in names):
         raise OptionError(
-            f"expected model_classes to be the names of the model's outputs, got {given!r}; pass a "
-            "list of names, or a text file with one name per line"
+            f"expected model_classes to be the names of the model's outputs, got {stated!r}; pass "
+            "a list of names, or a text file with one name per line"
         )
     return ClassNames(names, "model_classes")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -36,7 +36,6 @@ from hardsight.preprocessing import Preprocessing
 from hardsight.table import THUMBNAIL_SCHEMA, ScoreTable
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
-_BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
 SMALLER = "pass a smaller --batch-size (batch_size=)"
 
 
@@ -75,7 +74,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
         True
     """
     if device is not None and device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # now, so that the user's seed is in the states that are kept
     was_started = torch.cuda.is_initialized()
     gpus = torch.cuda.get_rng_state_all() if was_started else []
     cpu = torch.get_rng_state()
@@ -191,7 +190,7 @@ def moved(inputs: Any, device: torch.device) -> Any:
         return inputs.to(device, non_blocking=True)
     if isinstance(inputs, dict):
         return {key: moved(value, device) for key, value in inputs.items()}
-    if isinstance(inputs, list | tuple):
+    if isinstance(inputs, list | tuple):  # a named tuple takes its fields one by one
         parts = [moved(value, device) for value in inputs]
         return type(inputs)(*parts) if hasattr(inputs, "_fields") else type(inputs)(parts)
     if hasattr(inputs, "to"):  # such as a BatchEncoding
@@ -373,37 +372,6 @@ class ModelPass:
                 embeddings, logits = self.outputs(batch.inputs, batch.ids)
                 yield Passed(batch, embeddings, logits)
 
-    def gathered(
-        self,
-        batches: Iterable[Tensor],
-        *,
-        made_of: Callable[[Tensor], Tensor] = lambda logits: logits,
-        id_of: Callable[[int], str] | None = None,
-        advance: Callable[[int], object] = lambda done: None,
-    ) -> tuple[Tensor, Tensor]:
-        """Embeddings ``[N, D]`` and logits ``[N, C]`` of all batches, float32 on the CPU.
-
-        Args:
-            batches: inputs, in the order of the rows.
-            made_of: what is kept instead of the logits of a batch, made on the device.
-            id_of: name of an example by its position, for the message of an error.
-            advance: told how many examples were just done.
-        """
-        waiting: list[tuple[Tensor, Tensor]] = []
-        done: list[tuple[Tensor, Tensor]] = []
-        first = 0
-        for inputs in batches:
-            rows = range(first, first + len(inputs))
-            embeddings, logits = self.outputs(inputs, id_of and [id_of(row) for row in rows])
-            assert embeddings is not None
-            first = rows.stop
-            waiting.append((embeddings.float(), made_of(logits.float())))
-            if len(waiting) == _BATCHES_AT_ONCE:
-                done.append(_on_cpu(waiting))
-                waiting = []
-            advance(len(rows))
-        return _on_cpu([*done, *([_on_cpu(waiting)] if waiting else [])])
-
     def check(self) -> None:
         """Wait for the device, and raise if a batch so far does not fit the head.
 
@@ -423,11 +391,6 @@ class ModelPass:
             return f"batch {self._count}"
         names = f"example {ids[0]}" if len(ids) == 1 else f"examples {ids[0]} to {ids[-1]}"
         return f"batch {self._count} ({names})"
-
-
-def _on_cpu(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    embeddings, logits = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
-    return embeddings, logits
 
 
 @contextmanager
@@ -517,7 +480,7 @@ def progress(
 
     Args:
         title: what is being done.
-        total: how many units there are; ``None`` if nobody knows.
+        total: how many units there are; ``None`` if it is not known.
         done: units an earlier run has done.
         show: force the bar on or off; by default it is shown on a terminal.
 
@@ -548,6 +511,8 @@ def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool 
     indices = gallery_rows(table, budget=most).indices().tolist()
     kept: dict[int, bytes] = {}
     with progress("thumbnails", total=len(indices), show=show) as advance:
+        # read once more: which rows are shown is known only when all are scored, and small pictures
+        # of every row would be larger than the table
         for index in indices:
             try:
                 picture = thumbnail(source[source.position_of(index)].content)

@@ -100,17 +100,28 @@ class ScorePlan:
     Args:
         names: score, or scores, asked for; ``None`` for every column there is.
         has_head: whether embeddings and class weights are at hand.
+        has_offset: whether logits are known, not only up to a number added to all of a row.
 
     Attributes:
-        missing: scores that are left out because they need a head.
+        missing: scores that are left out because they need a head, or the logits themselves.
     """
 
-    def __init__(self, names: str | Sequence[str] | None, *, has_head: bool = True) -> None:
+    def __init__(
+        self,
+        names: str | Sequence[str] | None,
+        *,
+        has_head: bool = True,
+        has_offset: bool = True,
+    ) -> None:
         columns = [spec for spec in SCORES.values() if not spec.per_class]
         columns.sort(key=lambda spec: spec.name != "avh")  # the first thing to look at
         self.is_open = names is None
         if names is None:
-            self.specs = [spec for spec in columns if has_head or not needs_head(spec)]
+            self.specs = [
+                spec
+                for spec in columns
+                if (has_head or not needs_head(spec)) and (has_offset or not spec.needs_offset)
+            ]
             self.missing = [spec.name for spec in columns if spec not in self.specs]
         else:
             self.missing = []
@@ -135,7 +146,7 @@ class ScorePlan:
 
     @property
     def need(self) -> Need:
-        """Whether the model must have a head: not if nobody asked for a score that needs one."""
+        """Whether the model must have a head: only if a score was asked for that needs one."""
         if self.is_open:
             return "may"
         return "must" if self.needs_head else "none"
@@ -255,7 +266,7 @@ class EmbeddingScorer:
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
         columns = {
-            "index": torch.arange(first, last),
+            "index": torch.from_numpy(self.source.numbered(range(first, last))),
             "label": labels,
             "prediction": torch.where(finite, summaries.predictions.prediction, -1),
             "finite": finite,
@@ -351,6 +362,7 @@ class ModelScorer:
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
+            # the largest of logits with a NaN is not a prediction
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
@@ -549,7 +561,8 @@ class ScoreRun:
         self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
-        self.about.setdefault("bias", {"flip_rate": totals.decided_by_bias / totals.rows})
+        if "bias" not in self.about:  # of stored embeddings it is known from the first examples
+            self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:

@@ -22,7 +22,7 @@ class ScoreByLevel:
 
     Attributes:
         name: the score.
-        higher_is_harder: its direction, where known.
+        higher_is_harder: its direction, if known.
         means: over the pictures, one per level.
         stds: over the pictures, one per level.
         pooled: Spearman's coefficient of level and score over all pictures and levels, as one
@@ -109,7 +109,7 @@ def degradation_study(
         scores: by name, ``[L, N]``: the same N pictures at every level.
         correct: whether each prediction is right, ``[L, N]``.
         kind: ``noise`` or ``contrast``.
-        higher_is_harder: direction of each score, where known.
+        higher_is_harder: direction of each score, if known.
 
     Raises:
         ShapeError: an array has another shape.

@@ -205,7 +205,7 @@ def run_dynamics(
         if people.shape != (length,):
             raise ShapeError(f"expected {length} human frequencies, got {list(people.shape)}")
         known = np.isfinite(people)
-        index = np.full(length, -1)
+        index = np.full(length, -1)  # no bin for those whom nobody was asked about
         index[known] = bin_index(people[known], bins)
         made |= {_bin_name(bins, b): index == b for b in range(len(bins) - 1)}
         human = _human(measures, people, known)
@@ -327,15 +327,15 @@ def _with_people(runs: Sequence[RunDynamics], accuracy: float) -> Observation:
     parts: list[str] = []
     verdicts: list[bool | None] = []
     for run in tested:
-        found = run.human["avh"]
-        ends = f"{found[0].value:.3f} in epoch 1, {found[-1].value:.3f} in the last"
+        correlations = run.human["avh"]
+        ends = f"{correlations[0].value:.3f} in epoch 1, {correlations[-1].value:.3f} in the last"
         part = f"{run.name}: Spearman {ends}"
         learned = learned_epoch(run, accuracy)
         if learned is None:
             verdicts.append(None)
             parts.append(f"{part}, not judged: accuracy stays below {100 * accuracy:g} %")
             continue
-        later = found[learned - 1 :]
+        later = correlations[learned - 1 :]
         verdicts.append(all(interval.high < 0 for interval in later))
         weakest = max(later, key=lambda interval: interval.value)
         parts.append(
@@ -391,13 +391,15 @@ def _joint(verdicts: Sequence[bool | None]) -> bool | None:
 def _human(
     measures: Mapping[str, Floats], people: Floats, known: NDArray[np.bool_]
 ) -> dict[str, tuple[Correlation, ...]]:
-    found = {}
+    correlations = {}
     for key in ("avh", "confidence", "norm"):
         try:
-            found[key] = tuple(correlation(row[known], people[known]) for row in measures[key])
+            correlations[key] = tuple(
+                correlation(row[known], people[known]) for row in measures[key]
+            )
         except StatisticError:  # constant frequencies or scores, or too few of them
             continue
-    return found if "avh" in found else {}
+    return correlations if "avh" in correlations else {}
 
 
 def _curves(name: str, measures: Mapping[str, Floats], rows: NDArray[np.bool_]) -> Curves:

@@ -9,14 +9,14 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hardsight.run.study._tables import STUDY, StudyTable, study_content, study_versions
+from hardsight.run.study._tables import STUDY, study_versions
 from hardsight.run_folder import STUDY as KIND
 from hardsight.run_folder import RunFolder, write_text, writing
 
@@ -60,22 +60,16 @@ def describe_study(
     )
 
 
-def write_study(
-    run: RunFolder,
-    kind: str,
-    study: Any,
-    tables: Sequence[StudyTable],
-    *,
-    names: Iterable[str],
-    settings: dict[str, Any],
-    figures: dict[str, Any],
-) -> Path:
-    """Write ``study.json``: what was found, from what, with which versions.
+def write_study(run: RunFolder, content: Mapping[str, Any]) -> Path:
+    """Write ``study.json``.
+
+    Args:
+        run: of the study.
+        content: of :func:`study_content`.
 
     Raises:
         OutputError: it cannot be written.
     """
-    content = study_content(kind, study, tables, names=names, settings=settings, figures=figures)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     run.begin()
     with writing(run.folder, step="choose another --out"):

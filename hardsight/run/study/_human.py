@@ -224,14 +224,14 @@ def min_max_in_class(values: ArrayLike, labels: ArrayLike) -> Floats:
         >>> min_max_in_class([1, 3, 2, 10, 30], [0, 0, 0, 1, 1])
         array([0. , 1. , 0.5, 0. , 1. ])
     """
-    given, classes = np.asarray(values, dtype=np.float64), np.asarray(labels)
-    scaled = np.full(len(given), np.nan)
+    numbers, classes = np.asarray(values, dtype=np.float64), np.asarray(labels)
+    scaled = np.full(len(numbers), np.nan)
     for label in np.unique(classes):
-        rows = (classes == label) & np.isfinite(given)
+        rows = (classes == label) & np.isfinite(numbers)
         if rows.any():
-            low, high = given[rows].min(), given[rows].max()
+            low, high = numbers[rows].min(), numbers[rows].max()
             if high > low:
-                scaled[rows] = (given[rows] - low) / (high - low)
+                scaled[rows] = (numbers[rows] - low) / (high - low)
     return scaled
 
 
@@ -351,16 +351,36 @@ def _hypotheses(
             name = subjects.get(key, f"{AVH} or {CONFIDENCE}")
             score = scores.get(name)
             reason = score.reason if score else f"there is no usable column {name}"
-            made.append(Hypothesis(key, says, None, f"Not tested: {reason}.", paper, None, None))
+            made.append(
+                Hypothesis(
+                    name=key,
+                    says=says,
+                    rejected=None,
+                    outcome=f"Not tested: {reason}.",
+                    paper=paper,
+                    p=None,
+                    p_adjusted=None,
+                )
+            )
             continue
         rejected = raised[key] < alpha
         if key == "H3":
-            outcome = _compared_in_words(comparisons, rejected, raised[key], alpha)
+            outcome = _compared_in_words(comparisons, rejected, raised[key])
             # the hypothesis is one-sided: a stronger confidence does not speak for it
             rejected = rejected and comparisons[0].difference > 0
         else:
             outcome = _tested_in_words(scores[subjects[key]], rejected, raised[key])
-        made.append(Hypothesis(key, says, rejected, outcome, paper, p[key], raised[key]))
+        made.append(
+            Hypothesis(
+                name=key,
+                says=says,
+                rejected=rejected,
+                outcome=outcome,
+                paper=paper,
+                p=p[key],
+                p_adjusted=raised[key],
+            )
+        )
     return tuple(made)
 
 
@@ -388,7 +408,7 @@ def _tested_in_words(score: ScoreAgainstPeople, rejected: bool, p: float) -> str
 
 
 def _compared_in_words(
-    comparisons: Sequence[CorrelationComparison], differs: bool, p: float, alpha: float
+    comparisons: Sequence[CorrelationComparison], differs: bool, p: float
 ) -> str:
     ours, paper = comparisons[0], comparisons[1]
     numbers = (

@@ -59,6 +59,7 @@ def level_scores(
         raise DataError(f"only pictures by position can be degraded, got {source.spec}")
     if limit is not None and limit < len(source):
         source = source.subset(np.linspace(0, len(source) - 1, limit).round().astype(int))
+    # the unchanged pictures are a level of both kinds, and are scored once
     known: dict[tuple[float, float], ScoreTable] = {}
 
     def table(noise: float, contrast: float) -> ScoreTable:

@@ -14,20 +14,15 @@ from hardsight._checks import checked_options
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
 from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
-from hardsight.run.study._degradation import DegradationStudy as DegradationStudy
-from hardsight.run.study._degradation import ScoreByLevel as ScoreByLevel
-from hardsight.run.study._degradation import degradation_study as degradation_study
-from hardsight.run.study._dynamics import MEASURES
-from hardsight.run.study._dynamics import Curves as Curves
-from hardsight.run.study._dynamics import DynamicsStudy as DynamicsStudy
-from hardsight.run.study._dynamics import Histories as Histories
-from hardsight.run.study._dynamics import Observation as Observation
-from hardsight.run.study._dynamics import RunDynamics as RunDynamics
-from hardsight.run.study._dynamics import concordance as concordance
-from hardsight.run.study._dynamics import observations as observations
-from hardsight.run.study._dynamics import read_histories as read_histories
-from hardsight.run.study._dynamics import run_dynamics as run_dynamics
-from hardsight.run.study._dynamics import settled_epoch as settled_epoch
+from hardsight.run.study._degradation import DegradationStudy, degradation_study
+from hardsight.run.study._dynamics import (
+    MEASURES,
+    DynamicsStudy,
+    Histories,
+    observations,
+    read_histories,
+    run_dynamics,
+)
 from hardsight.run.study._folder import (
     arrays_digest,
     claimed_study,
@@ -35,12 +30,8 @@ from hardsight.run.study._folder import (
     read_study,
     write_study,
 )
-from hardsight.run.study._human import HumanStudy as HumanStudy
-from hardsight.run.study._human import Hypothesis as Hypothesis
-from hardsight.run.study._human import ScoreAgainstPeople as ScoreAgainstPeople
-from hardsight.run.study._human import human_study as human_study
-from hardsight.run.study._tables import StudyTable as StudyTable
-from hardsight.run.study._tables import said_p as said_p
+from hardsight.run.study._human import HumanStudy, human_study
+from hardsight.run.study._tables import study_content
 from hardsight.stats import HUMAN_BINS
 from hardsight.table import ScoreTable, read_table
 
@@ -126,10 +117,11 @@ def study_human(
             "model": opened.metadata.get("model"),
         }
         figures = {"histograms": study.histograms}
-        write_study(
-            run, "human", study, study.tables(), names=[score.name for score in study.scores],
-            settings=settings, figures=figures,
-        )  # fmt: skip
+        names = [score.name for score in study.scores]
+        content = study_content(
+            "human", study, study.tables(), names=names, settings=settings, figures=figures
+        )
+        write_study(run, content)
         return study
 
 
@@ -206,7 +198,7 @@ def study_degradation(
             tables = [table for study in studies for table in study.tables()]
             names = [score.name for study in studies for score in study.scores]
             write_study(
-                run, "degradation", studies, tables, names=names, settings=settings, figures={}
+                run, study_content("degradation", studies, tables, names=names, settings=settings)
             )
     return studies
 
@@ -269,10 +261,10 @@ def study_dynamics(
         if run is not None:
             describe_study(run, "dynamics", {**settings, "names": names}, marks)
             if not run.is_done:
-                write_study(
-                    run, "dynamics", study, study.tables(), names=MEASURES, settings=settings,
-                    figures={},
-                )  # fmt: skip
+                content = study_content(
+                    "dynamics", study, study.tables(), names=MEASURES, settings=settings
+                )
+                write_study(run, content)
     return study
 
 

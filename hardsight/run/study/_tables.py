@@ -38,11 +38,11 @@ class StudyTable:
     note: str = ""
 
 
-def said_interval(found: Estimate | None) -> str:
+def said_interval(interval: Estimate | None) -> str:
     """``-0.212 [-0.231, -0.193]``."""
-    if found is None:
+    if interval is None:
         return NONE
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def said_p(p: float | None) -> str:
@@ -119,7 +119,7 @@ def study_content(
     *,
     names: Iterable[str],
     settings: dict[str, Any],
-    figures: dict[str, Any],
+    figures: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What ``study.json`` holds: what was found, from what, with which versions."""
     return {
@@ -129,6 +129,6 @@ def study_content(
         "versions": study_versions(),
         "titles": titles_of(list(names)),
         "tables": plain(list(tables)),
-        "figures": plain(figures),
+        "figures": plain(figures or {}),
         "result": plain(study),
     }

@@ -107,12 +107,12 @@ class RecordedStep:
         if not is_known and (before != key or not self._record(batch, key)):
             return None
         assert self._recording is not None
-        _, own, found, graph = self._recording
+        _, own, made, graph = self._recording
         for into, tensor in zip(own, batch, strict=True):
             into.copy_(tensor)
         graph.replay()
         # the next replay overwrites what is looked at many steps later
-        return found._replace(loss=found.loss.clone(), finite=found.finite.clone())
+        return made._replace(loss=made.loss.clone(), finite=made.finite.clone())
 
     def give_up(self, reason: str) -> None:
         """Free the recording's memory; the rest of the run is trained step by step."""
@@ -130,21 +130,21 @@ class RecordedStep:
         gc.collect()  # what is left of earlier passes keeps nodes of another stream alive
         own = type(batch)(*(tensor.clone() for tensor in batch))
         try:
-            found, graph = recorded(
+            passed, graph = recorded(
                 lambda: self._passes(own), self._model, self._changed, self._update
             )
         except RuntimeError as err:  # CUDA's, torch's for memory, and HostStateError
             self.give_up(str(err).splitlines()[0])
             return False
-        self._recording = (key, own, found, graph)
+        self._recording = (key, own, passed, graph)
         return True
 
     def _passes(self, batch: TrainBatch | Ticket) -> Passed:
         with _uncached(batch.labels.device.type):
-            found = self._run(batch)
-        with torch.autocast(found.logits.device.type, enabled=False):
-            found.loss.backward()
-        return Passed(*(None if value is None else value.detach() for value in found))  # type: ignore[arg-type]
+            passed = self._run(batch)
+        with torch.autocast(passed.logits.device.type, enabled=False):
+            passed.loss.backward()
+        return Passed(*(None if value is None else value.detach() for value in passed))  # type: ignore[arg-type]
 
 
 class HostStateError(RuntimeError):
@@ -195,10 +195,10 @@ def recorded(
         raise HostStateError(problem)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = passes()
+        passed = passes()
         if update is not None:
             update()
-    return found, graph
+    return passed, graph
 
 
 class HostState:

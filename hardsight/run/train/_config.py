@@ -56,6 +56,8 @@ class DataConfig:
         name: as ``hardsight.data.open_source`` takes it: ``cifar10``, ``photos/``, ...
         split: to train on.
         root: folder above those of named datasets, such as cifar10/.
+        rows: file of ``hardsight select``: the examples of the training split to train on, and to
+            hold out of; also a .parquet or .csv file with a column ``index``, or an .npy file.
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
@@ -80,6 +82,7 @@ class DataConfig:
     name: str
     split: str | None = None
     root: str | None = None
+    rows: str | None = None
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
@@ -108,6 +111,8 @@ class LossConfig:
         class_balance: beta in [0, 1]: weighs classes by the inverse of their effective number of
             training examples, (1 - beta) / (1 - beta^n), scaled to a mean of 1 over classes. 1 is
             the inverse of n. With ``start_epoch`` it is deferred re-weighting.
+        hardest: share in (0, 1] of each batch's examples that count: those with the largest loss;
+            ``None`` for all. For losses with one value per example.
         options: keywords of the loss, such as ``margin_rad``.
         decays: factors in (0, 1) by which options shrink with every step, such as
             ``{blend = 0.99}``; one that is down to a billionth of its start counts as 0.
@@ -121,6 +126,7 @@ class LossConfig:
     start_epoch: int = 0
     end_epoch: int | None = None
     class_balance: float | None = None
+    hardest: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
     decays: dict[str, float] = field(default_factory=dict)
 
@@ -522,6 +528,10 @@ def _check_span(loss: LossConfig) -> None:
     if loss.class_balance is not None and not 0 <= loss.class_balance <= 1:
         raise ConfigError(
             f"loss {loss.name}: expected class_balance in [0, 1], got {loss.class_balance}"
+        )
+    if loss.hardest is not None and not 0 < loss.hardest <= 1:
+        raise ConfigError(
+            f"loss {loss.name}: expected hardest to be a share in (0, 1], got {loss.hardest}"
         )
 
 

@@ -14,6 +14,7 @@ from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
     applied_preprocessing,
+    data_marks,
     long_tailed_rows,
     open_source,
 )
@@ -46,6 +47,7 @@ class Sources:
         test: evaluated once at the end; ``None`` if the recipe names none.
         classes: names, position = label.
         fingerprint: of the training split.
+        chosen: fingerprint of the rows chosen of it, if not all of them were.
         order: which label of the data is which output of the model, once that is known.
         holds_out: whether ``validation`` is a share of the data that ``train`` is the rest of.
         shared: how many examples of the other splits are among those of ``train``, by name of the
@@ -57,6 +59,7 @@ class Sources:
     test: Decoded | None
     classes: tuple[str, ...]
     fingerprint: str
+    chosen: str | None = None
     order: ClassOrder | None = None
     holds_out: bool = False
     shared: Mapping[str, SharedExamples | None] = field(default_factory=dict)
@@ -87,7 +90,9 @@ class Sources:
         return replace(self, train=train, validation=validation, test=test)
 
 
-def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any = None) -> Sources:
+def opened_sources(
+    config: DataConfig, data: Any, *, seed: int, validation: Any = None, rows: Any = None
+) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
     Args:
@@ -95,20 +100,22 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        rows: numbers of the examples to train on, instead of the file that ``config`` names.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split)
+    train = _examples(data, config, config.split, rows=config.rows if rows is None else rows)
+    marks = data_marks(train)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
     )  # fmt: skip
     how = wanted_preprocessing(Preprocessing(), pixels)
-    rows, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
+    learned, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
                                 seed=seed)  # fmt: skip
     if config.imbalance > 1:
-        rows = _long_tailed(train, rows, config.imbalance, seed=seed)
+        learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
         name: None if split is None else _other_split(data, config, split, train)
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
@@ -118,7 +125,7 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
         others["validation"] = _other_split(validation, config, None, train)
-    first = Decoded(train, how, rows)
+    first = Decoded(train, how, learned)
     measured = _measured(first, config, how)
     other, held = others["validation"], None
     if other is not None:
@@ -127,16 +134,17 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
         held = Decoded(train, measured, held_out)
     test = others["test"]
     shared = {
-        name: shared_examples(source, train, rows)
+        name: shared_examples(source, train, learned)
         for name, source in others.items()
         if source is not None
     }
     return Sources(
-        train=Decoded(train, measured, rows, kept=first.kept),
+        train=Decoded(train, measured, learned, kept=first.kept),
         validation=held,
         test=None if test is None else Decoded(test, measured, range(len(test))),
         classes=train.named_classes,
-        fingerprint=train.fingerprint(),
+        fingerprint=marks["data"] or "",
+        chosen=marks["rows"],
         holds_out=other is None and bool(held_out),
         shared=shared,
     )
@@ -144,14 +152,14 @@ def opened_sources(config: DataConfig, data: Any, *, seed: int, validation: Any 
 
 def warn_of_shared(sources: Sources) -> None:
     """Warn of examples that judge the model and that it learns from."""
-    for name, found in sources.shared.items():
-        if found is None or not found.shared or found.first is None:
+    for name, overlap in sources.shared.items():
+        if overlap is None or not overlap.shared or overlap.first is None:
             continue
-        own, same = found.first
+        own, same = overlap.first
         warn(
-            f"{found.shared:,} of {found.looked_at:,} {name} examples looked at are also in the "
-            f"training data, byte for byte, such as {own} ({same} there): what is measured on them "
-            "says nothing about new data; remove them from one of the two"
+            f"{overlap.shared:,} of {overlap.looked_at:,} {name} examples looked at are also in "
+            f"the training data, byte for byte, such as {own} ({same} there): what is measured on "
+            "them says nothing about new data; remove them from one of the two"
         )
 
 
@@ -177,7 +185,7 @@ def normalised_for(loaded: LoadedModel, sources: Sources, config: DataConfig) ->
         sources.train.how, mean=mean, std=std, bgr=known.bgr, stated=stated, origin=known.origin
     )
     _check_normalisation(how, how.channels, whose="model")
-    if sources.train.are_ours and loaded.weights_origin != "random initialisation":
+    if sources.train.are_ours and not loaded.is_random:
         _warn_of_other_pictures(type(loaded.model).__name__, known, how)
     return sources.prepared(how)
 
@@ -223,11 +231,11 @@ def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[
 
 
 def _long_tailed(source: ExampleSource, rows: list[int], ratio: float, *, seed: int) -> list[int]:
-    found = long_tailed_rows(
+    kept = long_tailed_rows(
         source.labels[rows], num_classes=len(source.named_classes), ratio=ratio,
         seed=seed_of(seed, "imbalance"),
     )  # fmt: skip
-    return [rows[at] for at in found]
+    return [rows[at] for at in kept]
 
 
 def class_counts(sources: Sources) -> list[int]:
@@ -235,8 +243,10 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def _examples(data: Any, config: DataConfig, split: str | None) -> ExampleSource:
-    source = open_source(data, split=split, classes=config.classes, data_root=config.root)
+def _examples(data: Any, config: DataConfig, split: str | None, rows: Any = None) -> ExampleSource:
+    source = open_source(
+        data, split=split, classes=config.classes, data_root=config.root, rows=rows
+    )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:
@@ -255,18 +265,18 @@ def _other_split(
     Raises:
         DataError: a class that the training split does not have.
     """
-    found = _examples(data, config, split)
-    if found.classes == train.classes[: len(found.classes)]:
-        return found
-    if set(found.classes) <= set(train.classes):
+    other = _examples(data, config, split)
+    if other.classes == train.classes[: len(other.classes)]:
+        return other
+    if set(other.classes) <= set(train.classes):
         again = _examples(data, replace(config, classes=train.classes), split)
-        if _named_labels(again) == _named_labels(found):
+        if _named_labels(again) == _named_labels(other):
             return again
-    where = found.spec if split is None else f"the split {split!r} of {found.spec}"
+    where = other.spec if split is None else f"the split {split!r} of {other.spec}"
     raise DataError(
         f"expected the {len(train.classes)} classes of the training split, got "
-        f"{len(found.classes)} others in {where}: expected "
-        f"({', '.join(train.classes[:8])}), got {', '.join(found.classes[:8])} in this order; pass "
+        f"{len(other.classes)} others in {where}: expected "
+        f"({', '.join(train.classes[:8])}), got {', '.join(other.classes[:8])} in this order; pass "
         "data.classes"
     )
 
@@ -301,8 +311,8 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
 
     From at most 5,000 evenly spaced images, so that it does not depend on where they are kept.
     """
-    given = {"mean": config.mean, "std": config.std}
-    stated = {key: value for key, value in given.items() if value is not None}
+    normalisation = {"mean": config.mean, "std": config.std}
+    stated = {key: value for key, value in normalisation.items() if value is not None}
     origin = "stated by the recipe"
     if len(stated) < 2 and data.are_ours and data.row(0)[1].ndim == 3:
         picked = np.linspace(0, len(data) - 1, min(len(data), _STATISTICS_ROWS)).astype(int)
@@ -311,9 +321,9 @@ def _measured(data: Decoded, config: DataConfig, how: Preprocessing) -> Preproce
         origin = "measured on the training images"
     size = config.size or _size(data)
     channels = _channels(data) if data.are_ours else how.channels
-    found = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
-    _check_normalisation(found, _channels(data), whose="recipe")
-    return applied_preprocessing(data.source, found)
+    completed = replace(how, **stated, size=size, channels=channels, origin=origin)  # type: ignore[arg-type]
+    _check_normalisation(completed, _channels(data), whose="recipe")
+    return applied_preprocessing(data.source, completed)
 
 
 def _channels(data: Decoded) -> int | None:

@@ -308,8 +308,8 @@ def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
 
 def own_device(trainer: Any, device: torch.device) -> torch.device:
     """The device of this process: each of several has a GPU of its own."""
-    found: torch.device = trainer.strategy.root_device
-    return found if device.type == "cuda" else device
+    device_of_rank: torch.device = trainer.strategy.root_device
+    return device_of_rank if device.type == "cuda" else device
 
 
 @contextmanager

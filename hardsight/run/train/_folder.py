@@ -95,6 +95,7 @@ def recipe_of(
     recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
+        "chosen_rows": sources.chosen,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
         "own_weights": own_weights,
@@ -121,11 +122,13 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
     if resumes and run.kind is TRAIN and run.manifest() is None:
         run.adopt(_manifest_of_older(run.folder, precision))
     old = run.manifest() if resumes else None
+    # a module is trained in place: when a run goes on, it may hold other weights than at first
     began_with = recipe["own_weights"] if old is None else old.fingerprints.get(_OWN_WEIGHTS)
     run.describe(
         {**recipe["config"], "precision": precision},
         fingerprints={
             "training data": recipe["data_fingerprint"],
+            "chosen rows": recipe["chosen_rows"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: began_with,
@@ -282,8 +285,8 @@ def kept_dynamics(
     }
     named = ScoreTable(with_metadata(rows, {**seen.metadata, **about}))
     if config.thumbnails:
-        found = pictures(source, named, most=config.thumbnails, show=show)
-        run.write_side_file(THUMBNAILS, found)
+        small = pictures(source, named, most=config.thumbnails, show=show)
+        run.write_side_file(THUMBNAILS, small)
     run.write_side_file(DYNAMICS, named.to_arrow())
     return read_table(run.folder / DYNAMICS)
 

@@ -240,7 +240,7 @@ def statistics(data: Decoded, rows: Tensor) -> tuple[tuple[float, ...], tuple[fl
     else:
         mean, std = _summed(data, rows)
     # rounded: they are printed, stored and typed again
-    centre, spread = ([round(value, 4) for value in found.tolist()] for found in (mean, std))
+    centre, spread = ([round(value, 4) for value in values.tolist()] for values in (mean, std))
     return tuple(centre), tuple(max(value, 1e-4) for value in spread)
 
 

@@ -18,7 +18,7 @@ from hardsight.config import fitted
 from hardsight.errors import ConfigError, HardsightError, HeadError, OptionError
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.heads import logits_of
-from hardsight.losses import GaussianRampLR  # the import also fills the registry of losses
+from hardsight.losses import GaussianRampLR, hardest  # the import also fills the registry
 from hardsight.registry import LOSSES, unknown_name
 from hardsight.run.train._config import (
     AdversarialConfig,
@@ -70,18 +70,39 @@ class Term:
         }
 
     def __call__(self, tensors: Mapping[str, Tensor | None], step: int) -> Tensor:
-        given = [tensors[name] for name in self.inputs]
+        inputs = [tensors[name] for name in self.inputs]
         options = {
-            key: value.to(given[0].device) if isinstance(value, Tensor) and given[0] is not None
+            key: value.to(inputs[0].device) if isinstance(value, Tensor) and inputs[0] is not None
             else value
             for key, value in self._options.items()
         }  # fmt: skip
         options |= self.decayed_at(step)
         try:
-            value: Tensor = self._function(*given, **options)
+            if self.config.hardest is not None:
+                values = self._function(*inputs, reduction="none", **options)
+                return self._mean_of_hardest(values, tensors["labels"], options.get("weight"))
+            value: Tensor = self._function(*inputs, **options)
         except OptionError as err:
             raise ConfigError(f"loss {self.config.name}: {err}") from err
         return value
+
+    def _mean_of_hardest(
+        self, values: Tensor, labels: Tensor | None, class_factors: Tensor | None
+    ) -> Tensor:
+        """Mean of the hardest share, by the loss before classes are weighed."""
+        assert self.config.hardest is not None
+        assert labels is not None
+        if values.shape != labels.shape:
+            raise ConfigError(
+                f"loss {self.config.name}: hardest needs one value per example, got "
+                f"{list(values.shape)} for {len(labels)} examples; pairs are mined by "
+                'options = {pairs = "hard"}'
+            )
+        if class_factors is None:
+            return hardest(values, keep=self.config.hardest)
+        factors = class_factors[labels].to(values.dtype)
+        unweighted = torch.where(factors > 0, values / factors, 0.0)
+        return hardest(unweighted, keep=self.config.hardest, weight=factors)
 
 
 class TotalLoss:
@@ -314,7 +335,7 @@ def optimizer_of(
         parameters: of the model; those that need no gradient are left out.
         is_recorded: its steps become part of a CUDA graph.
     """
-    given = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
     common: dict[str, Any] = {
         **recorded_options(config, is_recorded=is_recorded),
         "lr": _LR[config.name] if config.lr is None else config.lr,
@@ -323,9 +344,11 @@ def optimizer_of(
         ),
     }
     if config.name == "sgd":
-        return torch.optim.SGD(given, momentum=config.momentum, nesterov=config.nesterov, **common)
+        return torch.optim.SGD(
+            trainable, momentum=config.momentum, nesterov=config.nesterov, **common
+        )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(given, betas=config.betas, **common)
+    return kind(trainable, betas=config.betas, **common)
 
 
 def recorded_options(config: OptimizerConfig, *, is_recorded: bool) -> dict[str, bool]:

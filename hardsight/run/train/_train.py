@@ -18,7 +18,7 @@ from hardsight.config import config_from
 from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
-from hardsight.models import LoadedModel, StoredModel, load_stored, load_weights
+from hardsight.models import LoadedModel, StoredModel, is_as_made, load_stored, load_weights
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -144,7 +144,9 @@ def train(
             ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
-            own, anything that ``data`` can be: then all of ``data`` is trained on.
+            own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
+            goes to ``data``: a file of ``hardsight select``, or an array, as
+            :func:`hardsight.data.open_source` takes them.
 
     Returns:
         the selected model and its history.
@@ -163,7 +165,9 @@ def train(
         (1, 1)
     """
     table = dict(data) if isinstance(data, dict) and "name" in data else {"name": data}
-    held_out = settings.pop("validation", None)
+    held_out, rows = settings.pop("validation", None), settings.pop("rows", table.get("rows"))
+    # a file is a key of the table like any other; an array is known by its fingerprint
+    table["rows"] = os.fspath(rows) if isinstance(rows, str | os.PathLike) else None
     if isinstance(held_out, int | float):  # a share: a key of the table like any other
         table["validation"], held_out = held_out, None
     elif held_out is not None:
@@ -184,11 +188,11 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    given = {"model": started, "data": table, "out": os.fspath(out), **settings}
-    config = config_from(TrainConfig, given, where="the settings of train")
+    values = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
     return run_recipe(
-        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out
+        config, net_or_name, data, show_progress, track_on=track_on, validation=held_out, rows=rows
     )
 
 
@@ -229,13 +233,16 @@ def run_recipe(
     *,
     track_on: Mapping[str, Any] | None = None,
     validation: Any = None,
+    rows: Any = None,
 ) -> TrainResult:
     """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        sources = opened_sources(config.data, data, seed=config.seed, validation=validation)
+        sources = opened_sources(
+            config.data, data, seed=config.seed, validation=validation, rows=rows
+        )
         is_stated = None not in (config.data.mean, config.data.std)
         loaded = loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
@@ -285,7 +292,7 @@ def _head(
     """
     changes = config.freeze_body or config.reset_head
     is_needed = loss.needs_embeddings or config.track or changes or watches
-    # a name is verified although nobody needs the head: it may be mistyped
+    # a name is verified even if the head is not needed: it may be mistyped
     is_sought = is_needed or config.head is not None
     head = head_of(model, sources, config.head) if is_sought else None
     assert sources.order is not None  # a name for each output of the model
@@ -303,9 +310,7 @@ def _tell_what_is_not_trained(
     """Warn of what stays as it began, although the recipe may not mean it."""
     assert sources.order is not None  # a name for each output of the model
     origin = loaded.weights_origin
-    if config.freeze_body and (
-        origin == "random initialisation" or origin.startswith("as made by")
-    ):
+    if config.freeze_body and is_as_made(origin):
         warn(
             f"freeze_body keeps a body that nothing trained: no model.weights are given, so that "
             f"the head learns from the features of {config.model.name} {origin}; name "
@@ -323,14 +328,14 @@ def _tell_what_is_not_trained(
 
 
 def _watched(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """The examples to watch, by name; none in most runs."""
-    if not (config.track_test or given):
+    if not (config.track_test or track_on):
         return {}
     from hardsight.run.train.engine import watched_sets  # needs Lightning
 
-    return watched_sets(config, sources, given)
+    return watched_sets(config, sources, track_on)
 
 
 def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
@@ -438,7 +443,7 @@ def _finished(folder: Path, task: _Task) -> TrainResult:
     )  # fmt: skip
 
 
-def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
+def _result(folder: Path, task: _Task, **facts: Any) -> TrainResult:
     held_out = [HELD_OUT] if task.config.track and task.sources.holds_out else []
     return TrainResult(
         folder=folder,
@@ -447,7 +452,7 @@ def _result(folder: Path, task: _Task, **found: Any) -> TrainResult:
         preprocessing=task.sources.train.how,
         is_first_process=is_first_process(),
         tracked={name: folder / TRACKED / name for name in (*held_out, *task.watched)},
-        **found,
+        **facts,
     )
 
 
@@ -489,7 +494,8 @@ def _keep(result: TrainResult, task: _Task) -> None:
         "history": result.history,
         "class_order": None if sources.order is None else sources.order.facts(),
         "shared_with_training": {
-            name: None if found is None else found.facts() for name, found in sources.shared.items()
+            name: None if overlap is None else overlap.facts()
+            for name, overlap in sources.shared.items()
         },
         **task.recipe,
     }

@@ -16,7 +16,8 @@ import hardsight as hs
 from hardsight.data import MemorySource
 from hardsight.data.pixels import decisive
 from hardsight.models import load_model
-from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig, Seen, Target, compared
+from hardsight.run.adapt import ADAPT_RULES, BASELINES, AdaptConfig, Target, compared
+from hardsight.run.loop import Outputs
 from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
@@ -291,7 +292,8 @@ def test_shown_first_are_those_farthest_above_the_threshold_of_the_label_they_ar
         torch.ones(3, dtype=torch.long), probs.argmax(dim=1), probs.amax(dim=1), thresholds,
         thresholds, torch.ones(2), "cbst", 0.5,
     )  # fmt: skip
-    seen = Seen(probs, torch.eye(2)[[0, 1, 1]], torch.eye(2))
+    nobody = torch.full((3,), -1)
+    seen = Outputs(torch.eye(2)[[0, 1, 1]], probs.log(), nobody, torch.eye(2), None)
     target = Target(MemorySource(np.zeros((3, 4, 4), np.uint8), [0, 1, 1]), None, "")
 
     def shown_first(selection):

@@ -20,7 +20,9 @@ from hardsight.errors import (
     ProbabilityError,
     UnknownNameError,
 )
-from hardsight.run.adapt import AdaptConfig, Seen, seen_by, selected_by
+from hardsight.run.adapt import AdaptConfig, seen_by, selected_by
+from hardsight.run.loop import Outputs
+from hardsight.selftrain import select
 
 
 def settings_of(**given):
@@ -199,16 +201,13 @@ def test_a_model_of_other_classes_is_refused(source, target, settings, tmp_path)
         hs.adapt(model, source, target, out=tmp_path / "run", **settings)
 
 
-def seen(probs):
-    rows = torch.tensor(probs)
-    return Seen(rows, torch.ones(len(rows), 2), torch.ones(rows.shape[1], 2))
-
-
 def test_probabilities_that_are_none_are_refused():
     with pytest.raises(ProbabilityError, match="sum to 1"):
-        selected_by("cbst", seen([[0.5, 0.7]]), portion=0.5, config=settings_of())
+        select(torch.tensor([[0.5, 0.7]]), portion=0.5, rule="cbst")
+    logits = torch.tensor([[0.5, float("nan")]])
+    seen = Outputs(torch.ones(1, 2), logits, torch.tensor([-1]), torch.ones(2, 2), None)
     with pytest.raises(NonFiniteError, match="NaN"):
-        selected_by("cbst", seen([[0.5, float("nan")]]), portion=0.5, config=settings_of())
+        selected_by("cbst", seen, portion=0.5, config=settings_of())
 
 
 def test_a_model_that_gives_nan_for_an_example_names_it():

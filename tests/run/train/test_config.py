@@ -81,6 +81,7 @@ def test_a_recipe_is_read_into_its_tables(tmp_path):
         ("adversarial=-0.1", r"expected adversarial.epsilon >= 0, .* got -0.1, 1.0 and 7"),
         ("loss={name = 'amc', end_epoch = 0}", "end_epoch after start_epoch = 0, got 0"),
         ("loss={name = 'focal', class_balance = 2}", r"class_balance in \[0, 1\], got 2"),
+        ("loss={name = 'focal', hardest = 0}", r"hardest to be a share in \(0, 1\], got 0"),
         ("data.imbalance=0.5", "expected data.imbalance of at least 1, .* got 0.5"),
         ("data.validation=1.0", r"expected data.validation in \[0, 1\)"),
         ("optimizer.lr=-1", "expected optimizer.lr to be at least 0, got -1"),

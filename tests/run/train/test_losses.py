@@ -206,6 +206,42 @@ def test_class_balance_needs_a_loss_with_class_weights_and_sets_them_alone():
         TotalLoss([given], [1, 2])
 
 
+def test_only_the_hardest_share_of_a_batch_counts():
+    logits = torch.tensor([[3.0, 0.0], [0.0, 3.0], [1.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    labels = torch.zeros(4).long()
+    loss = TotalLoss([LossConfig("cross_entropy", hardest=0.5)])
+    got = loss(logits, labels, embeddings=None, layer=None, epoch=0)
+    by_row = -logits.log_softmax(1)[:, 0]  # rows 1 and 3 are the hardest
+    torch.testing.assert_close(got, (by_row[1] + by_row[3]) / 2)
+    (grad,) = torch.autograd.grad(got, logits)
+    assert grad.abs().sum(1).bool().tolist() == [False, True, False, True]
+
+
+def test_classes_are_weighed_among_the_hardest_as_they_are_among_all():
+    logits, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    counts = [30, 20, 10]  # weights 2 to 3 to 6
+    weights = torch.tensor([2.0, 3.0, 6.0])[labels]
+    given = {"embeddings": None, "layer": None, "epoch": 0}
+
+    def value(share):
+        config = LossConfig("cross_entropy", class_balance=1.0, hardest=share)
+        return TotalLoss([config], counts)(logits, labels, **given)
+
+    by_row = -logits.log_softmax(1)[torch.arange(6), labels]
+    torch.testing.assert_close(value(1.0), (weights * by_row).sum() / weights.sum())
+    top = by_row.topk(3).indices  # by the loss itself, not by the loss times the weight
+    expected = (weights * by_row)[top].sum() / weights[top].sum()
+    torch.testing.assert_close(value(0.5), expected)
+
+
+def test_the_hardest_of_a_loss_of_pairs_are_not_examples():
+    loss = TotalLoss([LossConfig("amc", hardest=0.5)])
+    with pytest.raises(
+        ConfigError, match=r'one value per example, .* options = \{pairs = "hard"\}'
+    ):
+        loss.check(num_classes=3, width=4)
+
+
 def test_an_option_decays_with_every_step_and_ends_at_zero():
     embeddings, weights = torch.randn(6, 4), torch.randn(3, 4)
     layer = nn.Linear(4, 3, bias=False)

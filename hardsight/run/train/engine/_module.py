@@ -218,11 +218,11 @@ class TrainModule(pl.LightningModule):
         """Loss of a batch."""
         if self._adversary is not None:
             batch = self._adversary.changed(self.model, self._batches.made(batch))
-        found = self._replayed(batch)
-        self._is_replayed = found is not None
-        if found is None:
-            found = self._passed_with_room(batch)
-        self.embeddings, self.logits, loss, finite, self._class_weights = found
+        passed = self._replayed(batch)
+        self._is_replayed = passed is not None
+        if passed is None:
+            passed = self._passed_with_room(batch)
+        self.embeddings, self.logits, loss, finite, self._class_weights = passed
         self._guard.add(StepRecord(self.global_step, loss.detach(), batch.index, finite))
         return loss
 
@@ -338,8 +338,8 @@ class TrainModule(pl.LightningModule):
 
     @property
     def _plain_optimizer(self) -> torch.optim.Optimizer:
-        found: torch.optim.Optimizer = self.trainer.optimizers[0]
-        return found
+        optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
+        return optimizer
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the optimizer go on in this run's way, whichever way wrote the checkpoint."""

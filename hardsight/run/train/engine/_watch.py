@@ -36,7 +36,7 @@ TEST = "test"
 
 
 def watched_sets(
-    config: TrainConfig, sources: Sources, given: Mapping[str, Any] | None
+    config: TrainConfig, sources: Sources, track_on: Mapping[str, Any] | None
 ) -> dict[str, Decoded]:
     """What is to be watched, by name: the test split, and the examples a caller gave.
 
@@ -45,12 +45,12 @@ def watched_sets(
         DataError: examples of more classes.
         LabelError: the same classes in another order.
     """
-    found = {}
+    sets = {}
     if config.track_test:
         assert sources.test is not None  # the recipe is checked for it
-        found[TEST] = sources.test
-    for name, data in (given or {}).items():
-        if not re.fullmatch(r"\w[\w.-]*", name) or name in (*found, HELD_OUT):
+        sets[TEST] = sources.test
+    for name, data in (track_on or {}).items():
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in (*sets, HELD_OUT):
             raise OptionError(
                 f"expected names of tracked examples of letters, digits, '.', '-' and '_', each "
                 f"once, got {name!r}"
@@ -71,8 +71,8 @@ def watched_sets(
             where=f"the tracked examples {name!r}", step="a source opened with classes=",
         )  # fmt: skip
         numbered = source if order is None else order.of(source)
-        found[name] = Decoded(numbered, sources.train.how, range(len(source)))
-    return found
+        sets[name] = Decoded(numbered, sources.train.how, range(len(source)))
+    return sets
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hardsight.cli._flags import flags_of
+from hardsight.errors import OptionError
+
+_EPILOG = """\b
+Examples:
+  hardsight select run --keep 0.5 --out half.parquet
+  hardsight select runs/tracked --keep 20000 --by aum --drop-suspects 0.05 --out rows.parquet
+  hardsight train recipe.toml --set 'data.rows="half.parquet"' --out runs/half
+"""
+
+
+def _share_or_number(ctx: click.Context, param: click.Parameter, value: str) -> int | float:
+    """``0.5`` as a share, ``5000`` as a number of rows."""
+    try:
+        return int(value) if value.lstrip("+-").isdigit() else float(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected a share such as 0.5, or a number of rows such as 5000, got {value!r}"
+        ) from None
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@flags_of(
+    "selection/_select.py:select", without=("table",), first=("keep", "by", "how"),
+    keep={"required": True, "callback": _share_or_number, "metavar": "SHARE|ROWS", "type": str},
+    how={"type": click.Choice(["coverage", "hardest", "easiest", "moderate", "random"])},
+)  # fmt: skip
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
+              help="List of rows to write, .parquet, for train and score.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+def select(run: Path, out: Path, overwrite: bool, **flags: Any) -> None:
+    """Choose the rows of RUN that are worth keeping, and write their list.
+
+    RUN is the folder of a scored dataset or of a tracked training run, or its table.
+    """
+    from hardsight.selection import select as selected
+    from hardsight.selection import write_rows
+    from hardsight.table import read_table
+
+    if out.exists() and not overwrite:
+        raise OptionError(f"{out} exists; name another file, or replace it with --overwrite")
+    given = {name: value for name, value in flags.items() if value is not None}
+    table = read_table(run)
+    rows = selected(table, **given)
+    write_rows(out, table, rows, **given)
+    click.echo(f"{len(rows):,} of {len(table):,} rows -> {out}")
+    listed = shlex.quote(f'data.rows="{out}"')
+    click.echo(f"next: hardsight train RECIPE --set {listed}, or hardsight score ... --rows {out}")

@@ -1,0 +1,266 @@
+"""Fitted classifiers of scikit-learn: their linear head, or else their probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight._checks import warn
+from hardsight.errors import HardsightError, ModelError, ShapeError
+from hardsight.models._known import ClassNames
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROUNDING = 1e-4  # relative; single precision of a product over many features
+
+
+def is_estimator(model: Any) -> bool:
+    """Whether a model is one of scikit-learn's kind, fitted or not."""
+    return all(hasattr(model, name) for name in ("fit", "get_params", "set_params"))
+
+
+class Estimator:
+    """A fitted classifier, also at the end of a pipeline or inside a search over settings.
+
+    Steps of a pipeline before the classifier make its features, which are the embeddings of its
+    linear head. Of two classes scikit-learn keeps one row of weights ``w``, the log-odds of the
+    second class: the head has the rows ``-w / 2`` and ``w / 2``, whose softmax is the same.
+
+    Args:
+        model: the classifier, the pipeline or the search.
+
+    Attributes:
+        name: class of the classifier itself.
+        class_names: what it calls its classes, position = output.
+        values: its classes as it was taught them.
+        weight: ``[C, D]``; ``None`` without a linear head.
+        bias: ``[C]``; ``None`` without a linear head.
+        no_head: why there is none.
+
+    Raises:
+        ModelError: it is not a classifier, is not fitted, or gives several labels to an example.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._steps, self._last = _unwrapped(model)
+        self.name = type(self._last).__name__
+        _check_is_classifier(self._last, self.name)
+        classes = getattr(self._last, "classes_", None)
+        if classes is None:
+            raise ModelError(f"{self.name} is not fitted: it has no classes_; fit it first")
+        if isinstance(classes, list) or np.ndim(classes) != 1:
+            raise ModelError(_several_labels(self.name))
+        self.values = np.asarray(classes)
+        names = tuple(value_name(value) for value in self.values.tolist())
+        self.class_names = ClassNames(names, f"classes_ of {self.name}")
+        self.weight, self.bias, self.no_head = self._head()
+
+    @property
+    def width(self) -> int | None:
+        """How many columns the rows must have that it is given; ``None`` if it does not tell."""
+        return getattr(self._model, "n_features_in_", None)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of these columns, if it was fitted on a data frame."""
+        names = getattr(self._model, "feature_names_in_", None)
+        return None if names is None else [str(name) for name in names]
+
+    def features(self, rows: Any) -> NDArray[Any]:
+        """What enters the classifier, ``[n, D]``, dense.
+
+        Raises:
+            ModelError: a step of the pipeline fails.
+            ShapeError: rows are wider or narrower than the classifier's weights.
+        """
+        features = dense(self._transformed(rows))
+        if self.weight is not None and features.shape[1:] != self.weight.shape[1:]:
+            raise ShapeError(
+                f"{self.name} was fitted on {self.weight.shape[1]} features, got rows "
+                f"{list(features.shape)}; pass what it was fitted on, through the same steps"
+            )
+        return features
+
+    def log_probs(self, rows: Any) -> NDArray[np.float64]:
+        """Log-probabilities ``[n, C]``; minus infinity for a class that is ruled out.
+
+        Raises:
+            ModelError: it gives none, or they do not sum to 1.
+        """
+        probs = np.asarray(self._asked("predict_proba", rows), dtype=np.float64)
+        sums = probs.sum(axis=1)
+        if probs.shape[1:] != self.values.shape or np.abs(sums - 1).max(initial=0) > 1e-3:
+            raise ModelError(
+                f"expected probabilities of {self.name} that sum to 1 over its "
+                f"{len(self.values)} classes, got {list(probs.shape)} with a sum of {sums[0]:.4g}"
+            )
+        with np.errstate(divide="ignore"):
+            return np.log(probs)
+
+    def hold_to(self, rows: Any) -> bool:
+        """Compare what was read of the classifier with what it says of some rows.
+
+        Args:
+            rows: a sample, as it takes them.
+
+        Returns:
+            Whether the softmax of its logits is the probability that it gives itself.
+
+        Raises:
+            ModelError: it gives several labels to an example, or neither weights nor probabilities.
+        """
+        predicted = np.asarray(self._asked("predict", rows))
+        if predicted.ndim > 1 and predicted.shape[1] > 1:
+            raise ModelError(_several_labels(self.name))
+        logits = None if self.weight is None else self._logits(rows)
+        if self.weight is not None and logits is None:
+            self.weight = self.bias = None
+            self.no_head = (
+                f"the decision values of {self.name} are not a linear function of its features"
+            )
+        if logits is None and not hasattr(self._model, "predict_proba"):
+            raise ModelError(
+                f"{self.no_head}, and it has no predict_proba: there is nothing to score; wrap it "
+                "in sklearn.calibration.CalibratedClassifierCV for probabilities"
+            )
+        own = None
+        if hasattr(self._model, "predict_proba"):
+            own = np.exp(self.log_probs(rows))
+        read = own if logits is None else logits
+        assert read is not None
+        self._compare_predictions(self.values[read.argmax(axis=1)], predicted.reshape(len(read)))
+        if logits is None:
+            return True
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probs = powers / powers.sum(axis=1, keepdims=True)
+        return own is not None and bool(np.allclose(probs, own, atol=_ROUNDING))
+
+    def _compare_predictions(self, read: NDArray[Any], predicted: NDArray[Any]) -> None:
+        others = int((read.astype(object) != predicted.astype(object)).sum())
+        if others:
+            warn(
+                f"{self.name}.predict names another class than its largest output for {others:,} "
+                f"of {len(read):,} sampled rows, as with a threshold of its own or ties; the "
+                "column prediction is the class of the largest output"
+            )
+
+    def _logits(self, rows: Any) -> NDArray[np.float64] | None:
+        """Logits of the head, ``[n, C]``; ``None`` if the classifier decides otherwise."""
+        if not hasattr(self._last, "decision_function"):
+            return None
+        assert self.weight is not None
+        assert self.bias is not None
+        features = self.features(rows).astype(np.float64)
+        logits = features @ self.weight.T + self.bias
+        decided = np.asarray(self._asked("decision_function", rows), dtype=np.float64)
+        read = logits[:, 1] - logits[:, 0] if decided.ndim == 1 else logits
+        finite = np.isfinite(read) & np.isfinite(decided) if read.shape == decided.shape else None
+        if finite is None:
+            return None
+        size = 1 + np.abs(decided[finite])
+        is_head = bool((np.abs(read - decided)[finite] <= _ROUNDING * size).all())
+        return logits if is_head else None
+
+    def _head(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None, str]:
+        """Weights and bias, or why there are none."""
+        none = f"{self.name} has no linear head"
+        coef = getattr(self._last, "coef_", None)
+        if coef is None:
+            return None, None, none
+        weight = np.atleast_2d(dense(coef)).astype(np.float64)
+        bias = np.asarray(getattr(self._last, "intercept_", 0.0), dtype=np.float64).reshape(-1)
+        if bias.size not in (1, len(weight)):
+            return None, None, none
+        bias = np.broadcast_to(bias, len(weight))
+        if len(weight) == 1 and len(self.values) == 2:  # the log-odds of the second class
+            weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+        if len(weight) != len(self.values):  # such as a row for every pair of classes
+            return None, None, f"{none}: it has {len(weight)} rows for {len(self.values)} classes"
+        return weight, np.array(bias), ""
+
+    def _transformed(self, rows: Any) -> Any:
+        for step in self._steps:
+            rows = _called(type(step).__name__, step.transform, rows)
+        return rows
+
+    def _asked(self, method: str, rows: Any) -> Any:
+        return _called(self.name, getattr(self._model, method), rows)
+
+
+def dense(rows: Any) -> NDArray[Any]:
+    """A sparse matrix, a data frame or an array as an array of floats."""
+    if hasattr(rows, "toarray"):
+        rows = rows.toarray()
+    array = np.asarray(rows)
+    if array.dtype.kind == "f":
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as err:
+        raise ModelError(
+            f"expected features that are numbers, got {array.dtype} ({err}); put the steps that "
+            "make them into a sklearn.pipeline.Pipeline with the classifier"
+        ) from err
+
+
+def value_name(value: Any) -> str:
+    """The name of a class by its value; a whole number has one name, however it is stored.
+
+    Example:
+        >>> value_name(1), value_name(1.0), value_name("spam"), value_name(True)
+        ('1', '1', 'spam', 'True')
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _unwrapped(model: Any) -> tuple[list[Any], Any]:
+    """Steps before the classifier, and the classifier itself."""
+    steps: list[Any] = []
+    while True:
+        if hasattr(model, "param_grid") or hasattr(model, "best_estimator_"):
+            if not hasattr(model, "best_estimator_"):
+                raise ModelError(f"{type(model).__name__} is not fitted with refit=True")
+            model = model.best_estimator_
+        elif hasattr(model, "named_steps"):
+            if len(model.steps) > 1:
+                steps.append(model[:-1])
+            model = model.steps[-1][1]
+        else:
+            return steps, model
+
+
+def _check_is_classifier(model: Any, name: str) -> None:
+    from sklearn.base import is_classifier, is_regressor
+
+    if is_regressor(model):
+        raise ModelError(
+            f"{name} is a regressor: it has no classes, which hardness is about; pass a classifier"
+        )
+    if not is_classifier(model) and not hasattr(model, "predict_proba"):
+        raise ModelError(f"{name} is not a classifier; pass one that is fitted on labels")
+
+
+def _several_labels(name: str) -> str:
+    return (
+        f"{name} gives an example several labels, and a table has one per example; score the "
+        "classifier of each label by itself"
+    )
+
+
+def _called(name: str, method: Callable[[Any], Any], rows: Any) -> Any:
+    try:
+        return method(rows)
+    except HardsightError:
+        raise
+    except Exception as err:  # of any kind: it is a user's own
+        line = (str(err).strip().splitlines() or [type(err).__name__])[0]
+        raise ModelError(
+            f"{name}.{method.__name__} failed with {type(err).__name__}: {line}; pass the rows "
+            "that the model was fitted on, and a model that is fitted"
+        ) from err

@@ -1,0 +1,262 @@
+"""Rows and classes that are spread over ranks: who holds which, and how they come together.
+
+Two conventions hold in all of hardsight. Rows that are gathered stand in the order of ranks. And
+parameters receive the gradient of one process that holds the whole batch, once
+``DistributedDataParallel`` has averaged it over ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hardsight.errors import GradientError, OptionError, ShapeError
+
+Group = Any  # dist.ProcessGroup, which a torch without distributed does not have
+
+
+def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
+    """The rows of every rank, in rank order; ranks may hold different numbers of rows.
+
+    Backward sums the gradient over ranks and hands each rank its own rows. A loss that every rank
+    computes from the gathered rows therefore gives ``world_size`` times its gradient, which
+    ``DistributedDataParallel`` divides by ``world_size`` again: parameters receive exactly the
+    gradient of one process that holds the whole batch.
+
+    Args:
+        rows: ``[n, ...]``; all but the first dimension agree between ranks.
+        group: of the ranks; all of them by default.
+
+    Returns:
+        ``[sum of n, ...]``; ``rows`` itself if there is only one process.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return rows
+    return _gathered(rows, [counts[0] for counts in _counts(rows, group)], group)
+
+
+def shard_of(count: int, group: Group) -> slice:
+    """The classes of this rank, if nobody says otherwise: parts as ``torch.chunk`` makes them.
+
+    Example:
+        >>> [chunk.tolist() for chunk in torch.arange(5).chunk(3)]
+        [[0, 1], [2, 3], [4]]
+    """
+    check_group(group)
+    part = -(-count // dist.get_world_size(group))
+    begin = min(dist.get_rank(group) * part, count)
+    return slice(begin, min(begin + part, count))
+
+
+def check_group(group: Group) -> None:
+    """Raise unless ``group`` is a group of ranks that this process belongs to.
+
+    Raises:
+        OptionError: it is not, or ranks have not been started.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise OptionError(
+            "expected process_group in a process that has joined others; start it with torchrun "
+            "and call torch.distributed.init_process_group() first"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise OptionError(
+            f"expected process_group to be a torch.distributed process group, got {group!r}; "
+            "torch.distributed.group.WORLD is that of all ranks"
+        )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where the rows and the classes of this rank lie among those of a group.
+
+    Attributes:
+        group: the ranks.
+        sizes: rows of each rank.
+        rows: those of this rank, among all rows.
+        classes: those of this rank, among all classes.
+        num_classes: of all ranks together.
+    """
+
+    group: Group
+    sizes: tuple[int, ...]
+    rows: slice
+    classes: slice
+    num_classes: int
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Rows of all ranks; the gradient of each is the sum over ranks, given to its owner."""
+        return _gathered(rows, list(self.sizes), self.group)
+
+    def gathered_for_shards(self, rows: Tensor) -> Tensor:
+        """Rows of all ranks, for a loss to which each rank adds the part of its own classes.
+
+        Parts add up to the gradient once, and not ``world_size`` times as with :meth:`gathered`,
+        so the factor that ``DistributedDataParallel`` divides by is put in here.
+        """
+        found = self.gathered(rows)
+        if found.requires_grad:
+            found.register_hook(lambda grad: grad * len(self.sizes))
+        return found
+
+    def own(self, values: Tensor) -> Tensor:
+        """This rank's rows of values that all ranks have; backward, each learns what all want."""
+        found: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
+        return found
+
+    def places(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether the class of each row is of this rank, and its place there, or any if not."""
+        begin, count = self.classes.start, self.classes.stop - self.classes.start
+        place = labels - begin
+        here = (place >= 0) & (place < count)
+        return here, place.clamp(0, max(count - 1, 0))
+
+    def stacked(self, values: Tensor) -> Tensor:
+        """What each rank has for the same rows, ``[ranks, ...]``; only the own part has a gradient.
+
+        Sums over ranks are taken from this: one exchange of a few numbers per row, which stays
+        exact for sums of exponentials, since their largest is known before they are added.
+        """
+        parts = [torch.empty_like(values) for _ in self.sizes]
+        dist.all_gather(parts, values.detach().contiguous(), group=self.group)
+        parts[dist.get_rank(self.group)] = values
+        return torch.stack(parts)
+
+
+def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread:
+    """Who holds which rows and classes; every rank calls this.
+
+    Args:
+        embeddings: rows of this rank, ``[n, D]``.
+        class_weights: classes of this rank, ``[c, D]``, which follow those of the rank before.
+        group: the ranks.
+
+    Raises:
+        OptionError: there is no such group.
+        ShapeError: ranks differ in D or in the dtype; raised on all of them, so none waits.
+    """
+    check_group(group)
+    counts = _counts(embeddings, group, len(class_weights), embeddings.shape[1],
+                     class_weights.shape[1], _kind(embeddings))  # fmt: skip
+    rows, classes, widths, weight_widths, kinds = zip(*counts, strict=True)
+    if len({*widths, *weight_widths}) > 1 or len(set(kinds)) > 1:
+        raise ShapeError(
+            "expected embeddings and class_weights of one width and dtype on all ranks, got "
+            f"embeddings of width {list(widths)}, class_weights of width {list(weight_widths)}, "
+            f"dtypes {[str(_KINDS[kind]) for kind in kinds]}"
+        )
+    rank = dist.get_rank(group)
+    return Spread(
+        group=group,
+        sizes=rows,
+        rows=slice(sum(rows[:rank]), sum(rows[: rank + 1])),
+        classes=slice(sum(classes[:rank]), sum(classes[: rank + 1])),
+        num_classes=sum(classes),
+    )
+
+
+def classes_of(own: int, group: Group) -> tuple[slice, int]:
+    """The classes of a rank that holds ``own`` of them, among those of all, and how many these are.
+
+    Every rank calls this.
+    """
+    check_group(group)
+    counts = [numbers[1] for numbers in _counts(torch.empty(0), group, own)]
+    begin = sum(counts[: dist.get_rank(group)])
+    return slice(begin, begin + own), sum(counts)
+
+
+def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
+    """A part of this rank as a ``DTensor``, which ``torch.distributed.checkpoint`` stores whole.
+
+    Args:
+        own: rows of this rank, ``[c, ...]``, as many as :func:`shard_of` gives it.
+        count: rows of all ranks.
+        group: the ranks.
+
+    Raises:
+        OptionError: it has others.
+    """
+    part = shard_of(count, group)
+    if len(own) != part.stop - part.start:
+        raise OptionError(
+            f"expected {part.stop - part.start} of {count} classes on this rank, as torch.chunk "
+            f"splits them, to store them whole, got {len(own)}; gather them with "
+            "hardsight.losses.gather_rows, or split them so"
+        )
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = DeviceMesh.from_group(group, own.device.type)
+    shape = torch.Size([count, *own.shape[1:]])
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+
+
+def own_part(rows: Tensor, own: slice, count: int) -> Tensor:
+    """This rank's rows of a stored tensor: its part already, or those of all ranks."""
+    if hasattr(rows, "to_local"):
+        local: Tensor = rows.to_local()
+        return local
+    return rows[own] if len(rows) == count else rows
+
+
+_KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def _kind(rows: Tensor) -> int:
+    if rows.dtype not in _KINDS:
+        raise ShapeError(f"expected embeddings to be floating point, got {rows.dtype}")
+    return _KINDS.index(rows.dtype)
+
+
+def _counts(rows: Tensor, group: Group, *others: int) -> list[list[int]]:
+    """The number of rows, and further numbers, of every rank."""
+    counts = torch.tensor([len(rows), *others], device=rows.device)
+    found = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(found, counts, group=group)
+    return [numbers.tolist() for numbers in found]
+
+
+def _gathered(rows: Tensor, sizes: list[int], group: Group) -> Tensor:
+    found: Tensor = _GatherRows.apply(rows, sizes, group)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sizes: list[int], group: Group) -> Tensor:
+        rank = dist.get_rank(group)
+        ctx.begin, ctx.length, ctx.group = sum(sizes[:rank]), sizes[rank], group
+        # all_gather needs equal shapes: pad to the longest, then cut
+        padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise GradientError(
+                "what is gathered over ranks is differentiable once, got create_graph=True"
+            )
+        grad = grads[0].contiguous().clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad[ctx.begin : ctx.begin + ctx.length], None, None
+
+
+class _OwnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, spread: Spread) -> Tensor:
+        ctx.spread = spread
+        return values[spread.rows].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        with torch.no_grad():
+            return ctx.spread.gathered(grads[0]), None

@@ -1,0 +1,155 @@
+"""What a model says of a whole dataset, in memory or mapped from files, and how it is gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hardsight.heads import Head
+from hardsight.registry import SCORES
+from hardsight.run.loop._pass import ModelPass
+
+_ROWS_AT_ONCE = 4096  # tensors may be mapped from files that are larger than memory
+_BATCHES_AT_ONCE = 16  # kept on the device before they are copied: a copy waits for the device
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a model says of a dataset, float32 on the CPU.
+
+    Attributes:
+        embeddings: what enters the head, ``[N, D]``.
+        logits: ``[N, C]``.
+        labels: class indices, ``[N]``; -1 for an example without one.
+        class_weights: of the head in this pass, ``[C, D]``.
+        bias: of the head, ``[C]``, or ``None``.
+        index: positions of the rows in their source, ``[N]``, ascending; ``None`` if all examples
+            are here.
+        errors: how many examples could not be read.
+    """
+
+    embeddings: Tensor
+    logits: Tensor
+    labels: Tensor
+    class_weights: Tensor
+    bias: Tensor | None
+    index: NDArray[np.int64] | None = None
+    errors: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Where each row is in its source, ``[N]``."""
+        return np.arange(len(self)) if self.index is None else self.index
+
+    @property
+    def accuracy(self) -> float:
+        """Share of examples whose largest logit is the label's."""
+        return float((self.logits.argmax(dim=1) == self.labels).double().mean())
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Softmax probabilities, ``[N, C]``."""
+        return self.logits.softmax(dim=1)
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Whether logits and embedding are finite, ``[N]``."""
+        parts = [
+            (logits.isfinite().all(dim=1) & embeddings.isfinite().all(dim=1)).numpy()
+            for logits, embeddings, _ in self.chunks(np.arange(len(self)))
+        ]
+        return np.concatenate(parts)
+
+    @cached_property
+    def predictions(self) -> NDArray[np.int64]:
+        """Class of the largest logit, the first if several tie; -1 if not usable, ``[N]``."""
+        parts = [logits.argmax(dim=1).numpy() for logits, *_ in self.chunks(np.arange(len(self)))]
+        return np.where(self.usable, np.concatenate(parts), -1)
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether each prediction is the label, ``[N]``."""
+        is_right: NDArray[np.bool_] = self.predictions == self.labels.numpy()
+        return is_right
+
+    def scores(self) -> dict[str, NDArray[np.float64]]:
+        """Every score of the registry that gives one number per example, ``[N]`` each."""
+        return {
+            name: spec.function(*(getattr(self, key) for key in spec.inputs)).double().numpy()
+            for name, spec in SCORES.items()
+            if not spec.per_class
+        }
+
+    def chunks(self, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Logits, embeddings and labels of chosen rows, a few thousand at a time."""
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            some = torch.from_numpy(rows[first : first + _ROWS_AT_ONCE])
+            yield self.logits[some], self.embeddings[some], self.labels[some]
+
+    def per_row(
+        self, rows: NDArray[np.int64], values: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> NDArray[np.float64]:
+        """One number per chosen row, from its logits, embedding and label."""
+        parts = [values(*chunk).double().numpy() for chunk in self.chunks(rows)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+def gathered(
+    running: ModelPass,
+    head: Head,
+    batches: Iterable[Tensor],
+    labels: Tensor | None = None,
+    *,
+    id_of: Callable[[int], str] | None = None,
+    advance: Callable[[int], object] = lambda done: None,
+) -> Outputs:
+    """Outputs for all batches of inputs, in memory.
+
+    Args:
+        running: the model, as a context that is open, with this head.
+        head: of the model.
+        batches: inputs, in the order of the rows.
+        labels: of the rows, ``[N]``, if they have some.
+        id_of: name of an example by its position, for the message of an error.
+        advance: told how many examples were just done.
+    """
+    waiting: list[tuple[Tensor, Tensor]] = []
+    done: list[tuple[Tensor, Tensor]] = []
+    first = 0
+    for inputs in batches:
+        rows = range(first, first + len(inputs))
+        embeddings, logits = running.outputs(inputs, id_of and [id_of(row) for row in rows])
+        assert embeddings is not None
+        first = rows.stop
+        waiting.append((embeddings.float(), logits.float()))
+        if len(waiting) == _BATCHES_AT_ONCE:
+            done.append(_on_cpu(waiting))
+            waiting = []
+        advance(len(rows))
+    embeddings, logits = _on_cpu([*done, *([_on_cpu(waiting)] if waiting else [])])
+    known = torch.full((first,), -1) if labels is None else labels
+    return Outputs(embeddings, logits, known, **parameters(head))
+
+
+def parameters(head: Head) -> dict[str, Any]:
+    """Class weights and bias of a head, as :class:`Outputs` keeps them."""
+    weight, bias = (
+        None if tensor is None else tensor.detach().float().cpu().clone()
+        for tensor in (head.weight, head.bias)
+    )
+    return {"class_weights": weight, "bias": bias}
+
+
+def _on_cpu(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    embeddings, logits = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
+    return embeddings, logits

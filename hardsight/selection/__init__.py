@@ -1,0 +1,8 @@
+"""Which rows of a table are worth keeping, and lists of rows that other verbs take."""
+
+from hardsight.selection._keep import rows_to_keep as rows_to_keep
+from hardsight.selection._rows import RowList as RowList
+from hardsight.selection._rows import read_rows as read_rows
+from hardsight.selection._rows import write_rows as write_rows
+from hardsight.selection._select import RULES as RULES
+from hardsight.selection._select import select as select

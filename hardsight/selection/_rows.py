@@ -1,0 +1,166 @@
+"""A list of rows: numbers of examples in the data they were selected from, as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.errors import DataError, MissingDataError
+from hardsight.run_folder import TABLE_METADATA, open_parquet, write_parquet
+from hardsight.table import ScoreTable
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+_FORMS = "a .parquet or .csv file with a column 'index', an .npy file, or an array"
+
+
+@dataclass(frozen=True)
+class RowList:
+    """Numbers of examples, and what is known about where they come from.
+
+    Attributes:
+        index: as they were given; a mask is a list of booleans.
+        fingerprint: of the data they were selected from, if the file says so.
+        origin: for messages.
+    """
+
+    index: NDArray[Any]
+    fingerprint: str | None = None
+    origin: str = "rows"
+
+    def numbers(self, length: int, spec: str) -> NDArray[np.int64]:
+        """The rows, ascending, once they were held to the data.
+
+        Args:
+            length: examples that the data has.
+            spec: its name.
+
+        Raises:
+            DataError: they are not numbers of distinct examples of this data.
+        """
+        index = self.index
+        if index.ndim != 1:
+            raise DataError(f"expected {self.origin} to be a list [n], got {list(index.shape)}")
+        if index.dtype == np.bool_:
+            if len(index) != length:
+                raise DataError(
+                    f"expected a mask of the {length:,} examples of {spec}, got {len(index):,} "
+                    f"booleans in {self.origin}"
+                )
+            index = np.flatnonzero(index)
+        if not len(index):
+            raise DataError(f"{self.origin} names no row of {spec}; select at least one")
+        if index.dtype.kind not in "iu":
+            raise DataError(
+                f"expected {self.origin} to be whole numbers, the column 'index' of a table, got "
+                f"{index.dtype}"
+            )
+        found = np.sort(index.astype(np.int64))
+        if found[0] < 0 or found[-1] >= length:
+            worst = found[0] if found[0] < 0 else found[-1]
+            raise DataError(
+                f"{self.origin} names row {worst}, but {spec} has the rows 0 to {length - 1}; "
+                "select from a table of this data"
+            )
+        if (found[1:] == found[:-1]).any():
+            twice = int(found[1:][found[1:] == found[:-1]][0])
+            raise DataError(f"{self.origin} names row {twice} more than once; name each row once")
+        return found
+
+
+def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
+    """A list of rows, from a file or an array.
+
+    Args:
+        rows: a file of :func:`write_rows`, another parquet or CSV file with a column ``index``, an
+            ``.npy`` file, or an array of whole numbers, or of booleans, one per example.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DataError: it holds no rows.
+    """
+    if not isinstance(rows, str | os.PathLike):
+        return RowList(np.asarray(rows))
+    file = Path(rows)
+    if not file.is_file():
+        raise MissingDataError(f"no list of rows at {file}; expected {_FORMS}")
+    readers = {".parquet": _parquet, ".csv": _csv, ".npy": _npy}
+    if file.suffix.lower() not in readers:
+        raise DataError(f"cannot tell what {file} is; expected {_FORMS}")
+    try:
+        return readers[file.suffix.lower()](file)
+    except (pa.ArrowInvalid, OSError, ValueError) as err:
+        if isinstance(err, DataError):
+            raise
+        raise DataError(
+            f"cannot read a list of rows from {file}: {err}; expected {_FORMS}"
+        ) from err
+
+
+def write_rows(
+    file: str | os.PathLike[str], table: ScoreTable, index: NDArray[np.int64], **facts: Any
+) -> Path:
+    """Write the rows of a table that were selected, with their ids.
+
+    Args:
+        file: to write, ``.parquet``; what is there is replaced.
+        table: that they were selected from.
+        index: of the rows, ascending; :func:`select` returns it.
+        facts: how they were selected, kept in the metadata.
+
+    Raises:
+        DataError: the name does not end in ``.parquet``.
+    """
+    path = Path(file)
+    if path.suffix.lower() != ".parquet":
+        raise DataError(f"expected a name that ends in .parquet for a list of rows, got {path}")
+    about = {"select": facts, "data": table.metadata.get("data", {}), "rows": len(index)}
+    schema = pa.schema(
+        [("index", pa.int64()), ("id", pa.string())],
+        metadata={TABLE_METADATA: json.dumps(about, sort_keys=True).encode()},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_parquet(path, _kept(table, index, schema), schema, compression="zstd")
+    return path
+
+
+def _kept(table: ScoreTable, index: NDArray[np.int64], schema: pa.Schema) -> Iterator[pa.Table]:
+    for part in table.parts(["index", "id"]):
+        rows, own = part.to_arrow(), part.column("index")
+        places = np.minimum(np.searchsorted(index, own), len(index) - 1)
+        kept = rows.filter(pa.array(index[places] == own))
+        yield kept.cast(pa.schema(schema, metadata=None)).replace_schema_metadata(schema.metadata)
+
+
+def _parquet(file: Path) -> RowList:
+    with open_parquet(file) as opened:
+        if "index" not in opened.schema_arrow.names:
+            raise DataError(
+                f"expected a column 'index' in {file}, got "
+                f"{', '.join(opened.schema_arrow.names)}; write one with `hardsight select`"
+            )
+        stored = (opened.schema_arrow.metadata or {}).get(TABLE_METADATA, b"{}")
+        index = opened.read(["index"]).column("index").to_numpy()
+    about: Mapping[str, Any] = json.loads(stored)
+    return RowList(index, (about.get("data") or {}).get("fingerprint"), str(file))
+
+
+def _csv(file: Path) -> RowList:
+    from pyarrow import csv
+
+    rows = csv.read_csv(file)
+    if "index" not in rows.column_names:
+        raise DataError(f"expected a column 'index' in {file}, got {', '.join(rows.column_names)}")
+    return RowList(rows.column("index").to_numpy(), None, str(file))
+
+
+def _npy(file: Path) -> RowList:
+    return RowList(np.load(file, allow_pickle=False), None, str(file))

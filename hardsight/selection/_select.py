@@ -1,0 +1,225 @@
+"""Which rows of a table are worth keeping."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardsight._checks import checked_options, warn
+from hardsight.errors import OptionError
+from hardsight.registry import unknown_name
+from hardsight.selection._keep import rows_to_keep
+from hardsight.table import ScoreTable, read_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RULES = ("coverage", "hardest", "easiest", "moderate", "random")
+_STRATA = 50  # as many as in the paper
+
+
+@checked_options
+def select(
+    table: ScoreTable | str | os.PathLike[str],
+    *,
+    keep: int | float,
+    by: str = "el2n",
+    how: str = "coverage",
+    balanced: bool = False,
+    drop_hardest: float | None = None,
+    drop_suspects: float = 0.0,
+    seed: int = 0,
+) -> NDArray[np.int64]:
+    """The rows of a table that are worth keeping.
+
+    ==============  ==============================================================================
+    ``coverage``    the hardest few are dropped, the rest is cut into 50 strata of equal width over
+                    the score, and each stratum gives the same number of rows, drawn at random; what
+                    a small stratum cannot give, the others do
+    ``hardest``     the hardest rows
+    ``easiest``     the easiest rows
+    ``moderate``    the rows in the middle of the ranking
+    ``random``      drawn at random: what every rule should be compared with
+    ==============  ==============================================================================
+
+    Args:
+        table: of a run, or the folder of the run.
+        keep: share in (0, 1], such as 0.5, or a whole number of rows, such as 5000. 1 could be
+            either and is refused: write 1.0 for all rows.
+        by: the score or summary to judge rows by, such as ``el2n``, ``avh`` or ``aum``; ``random``
+            does not look at it.
+        how: the rule: ``coverage``, ``hardest``, ``easiest``, ``moderate`` or ``random``.
+        balanced: the same number of rows of every class, as far as it has them; the rule is then
+            applied within each class.
+        drop_hardest: of ``coverage``: share of the rows that is dropped first, the hardest ones,
+            in [0, 1); never so many that too few are left. By default 0 if half or more is kept,
+            0.1 if less, 0.3 below 0.15: the fewer rows are kept, the more a wrong label costs.
+        drop_suspects: share of all rows whose labels are dropped first as the most suspect, as
+            ``table.suspects`` ranks them, in [0, 1).
+        seed: of what is drawn at random.
+
+    Returns:
+        the values of the column ``index`` of the rows kept, ascending: positions in the data.
+
+    Raises:
+        OptionError: an option is outside its range.
+        TableError: there is no such score.
+
+    Example:
+        >>> import hardsight as hs
+        >>> from hardsight.models import SmallCNN
+        >>> table = hs.score(SmallCNN(num_classes=10), "builtin:digits", split="test")
+        >>> rows = hs.select(table, keep=0.25, by="avh")
+        >>> len(rows), len(hs.data.open_source("builtin:digits", split="test", rows=rows))
+        (112, 112)
+
+    Reference:
+        Zheng et al., Coverage-centric Coreset Selection for High Pruning Rates, ICLR 2023,
+        Algorithm 1. Deviation: they search the share that is dropped for each dataset and rate;
+        here it follows from ``keep`` unless it is given.
+    """
+    if not isinstance(table, ScoreTable):
+        table = read_table(table)
+    if how not in RULES:
+        raise OptionError(unknown_name("rule", how, list(RULES)))
+    if drop_hardest is not None and how != "coverage":
+        raise OptionError(f"drop_hardest belongs to how='coverage', got how={how!r}")
+    for name, share in (("drop_hardest", drop_hardest), ("drop_suspects", drop_suspects)):
+        if share is not None and not 0 <= share < 1:
+            raise OptionError(f"expected {name} to be a share in [0, 1), got {share}")
+    count = rows_to_keep(keep, len(table))
+    hardness = _hardness(table, by, how)
+    left = _not_suspect(table, drop_suspects) & ~np.isnan(hardness)
+    if not left.any():
+        raise OptionError(f"no row has a value of {by} and is left to choose from; name another")
+    share = _dropped_share(drop_hardest, count / len(table)) if how == "coverage" else 0.0
+    rule = _Rule(how, share, np.random.default_rng([seed, *b"select"]))
+    chosen = _chosen(table, np.flatnonzero(left), hardness, rule, count, balanced)
+    if len(chosen) < count:
+        warn(
+            f"{len(chosen):,} rows are kept instead of {count:,}: the others were dropped as "
+            f"suspects or have no value of {by}"
+        )
+    return np.sort(table.column("index")[chosen]).astype(np.int64, copy=False)
+
+
+def _hardness(table: ScoreTable, by: str, how: str) -> NDArray[np.float64]:
+    """Larger is harder; rows that were held out of training are ranked among themselves."""
+    if how == "random":
+        return np.zeros(len(table))
+    if how == "coverage":  # strata are cut over the score itself
+        sign = 1.0 if table.higher_is_harder(by) else -1.0
+        return sign * table.column(by).astype(np.float64)
+    return table.hardness_among_alike(by)
+
+
+def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
+    kept = np.ones(len(table), np.bool_)
+    if not share:
+        return kept
+    judge = table.judge_of_labels()
+    if judge is None:
+        raise OptionError(
+            "drop_suspects needs a column that tells wrong labels, such as suspicion of a tracked "
+            f"training run or logit_margin; the table has {', '.join(table.scores)}"
+        )
+    suspicion = table.hardness_among_alike(judge)
+    kept[_largest(suspicion, round(share * len(table)))] = False
+    return kept
+
+
+def _dropped_share(drop_hardest: float | None, keep: float) -> float:
+    if drop_hardest is not None:
+        return drop_hardest
+    return 0.0 if keep >= 0.5 else 0.1 if keep >= 0.15 else 0.3
+
+
+def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Positions of the largest values; NaN is none of them, and of equal ones the first come."""
+    order = np.argsort(-values, kind="stable")  # NaN sorts last
+    return order[: min(count, len(values) - int(np.isnan(values).sum()))]
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A rule over rows of which all have a value.
+
+    Attributes:
+        how: its name.
+        dropped: share of the rows that ``coverage`` drops, the hardest.
+        draw: what is drawn at random.
+    """
+
+    how: str
+    dropped: float
+    draw: np.random.Generator
+
+    def __call__(self, hardness: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+        """Positions of ``count`` rows, or of all if there are fewer."""
+        count = min(count, len(hardness))
+        if self.how == "random":
+            return self.draw.permutation(len(hardness))[:count]
+        order = np.argsort(-hardness, kind="stable")
+        if self.how == "coverage":
+            left = order[min(len(order) - count, round(self.dropped * len(order))) :]
+            return left[self._over_strata(hardness[left], count)]
+        begin = {"hardest": 0, "easiest": len(order) - count, "moderate": (len(order) - count) // 2}
+        return order[begin[self.how] :][:count]
+
+    def _over_strata(self, hardness: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+        """The same number from every stratum of equal width, drawn at random within it."""
+        finite = hardness[np.isfinite(hardness)]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+        width = (high - low) / _STRATA or 1.0
+        places = np.clip(hardness, low, high)
+        places -= low
+        places /= width
+        strata = np.minimum(places, _STRATA - 1, out=places).astype(np.int8)
+        sizes = np.bincount(strata, minlength=_STRATA)
+        del finite, places  # of millions of rows each is as large as the table's column
+        numbers = np.int32 if len(hardness) < 2**31 else np.int64
+        shuffled = self.draw.permutation(np.arange(len(hardness), dtype=numbers))
+        order = shuffled[np.argsort(strata[shuffled], kind="stable")]
+        parts = np.split(order, np.cumsum(sizes)[:-1])
+        quotas = even_quotas(sizes, count).tolist()
+        return np.concatenate([part[:quota] for part, quota in zip(parts, quotas, strict=True)])
+
+
+def _chosen(
+    table: ScoreTable,
+    rows: NDArray[np.int64],
+    hardness: NDArray[np.float64],
+    rule: _Rule,
+    count: int,
+    balanced: bool,
+) -> NDArray[np.int64]:
+    """Positions in the table, by the rule over all rows or within each class."""
+    if not balanced:
+        return rows[rule(hardness[rows], count)]
+    labels = table.column("label")[rows]
+    order = np.argsort(labels, kind="stable")
+    _, sizes = np.unique(labels, return_counts=True)
+    parts = np.split(rows[order], np.cumsum(sizes)[:-1])
+    quotas = even_quotas(sizes, count).tolist()
+    return np.concatenate(
+        [part[rule(hardness[part], quota)] for part, quota in zip(parts, quotas, strict=True)]
+    )
+
+
+def even_quotas(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """How many each group gives, as evenly as their sizes allow, ``count`` together.
+
+    Example:
+        >>> even_quotas(np.array([2, 100, 50]), 30).tolist()
+        [2, 14, 14]
+    """
+    quotas = np.zeros_like(sizes)
+    left = min(count, int(sizes.sum()))
+    by_size = np.argsort(sizes, kind="stable")
+    for place, group in enumerate(by_size.tolist()):  # the smallest first: its lack is shared out
+        quotas[group] = min(int(sizes[group]), left // (len(sizes) - place))
+        left -= int(quotas[group])
+    return quotas

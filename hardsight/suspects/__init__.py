@@ -1,0 +1,18 @@
+"""What a table has to say about its own labels: the one place that tables, pages and the app ask.
+
+Free of torch, like the table itself.
+"""
+
+from hardsight.suspects._groups import AMBIGUOUS as AMBIGUOUS
+from hardsight.suspects._groups import DUPLICATE as DUPLICATE
+from hardsight.suspects._groups import FINE as FINE
+from hardsight.suspects._groups import GROUPS as GROUPS
+from hardsight.suspects._groups import HARD as HARD
+from hardsight.suspects._groups import UNKNOWN as UNKNOWN
+from hardsight.suspects._groups import UNLIKE as UNLIKE
+from hardsight.suspects._groups import WRONG as WRONG
+from hardsight.suspects._share import LEAST_ROWS as LEAST_ROWS
+from hardsight.suspects._share import never_rising as never_rising
+from hardsight.suspects._suspects import Suspects as Suspects
+from hardsight.suspects._suspects import suspects_frame as suspects_frame
+from hardsight.suspects._suspects import suspects_of as suspects_of

@@ -1,0 +1,226 @@
+"""Which evidence a table has about its labels, and what it says about every row.
+
+Three kinds, best first: the dynamics of training, the output of models that never saw the example,
+and one pass of a model over its data. All of them come down to a duel between the label and the
+strongest other class, the rival, so that everything above this file is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.gallery import class_numbers, is_finite
+from hardsight.table import SUSPICION
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+TRACKED, FOLDS, UNSEEN, SEEN, ONE_PASS, NONE = (
+    "training dynamics",
+    "out-of-sample folds",
+    "one pass, out-of-sample",
+    "one pass, in-sample",
+    "one pass",
+    "none",
+)
+_MARGIN = "logit_margin"
+_RIVAL, _SEEN, _RIGHT = "rival", "epochs_seen", "map_correctness"
+_PROBABILITY = {TRACKED: "map_confidence"}  # of the label; else model_confidence
+_NEVER = np.int16(-1)
+_MOST_EPOCHS = np.iinfo(np.int16).max
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the labels of a table are judged by.
+
+    Attributes:
+        kind: of evidence, in a few words.
+        by: the column that ranks the rows; ``None`` if the table has no score.
+        duel: the column that says how the label fares against its rival; ``None`` if there is none.
+        probability: the column with the probability of the label; ``None`` if there is none.
+    """
+
+    kind: str
+    by: str | None
+    duel: str | None
+    probability: str | None
+
+    def columns(self, table: ScoreTable) -> list[str]:
+        """Names of all columns that are read."""
+        wanted = ["index", "label", "prediction", "finite", "held_out", self.by, self.duel]
+        wanted += [self.probability]
+        wanted += [_RIVAL, _SEEN, _RIGHT] if self.kind == TRACKED else []
+        return [name for name in dict.fromkeys(wanted) if name and name in table.columns]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the evidence says about some rows, some 30 bytes each.
+
+    Attributes:
+        label: class, -1 without one.
+        prediction: of the model, in the last epoch if training was tracked; -1 without one.
+        rival: the class that was ahead of the label, -1 if none was, or if its name is not known.
+        margin: log-odds of the label against its rival; NaN if they are not known.
+        probability: of the label; NaN if it is not known.
+        hardness: by the column that ranks, larger is harder; NaN for a row that is not ranked.
+        held_out: whether the example was held out of training.
+        led: in how many epochs a rival led; -1 if training was not tracked.
+        seen: in how many epochs the example was seen.
+    """
+
+    label: NDArray[np.int32]
+    prediction: NDArray[np.int32]
+    rival: NDArray[np.int32]
+    margin: NDArray[np.float32]
+    probability: NDArray[np.float32]
+    hardness: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    led: NDArray[np.int16]
+    seen: NDArray[np.int16]
+
+    def duel(self) -> NDArray[np.float32]:
+        """Chance of the rival in a duel with the label, in ``[0, 1]``; NaN if it is not known."""
+        return _chance(-self.margin)
+
+    def rival_probability(
+        self, at: NDArray[np.int64] | slice | int = slice(None)
+    ) -> NDArray[np.float32]:
+        """Probability of the rival; it follows from the margin, and never is more than is left."""
+        margin, label = self.margin[at], self.probability[at]
+        odds = np.exp(-np.clip(margin, -80, 80))
+        # a label whose probability is too small for a number leaves all of it to its rival
+        rival = np.where(label > 0, label * odds, np.where(margin < 0, 1, 0))
+        return np.minimum(rival, 1 - label).astype(np.float32)
+
+
+def evidence_of(table: ScoreTable, by: str | None = None) -> Evidence:
+    """The best evidence of a table; ``by`` only changes what ranks the rows."""
+    judge = table.judge_of_labels()
+    by = by or judge or next(iter(table.scores), None)
+    if judge == SUSPICION:
+        kind, duel = TRACKED, _found(table, SUSPICION)
+    else:
+        kind, duel = _kind_of_pass(table), _found(table, _MARGIN)
+    return Evidence(
+        kind=NONE if by is None else kind,
+        by=by,
+        duel=duel,
+        probability=_found(table, _PROBABILITY.get(kind, "model_confidence")),
+    )
+
+
+def _found(table: ScoreTable, column: str) -> str | None:
+    return column if column in table.columns else None
+
+
+def _kind_of_pass(table: ScoreTable) -> str:
+    sample = table.metadata.get("sample")
+    if sample == "out-of-sample":
+        return FOLDS if "fold" in table.columns else UNSEEN
+    return SEEN if sample == "in-sample" else ONE_PASS
+
+
+def rows_of(table: ScoreTable, evidence: Evidence) -> Rows:
+    """What the evidence says about all rows; a group of rows is read at a time."""
+    parts = list(_parts(table, evidence))
+    return Rows(
+        *(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Rows))
+    )
+
+
+def _parts(table: ScoreTable, evidence: Evidence) -> Iterator[Rows]:
+    names = evidence.columns(table)
+    for part in table.parts(names):
+        yield _part(part, evidence, table)
+    if not len(table):  # a file without rows has no group of them
+        yield _part(table, evidence, table)
+
+
+def _part(part: ScoreTable, evidence: Evidence, table: ScoreTable) -> Rows:
+    label, prediction = class_numbers(part, "label"), class_numbers(part, "prediction")
+    is_known = (label >= 0) & is_finite(part)
+    led, seen = _epochs(part, is_known)
+    hardness = np.full(len(part), np.nan)
+    if evidence.by is not None:
+        sign = 1.0 if table.higher_is_harder(evidence.by) else -1.0
+        hardness = sign * part.column(evidence.by).astype(np.float64)
+    return Rows(
+        label=np.where(is_known, label, -1).astype(np.int32),
+        prediction=np.where(is_finite(part), prediction, -1).astype(np.int32),
+        rival=_rival(part, label, prediction, is_known),
+        margin=np.where(is_known, _margin(part, evidence), np.nan).astype(np.float32),
+        probability=_probability(part, evidence, is_known),
+        hardness=np.where(is_known, hardness, np.nan),
+        held_out=_flags(part, "held_out"),
+        led=led,
+        seen=seen,
+    )
+
+
+def _margin(part: ScoreTable, evidence: Evidence) -> NDArray[np.float64]:
+    if evidence.duel is None:
+        return np.full(len(part), np.nan)
+    values = part.column(evidence.duel).astype(np.float64)
+    if evidence.duel != SUSPICION:
+        return values
+    with np.errstate(divide="ignore"):  # a chance of 0 or 1 has infinite odds
+        odds: NDArray[np.float64] = np.log1p(-values) - np.log(values)
+    return odds
+
+
+def _chance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The logistic function, without overflow."""
+    small = np.exp(-np.abs(logits))
+    chance: NDArray[np.float32] = np.where(logits >= 0, np.float32(1), small) / (1 + small)
+    return chance
+
+
+def _rival(
+    part: ScoreTable,
+    label: NDArray[np.int64],
+    prediction: NDArray[np.int64],
+    is_known: NDArray[np.bool_],
+) -> NDArray[np.int32]:
+    differs = is_known & (prediction >= 0) & (prediction != label)
+    rival = np.where(differs, prediction, -1)
+    if _RIVAL in part.columns:  # it remembers who led before the label was memorised
+        remembered = class_numbers(part, _RIVAL)
+        rival = np.where(is_known & (remembered >= 0) & (remembered != label), remembered, rival)
+    return rival.astype(np.int32)
+
+
+def _probability(
+    part: ScoreTable, evidence: Evidence, is_known: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    if evidence.probability is None:
+        return np.full(len(part), np.nan, np.float32)
+    values = part.column(evidence.probability).astype(np.float32)
+    known: NDArray[np.float32] = np.where(is_known, np.clip(values, 0, 1), np.float32(np.nan))
+    return known
+
+
+def _epochs(
+    part: ScoreTable, is_known: NDArray[np.bool_]
+) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """In how many epochs a rival led, and in how many the example was seen; -1 if untold."""
+    if not {_SEEN, _RIGHT} <= set(part.columns):
+        return np.full(len(part), _NEVER), np.full(len(part), _NEVER)
+    seen = np.minimum(np.maximum(class_numbers(part, _SEEN), 0), _MOST_EPOCHS)
+    right = part.column(_RIGHT).astype(np.float64)
+    told = is_known & np.isfinite(right) & (seen > 0)
+    led = np.where(told, np.rint(seen * (1 - np.where(told, right, 0.0))), _NEVER)
+    return led.astype(np.int16), np.where(told, seen, _NEVER).astype(np.int16)
+
+
+def _flags(part: ScoreTable, name: str) -> NDArray[Any]:
+    if name not in part.columns:
+        return np.zeros(len(part), np.bool_)
+    return part.column(name).astype(np.bool_)

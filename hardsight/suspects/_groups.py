@@ -1,0 +1,107 @@
+"""What kind of doubt there is about a label.
+
+The thresholds are those of the data: what is *usual* of a class is the mean probability that its
+own examples have for it, the threshold of confident learning (Northcutt et al., 2021).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.suspects._evidence import Rows
+
+WRONG, AMBIGUOUS, HARD, UNLIKE, DUPLICATE, FINE, UNKNOWN = range(7)
+GROUPS = (
+    "likely wrong label",
+    "ambiguous between two classes",
+    "hard but right",
+    "unlike all classes",
+    "near-duplicate with another label",
+    "no doubt",
+    "no label or no prediction",
+)
+_CLOSE = np.log(2)  # the margin over a rival that has half the probability of the label
+
+
+def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8]:
+    """The group of every row, as a place in ``GROUPS``; the first rule that holds decides.
+
+    Args:
+        rows: what the evidence says.
+        chance: of each label to be wrong, if it can be estimated.
+
+    Returns:
+        ``[N]``. With p the probability of the label y, r that of its rival k, and u what is usual:
+
+        - *likely wrong label*: r > p, and r >= u_k: the rival is as probable as its own examples
+          usually make it. Where the chance of a wrong label is known and below one half, the
+          example is *hard but right*: such disagreements are mostly mistakes of the model.
+        - *unlike all classes*: p + r < min(u_y, u_k): the two best classes together are less
+          probable than one of them usually is alone.
+        - *ambiguous between two classes*: r > p / 2.
+        - *hard but right*: p < u_y.
+        - *no doubt*: all others.
+    """
+    label_share, rival_share = probabilities(rows)
+    usual = usual_probabilities(rows)
+    usual_label, usual_rival = _of(usual, rows.label), _of(usual, rows.rival)
+    either = np.fmin(usual_label, usual_rival)  # fmin: one of them may not be known
+    leads = rows.margin < 0
+    is_sure = leads & ~(rival_share < usual_rival)
+    with np.errstate(invalid="ignore"):
+        rules = [
+            is_sure & ~_mistaken(chance),
+            is_sure,
+            label_share + rival_share < either,
+            rows.margin < _CLOSE,
+            label_share < usual_label,
+        ]
+    without_duel: NDArray[np.int64] = np.where(
+        rows.rival >= 0, WRONG, np.where(_agrees(rows), FINE, UNKNOWN)
+    )
+    group = np.full(len(rows.label), FINE, np.int8)
+    for rule, place in reversed([*zip(rules, (WRONG, HARD, UNLIKE, AMBIGUOUS, HARD), strict=True)]):
+        group[rule] = place
+    return np.where(np.isnan(rows.margin), without_duel, group).astype(np.int8)
+
+
+def usual_probabilities(rows: Rows) -> NDArray[np.float32]:
+    """Mean probability of each class among the examples that are labelled so; NaN for none."""
+    share, _ = probabilities(rows)
+    told = ~np.isnan(share)
+    labels = rows.label[told]
+    counts = np.bincount(labels)
+    sums = np.bincount(labels, share[told])
+    with np.errstate(invalid="ignore"):
+        return (sums / counts).astype(np.float32)
+
+
+def probabilities(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Probabilities of label and rival; of a table without them, their chances in the duel."""
+    if np.isnan(rows.probability).all():
+        duel = rows.duel()
+        return 1 - duel, duel
+    return rows.probability, rows.rival_probability()
+
+
+def _mistaken(chance: NDArray[np.float32] | None) -> NDArray[np.bool_] | np.bool_:
+    """Whether a disagreement is rather a mistake of the model than of the label."""
+    return np.bool_(False) if chance is None else chance < 0.5
+
+
+def _agrees(rows: Rows) -> NDArray[np.bool_]:
+    agrees: NDArray[np.bool_] = (rows.label >= 0) & (rows.label == rows.prediction)
+    return agrees
+
+
+def _of(usual: NDArray[np.float32], classes: NDArray[np.int32]) -> NDArray[np.float32]:
+    """What is usual of the class of each row; NaN if the row has none, or none is known."""
+    if not len(usual):
+        return np.full(len(classes), np.nan, np.float32)
+    inside = (classes >= 0) & (classes < len(usual))
+    return np.where(inside, usual[np.where(inside, classes, 0)], np.nan).astype(np.float32)

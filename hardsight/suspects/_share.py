@@ -1,0 +1,283 @@
+r"""How many of the labels at a rank are wrong: an estimate from the mixture of two causes.
+
+The model and a label disagree because the model is wrong, or because the label is. The surer the
+model is, the rarer its own mistakes become, while wrong labels, which were made without asking it,
+stay as frequent. So, among the examples that the model calls k with a confidence of x log-odds, the
+share of labels that differ is
+
+.. math:: D_k(x) = \eta_k + (1 - \eta_k)\, \sigma(-(a_k + b_k x))
+
+with :math:`\eta_k` the share of wrong labels and a logistic share of mistakes that falls with
+confidence. Maximum likelihood finds the three numbers of every class. A disagreement is then a
+wrong label with the chance :math:`\eta_k / D_k(x)`, which EM sharpens by two more facts: how
+improbable the label is beside other classes, and which classes are confused. Along the ranking
+these chances are averaged so that they never rise.
+
+All of it holds only for a model that never saw the example: on its training data a model has made
+its mistakes vanish. Of a tracked training these are the held-out examples, and what is found at a
+rank among them is taken for the same rank among the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardsight.suspects._evidence import FOLDS, TRACKED, UNSEEN, Evidence, Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[np.float64]
+
+LEAST_ROWS = 200  # fewer say nothing about a share of a few percent
+_CLASS_ROWS, _MOST_CLASSES = 100, 2000  # with fewer rows, or beyond, classes are taken together
+_LOW, _HIGH, _BINS = -8.0, 14.0, 128  # of the confidence, in log-odds
+_STARTS = ((-6.0, 1.0), (-6.0, 3.0), (-2.0, 1.0), (-2.0, 3.0))  # of log-odds of eta, and of a
+_STEPS = 60
+_PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
+_TINY = 1e-7
+
+
+def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
+    """The chance of each label to be wrong, by models that never saw its example.
+
+    Args:
+        rows: what the evidence says.
+        evidence: where it comes from.
+
+    Returns:
+        ``[N]``, NaN for rows that cannot be judged; ``None`` if that cannot be estimated for any,
+        see :func:`why_no_share`.
+    """
+    if why_no_share(rows, evidence):
+        return None
+    found = np.full(len(rows.label), np.nan, np.float32)
+    at = np.flatnonzero(_judged(rows, evidence))
+    found[at] = _chances(rows, at)
+    return found
+
+
+def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Estimated share of wrong labels at the rank of every row.
+
+    Args:
+        chance: of each label to be wrong, NaN for rows that were not judged; they take what is
+            found at their rank.
+        order: the ranked rows, most suspect first.
+
+    Returns:
+        ``[N]``, never rising along ``order`` and NaN for rows that are not ranked.
+    """
+    shares = np.full(len(chance), np.nan, np.float32)
+    places = np.flatnonzero(~np.isnan(chance[order]))
+    if len(places):
+        smooth = _falling(chance[order[places]].astype(np.float64))
+        shares[order] = np.interp(np.arange(len(order)), places, smooth)
+    return shares
+
+
+def _judged(rows: Rows, evidence: Evidence) -> NDArray[np.bool_]:
+    """The rows whose numbers come from models that never saw them."""
+    usable: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
+    return usable & rows.held_out if evidence.kind == TRACKED else usable
+
+
+def why_no_share(rows: Rows, evidence: Evidence) -> str:
+    """Why the share of wrong labels cannot be estimated; empty if it can."""
+    if np.isnan(rows.margin).all() or np.isnan(rows.probability).all():
+        return "the table has no probabilities"
+    if evidence.kind not in (TRACKED, FOLDS, UNSEEN):
+        return (
+            "the model may have been trained on these examples; score them by folds, or say "
+            '--sample out-of-sample (sample="out-of-sample") if it never saw them'
+        )
+    judged = int(_judged(rows, evidence).sum())
+    if judged < LEAST_ROWS:
+        what = "held out of training" if evidence.kind == TRACKED else "with a label and a score"
+        return f"only {judged:,} examples are {what}, and {LEAST_ROWS} are needed"
+    return ""
+
+
+def _chances(rows: Rows, at: NDArray[np.int64]) -> Values:
+    """The chance of each of some rows that its label is wrong."""
+    label = rows.probability[at].astype(np.float64)
+    rival = rows.rival_probability(at).astype(np.float64)
+    differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
+    top = np.where(differs, rows.rival[at], rows.label[at])
+    confidence = np.clip(np.maximum(label, rival), _TINY, 1 - _TINY)
+    odds = np.clip(np.log(confidence) - np.log1p(-confidence), _LOW, _HIGH)
+    chance = np.where(differs, _wrong_by_confidence(odds, differs, top), 0.0)
+    if differs.any():
+        left = np.log(np.maximum(label, 1e-38)) - np.log1p(-confidence)
+        chance[differs] = _sharpened(
+            chance[differs], left[differs], top[differs], rows.label[at][differs]
+        )
+    return chance
+
+
+# ------------------------------------------------------------------------------ the mixture
+
+
+def _wrong_by_confidence(
+    odds: Values, differs: NDArray[np.bool_], top: NDArray[np.int32]
+) -> Values:
+    """The chance that a disagreement is a wrong label, from the confidence alone."""
+    group, count = _large_classes(top)
+    place = np.minimum((odds - _LOW) / (_HIGH - _LOW) * _BINS, _BINS - 1).astype(np.int64)
+    cell = group * _BINS + place
+    shape = (count, _BINS)
+    total = np.bincount(cell, minlength=count * _BINS).reshape(shape).astype(np.float64)
+    different = np.bincount(cell[differs], minlength=count * _BINS).reshape(shape)
+    share, mistake = _fitted(total, different.astype(np.float64))
+    chance = share[:, None] / (share[:, None] + (1 - share[:, None]) * mistake)
+    found: Values = chance.reshape(-1)[cell]
+    return found
+
+
+def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+    """A group per class with enough rows; all other classes are one more."""
+    counts = np.bincount(top)
+    largest = np.argsort(-counts, kind="stable")[:_MOST_CLASSES]
+    largest = largest[counts[largest] >= _CLASS_ROWS]
+    group_of = np.full(len(counts), len(largest))
+    group_of[largest] = np.arange(len(largest))
+    return group_of[top], len(largest) + 1
+
+
+def _fitted(total: Values, different: Values) -> tuple[Values, Values]:
+    """Share of wrong labels ``[K]`` and of mistakes ``[K, bins]``, by maximum likelihood.
+
+    Fisher scoring with damping, for all groups at once, from several starts. The confidence is
+    standardised within each group, and the logarithm of the slope has a weak normal prior.
+    """
+    centre = _LOW + (np.arange(_BINS) + 0.5) * (_HIGH - _LOW) / _BINS
+    weight = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
+    mean = (weight * centre).sum(axis=1, keepdims=True)
+    spread = np.sqrt((weight * (centre - mean) ** 2).sum(axis=1, keepdims=True))
+    scaled = (centre - mean) / np.maximum(spread, 1e-3)
+    best, best_loss = np.zeros((len(total), 3)), np.full(len(total), np.inf)
+    for start in _STARTS:
+        found = np.tile([*start, 0.0], (len(total), 1))
+        found, loss = _climbed(found, scaled, total, different)
+        better = loss < best_loss
+        best[better], best_loss[better] = found[better], loss[better]
+    share, mistake, _ = _model(best, scaled)
+    return share[:, 0], mistake
+
+
+def _climbed(
+    found: Values, scaled: Values, total: Values, different: Values
+) -> tuple[Values, Values]:
+    loss, damping = _loss(found, scaled, total, different), np.ones(len(found))
+    for _ in range(_STEPS):
+        share, mistake, shown = _model(found, scaled)
+        to_level = -(1 - share) * mistake * (1 - mistake)
+        slopes = np.stack(
+            [share * (1 - share) * (1 - mistake), to_level,
+             to_level * np.exp(found[:, 2:]) * scaled], axis=1,
+        )  # fmt: skip
+        precision = 1 / (shown * (1 - shown))
+        score = np.einsum("kib,kb->ki", slopes, (different - total * shown) * precision)
+        score[:, 2] -= found[:, 2] / 4
+        fisher = np.einsum("kib,kjb,kb->kij", slopes, slopes, total * precision)
+        fisher[:, 2, 2] += 1 / 4
+        diagonal = np.einsum("kii->ki", fisher)
+        diagonal += damping[:, None] * (diagonal + 1e-6)
+        step = np.linalg.solve(fisher, score[..., None])[..., 0]
+        tried = np.clip(found + np.clip(step, -2, 2), [-14, -30, -4], [4, 30, 4])
+        new_loss = _loss(tried, scaled, total, different)
+        better = new_loss < loss
+        found = np.where(better[:, None], tried, found)
+        loss = np.where(better, new_loss, loss)
+        damping = np.clip(np.where(better, damping / 4, damping * 4), 1e-8, 1e8)
+    return found, loss
+
+
+def _model(found: Values, scaled: Values) -> tuple[Values, Values, Values]:
+    """Share of wrong labels, share of mistakes and share of labels that differ, in every bin."""
+    share = 1 / (1 + np.exp(-found[:, :1]))
+    level = np.clip(found[:, 1:2] + np.exp(found[:, 2:]) * scaled, -40, 40)
+    mistake = 1 / (1 + np.exp(level))
+    return share, mistake, np.clip(share + (1 - share) * mistake, 1e-12, 1 - 1e-12)
+
+
+def _loss(found: Values, scaled: Values, total: Values, different: Values) -> Values:
+    _, _, shown = _model(found, scaled)
+    likely = different * np.log(shown) + (total - different) * np.log1p(-shown)
+    loss: Values = found[:, 2] ** 2 / 8 - likely.sum(axis=1)
+    return loss
+
+
+# ------------------------------------------------------------------------------ what is left
+
+
+def _sharpened(
+    chance: Values, left: Values, top: NDArray[np.int32], label: NDArray[np.int32]
+) -> Values:
+    """The chances of disagreements, by EM over two more facts.
+
+    Args:
+        chance: from the confidence alone.
+        left: log-share that the label has of what the model leaves to other classes. A mistake
+            mostly leaves much to the right class, so that a chance never rises with it.
+        top: the class that the model calls.
+        label: the class that the label names.
+    """
+    prior = np.log(np.clip(chance, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(chance, 1e-6, 1 - 1e-6))
+    bins = min(20, len(left) // 50)
+    edges = np.quantile(left, np.linspace(0, 1, bins + 1)[1:-1]) if bins > 2 else np.empty(0)
+    place = np.searchsorted(edges, left)
+    pairs, pair = np.unique(top.astype(np.int64) << 32 | label, return_inverse=True)
+    _, owner = np.unique(pairs >> 32, return_inverse=True)
+    usual = np.bincount(pair) / np.bincount(owner[pair])[owner]
+    weight = chance
+    for _ in range(30):
+        odds = prior + _by_what_is_left(weight, place, len(edges) + 1)[place]
+        wrong, mistaken = (
+            (np.bincount(pair, part) + _PSEUDO * usual)
+            / (np.bincount(owner[pair], part)[owner] + _PSEUDO)
+            for part in (weight, 1 - weight)
+        )
+        odds += np.log(wrong / mistaken)[pair]
+        weight = 1 / (1 + np.exp(-odds))
+    return weight
+
+
+def _by_what_is_left(weight: Values, place: NDArray[np.int64], bins: int) -> Values:
+    wrong, mistaken = (np.bincount(place, part, bins) + 1 for part in (weight, 1 - weight))
+    ratio = np.log(wrong / wrong.sum()) - np.log(mistaken / mistaken.sum())
+    return never_rising(ratio, np.bincount(place, minlength=bins).astype(np.float64))
+
+
+# ------------------------------------------------------------------------------ along the ranking
+
+
+def _falling(chance: Values) -> Values:
+    """Chances in order of rank, averaged so that they never rise; 1,000 steps at most."""
+    if not len(chance):
+        return chance
+    # steps of growing length: the first ranks are those that are looked at
+    ends = np.unique(np.geomspace(1, len(chance), 1000).round().astype(np.int64))
+    starts = np.r_[0, ends[:-1]]
+    sizes = (ends - starts).astype(np.float64)
+    means = np.add.reduceat(chance, starts) / sizes
+    return np.repeat(never_rising(means, sizes), ends - starts)
+
+
+def never_rising(values: Values, weights: Values) -> Values:
+    """The nearest values that never rise, by pooling neighbours that do (isotonic regression)."""
+    means: list[float] = []
+    sizes: list[float] = []
+    lengths: list[int] = []
+    for value, weight in zip(values.tolist(), np.maximum(weights, 1e-9).tolist(), strict=True):
+        mean, size, length = value, weight, 1
+        while means and means[-1] < mean:
+            size += sizes[-1]
+            mean += (means.pop() - mean) * sizes.pop() / size
+            length += lengths.pop()
+        means.append(mean)
+        sizes.append(size)
+        lengths.append(length)
+    return np.repeat(means, lengths)

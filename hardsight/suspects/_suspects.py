@@ -1,0 +1,158 @@
+"""The suspects of a table: ranked, in groups, each with a suggestion and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.errors import OptionError
+from hardsight.suspects._evidence import TRACKED, Rows, evidence_of, rows_of
+from hardsight.suspects._groups import GROUPS, groups_of
+from hardsight.suspects._share import error_shares, why_no_share, wrong_chances
+from hardsight.suspects._words import Reason, evidence_in_words
+from hardsight.table import SUSPICION, ranked_among_alike
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+_FIRST = ("index", "id", "label", "prediction", "suggestion", "group", "reason", SUSPICION,
+          "error_share", "evidence")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Evidence about the label of every row of a table.
+
+    Attributes:
+        by: the column that judges labels best; ``None`` if the table has no score.
+        kind: of evidence, such as ``"training dynamics"`` or ``"one pass"``.
+        evidence: what the ranking rests on, in words.
+        order: all rows, most suspect first; those that cannot be ranked come last.
+        ranked: how many of them can be ranked.
+        suggestion: the label that each row should perhaps have, -1 for none.
+        suspicion: chance of the rival in a duel with the label, in ``[0, 1]``; NaN if not known.
+        group: of each row, as a place in ``groups``.
+        groups: names of the groups.
+        is_suspect: the rows that are worth a look, which the queue begins with.
+        error_share: estimated share of wrong labels at the rank of each row; ``None`` if there is
+            no estimate.
+        reason: why a row is suspect, in words.
+        share_note: why there is no estimate of the share, in words; empty if there is.
+    """
+
+    by: str | None
+    evidence: str
+    order: NDArray[np.int32]
+    suggestion: NDArray[np.int32]
+    group: NDArray[np.int8]
+    groups: tuple[str, ...]
+    is_suspect: NDArray[np.bool_]
+    error_share: NDArray[np.float32] | None = None
+    reason: Callable[[int], str] = field(repr=False, default=lambda row: "")
+    kind: str = "one pass"
+    ranked: int = 0
+    share_note: str = ""
+    suspicion: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+
+def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
+    """The evidence of a table about each of its labels.
+
+    The best evidence decides: the dynamics of training if it was tracked, else the output of the
+    model, which weighs most if it never saw the example. Memory is some 40 bytes per row; the
+    columns are read a group of rows at a time.
+
+    Args:
+        table: of any kind.
+        by: the score that ranks the rows; by default the best judge of labels that is there, and
+            for examples that the model never saw also what the estimate of wrong labels says.
+
+    Raises:
+        TableError: ``by`` is not a score of the table.
+    """
+    evidence = evidence_of(table, by)
+    if evidence.by is not None:
+        table.higher_is_harder(evidence.by)  # raises if it is not a score
+    rows = rows_of(table, evidence)
+    chance = wrong_chances(rows, evidence)
+    group = groups_of(rows, chance)
+    ranks = ranked_among_alike(rows.hardness, rows.held_out)
+    if chance is not None and by is None and evidence.kind != TRACKED:
+        ranks = _by_chance(rows, chance)
+    order, ranked = _order(ranks)
+    return Suspects(
+        by=evidence.by,
+        kind=evidence.kind,
+        evidence=evidence_in_words(table, evidence),
+        order=order,
+        ranked=ranked,
+        suggestion=rows.rival,
+        suspicion=rows.duel(),
+        group=group,
+        groups=GROUPS,
+        is_suspect=_is_suspect(rows),
+        error_share=None if chance is None else error_shares(chance, order[:ranked]),
+        share_note=why_no_share(rows, evidence),
+        reason=Reason(table, evidence, rows, group, order),
+    )
+
+
+def _is_suspect(rows: Rows) -> NDArray[np.bool_]:
+    differs = (rows.label >= 0) & (rows.prediction >= 0) & (rows.label != rows.prediction)
+    suspect: NDArray[np.bool_] = differs | (rows.margin < 0)
+    return suspect
+
+
+def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
+    """What ranks examples that were judged by models which never saw them.
+
+    The log-odds of a wrong label, between 1 and 99 %, and half of those that the rival has against
+    the label. The first knows which classes are confused and how common errors are, the second is
+    the steadier one if there are few examples.
+    """
+    sure = np.clip(chance.astype(np.float64), 0.01, 0.99)
+    ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
+    return np.where(np.isnan(rows.hardness), np.nan, ranks)
+
+
+def _order(ranks: NDArray[np.float64]) -> tuple[NDArray[np.int32], int]:
+    """All rows, most suspect first, and how many of them can be ranked."""
+    # stable, so that ties keep the order of the table; NaN sorts last
+    order = np.argsort(-ranks, kind="stable").astype(np.int32)
+    return order, len(order) - int(np.isnan(ranks).sum())
+
+
+def suspects_frame(table: ScoreTable, n: int, *, by: str | None = None) -> pd.DataFrame:
+    """The ``n`` most suspect rows of a table; see :meth:`ScoreTable.suspects`."""
+    if n < 0:
+        raise OptionError(f"expected n to be 0 or more, got {n}")
+    found = suspects_of(table, by=by)
+    rows = found.order[: min(n, found.ranked)]
+    taken = table.rows_at(rows)
+    share = np.full(len(rows), np.nan) if found.error_share is None else found.error_share[rows]
+    added: dict[str, Any] = {
+        "suggestion": found.suggestion[rows].astype(np.int64),
+        "group": [found.groups[place] for place in found.group[rows].tolist()],
+        "reason": [found.reason(row) for row in rows.tolist()],
+        "error_share": share.astype(np.float64),
+        "evidence": [found.kind] * len(rows),
+    }
+    if SUSPICION not in table.columns:
+        added[SUSPICION] = found.suspicion[rows].astype(np.float64)
+    return _joined(taken, added)
+
+
+def _joined(taken: pa.Table, added: dict[str, Any]) -> pd.DataFrame:
+    """Rows of a table and what is said about them; a column of the same name is kept as its own."""
+    names = [f"table_{name}" if name in added else name for name in taken.column_names]
+    frame: pd.DataFrame = taken.rename_columns(names).to_pandas()
+    frame = frame.assign(**added)
+    first = [name for name in _FIRST if name in frame.columns]
+    return frame[[*first, *(name for name in frame.columns if name not in first)]]

@@ -1,0 +1,116 @@
+"""Why a row is suspect, in words that need no manual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardsight.suspects._evidence import FOLDS, NONE, SEEN, TRACKED, UNSEEN, Evidence, Rows
+from hardsight.suspects._groups import AMBIGUOUS, HARD, UNLIKE, WRONG
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+
+def evidence_in_words(table: ScoreTable, evidence: Evidence) -> str:
+    """What the ranking rests on, for a heading."""
+    if evidence.by is None:
+        return "no score: in the order of the table"
+    title = table.about(evidence.by)["title"]
+    said = {
+        TRACKED: "from all epochs of training",
+        FOLDS: "each example judged by a model that never saw it",
+        UNSEEN: "one pass of a model that never saw these examples",
+        SEEN: "one pass of a model over its own training data",
+    }
+    return f"{title}, {said.get(evidence.kind, 'one pass of the model')}"
+
+
+class Reason:
+    """Words for one row; called with its number."""
+
+    def __init__(
+        self,
+        table: ScoreTable,
+        evidence: Evidence,
+        rows: Rows,
+        group: NDArray[np.int8],
+        order: NDArray[np.int32],
+    ) -> None:
+        self._evidence, self._rows, self._group, self._order = evidence, rows, group, order
+        self._classes = table.classes
+        self._by = "" if evidence.by is None else table.about(evidence.by)["title"]
+        self._place: NDArray[np.int32] | None = None
+
+    def __call__(self, row: int) -> str:
+        words = [self._fact(row), self._doubt(row), self._ranked(row)]
+        return " ".join(word for word in words if word)
+
+    def _fact(self, row: int) -> str:
+        label, prediction = int(self._rows.label[row]), int(self._rows.prediction[row])
+        if label < 0:
+            return "It has no label." if prediction >= 0 else "It has no label or no prediction."
+        if self._evidence.kind == TRACKED and self._rows.led[row] >= 0:
+            return self._of_training(row)
+        if prediction < 0:
+            return "The model gave no prediction."
+        model = "A model that never saw it" if self._evidence.kind == FOLDS else "The model"
+        if label == prediction:
+            return f"{model} agrees with the label {self._name(label)}{self._sure(row)}."
+        says = f"{model} says {self._name(prediction)}{self._sure(row, of_rival=True)}"
+        return f"{says}, not {self._name(label)}{self._sure(row)}."
+
+    def _of_training(self, row: int) -> str:
+        led, seen = int(self._rows.led[row]), int(self._rows.seen[row])
+        label, rival = int(self._rows.label[row]), int(self._rows.rival[row])
+        epochs = f"{seen:,} epoch{'' if seen == 1 else 's'}"
+        if not led:
+            return f"The label {self._name(label)} led in all {epochs}."
+        named = f", most often {self._name(rival)}" if rival >= 0 else ""
+        return f"A rival class led in {led:,} of {epochs}{named}."
+
+    def _sure(self, row: int, *, of_rival: bool = False) -> str:
+        rows = self._rows
+        share = float(rows.rival_probability(row) if of_rival else rows.probability[row])
+        return f" ({_share(share)})" if np.isfinite(share) else ""
+
+    def _doubt(self, row: int) -> str:
+        group = int(self._group[row])
+        label, rival = (self._name(int(part[row])) for part in (self._rows.label, self._rows.rival))
+        known = self._rows.rival[row] >= 0
+        if group == WRONG and not np.isnan(self._rows.margin[row]):
+            return f"It is as sure of {rival} as it usually is of examples of that class."
+        if group == AMBIGUOUS:
+            both = f"{label} and {rival}" if known else f"{label} and another class"
+            return f"Between {both} it cannot decide."
+        if group == UNLIKE:
+            return "No class fits as well as one usually does."
+        if group == HARD and known:
+            return "Most such disagreements in this data are mistakes of the model."
+        if group == HARD:
+            return f"The label leads, by less than is usual of {label}."
+        return ""
+
+    def _ranked(self, row: int) -> str:
+        if self._evidence.kind == NONE or self._rows.label[row] < 0:
+            return ""
+        if np.isnan(self._rows.hardness[row]):
+            return f"{self._by} could not be computed."
+        if self._place is None:
+            self._place = np.empty(len(self._order), np.int32)
+            self._place[self._order] = np.arange(len(self._order), dtype=np.int32)
+        easier = 1 - (int(self._place[row]) + 1) / len(self._order)
+        return f"It is more suspect than {np.floor(1000 * easier) / 10:.1f}% of the examples."
+
+    def _name(self, label: int) -> str:
+        return self._classes[label] if 0 <= label < len(self._classes) else str(label)
+
+
+def _share(value: float) -> str:
+    """A probability that is never rounded to certainty."""
+    if value < 0.005:
+        return "under 1%"
+    return "over 99%" if value > 0.995 else f"{value:.0%}"

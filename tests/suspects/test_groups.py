@@ -1,0 +1,79 @@
+"""What kind of doubt there is about a label: each rule, and what holds for all of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardsight.suspects import FINE, GROUPS, HARD, UNKNOWN, WRONG, suspects_of
+from tests.suspects import made
+
+# 30 plain examples of each class, which make 0.8 the usual probability of a class
+PLAIN = [[0.8 if at == label else 0.2 / 3 for at in range(4)] for label in range(4)] * 30
+LABELS = [0, 1, 2, 3] * 30
+
+
+def group_of(probs, label, **more):
+    table = made.one_pass([*PLAIN, probs], [*LABELS, label], **more)
+    found = suspects_of(table)
+    return found.groups[found.group[-1]], found.reason(len(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("probs", "label", "group", "why"),
+    [
+        ([0.02, 0.05, 0.03, 0.9], 2, "likely wrong label",
+         "It is as sure of dog as it usually is of examples of that class"),
+        ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "Between cat and bee"),
+        ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
+        ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits as well"),
+        ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual of cat"),
+        ([0.01, 0.01, 0.97, 0.01], 2, "no doubt", "agrees with the label cat"),
+    ],
+)  # fmt: skip
+def test_each_group_is_what_its_rule_says(probs, label, group, why):
+    found, reason = group_of(probs, label)
+    assert found == group
+    assert why in reason
+
+
+def test_a_sure_disagreement_is_hard_but_right_where_labels_are_seldom_wrong():
+    table, wrong = made.noisy_pass(6000, 0.0, seed=4)
+    found = suspects_of(table)
+    assert (found.group == WRONG).sum() < 0.002 * len(wrong)
+    assert ((found.group == HARD) & found.is_suspect).sum() > 100
+    sure = int(np.flatnonzero((found.group == HARD) & found.is_suspect)[0])
+    assert "Most such disagreements in this data are mistakes of the model." in found.reason(sure)
+
+
+def test_likely_wrong_labels_are_mostly_wrong_where_errors_were_planted():
+    table, wrong = made.noisy_pass(6000, 0.15, seed=4)
+    group = suspects_of(table).group
+    assert wrong[group == WRONG].mean() > 0.8
+    assert wrong[group == FINE].mean() < 0.01
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.floats(0.001, 1), min_size=4, max_size=4), st.integers(-1, 3)),
+        min_size=1, max_size=30,
+    )
+)  # fmt: skip
+def test_every_row_has_one_group_that_agrees_with_its_numbers(rows):
+    probs = np.array([values for values, _ in rows])
+    probs /= probs.sum(axis=1, keepdims=True)
+    labels = np.array([label for _, label in rows])
+    found = suspects_of(made.one_pass(probs, labels))
+    assert ((found.group >= 0) & (found.group < len(GROUPS))).all()
+    np.testing.assert_array_equal(found.group == UNKNOWN, labels < 0)
+    wrong = found.group == WRONG
+    assert (found.suggestion[wrong] >= 0).all()
+    assert (found.suspicion[wrong] > 0.5).all()
+    assert (found.suspicion[np.isin(found.group, [FINE])] <= 1 / 3 + 1e-6).all()
+
+
+def test_groups_do_not_depend_on_the_order_of_the_rows():
+    table, _ = made.noisy_pass(800, 0.1)
+    mixed = np.random.default_rng(0).permutation(800)
+    shuffled = made.ScoreTable(table.to_arrow().take(mixed))
+    np.testing.assert_array_equal(suspects_of(shuffled).group, suspects_of(table).group[mixed])
