@@ -9,14 +9,15 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from hardsight.table import ScoreTable
 
-EMBEDDINGS = "embeddings.npy"  # a row for each row of the table, in its order
-CLASS_WEIGHTS = "class_weights.npy"  # a row for each class
-_PART_BYTES = 16 * 2**20  # that are read at once
+EMBEDDINGS = "embeddings"  # a folder of arrays, which together have the rows of the table
+CLASS_WEIGHTS = "class_weights.npy"  # in it, a row for each class
+_PART_ROWS = 8192  # that are multiplied at once
 
 
 class Neighbours:
@@ -30,34 +31,32 @@ class Neighbours:
     """
 
     def __init__(self, table: ScoreTable) -> None:
-        self._rows, self._classes = _stored(table)
+        self._parts, self._weights = _stored(table)
+        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
         self._lengths: NDArray[np.float32] | None = None
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
-        return self._rows is not None
+        return bool(self._parts)
 
     def similar(self, row: int, count: int) -> list[tuple[int, float]]:
         """The rows nearest to one by angle, with the angle in radians, nearest first.
 
         Rows that are not finite, or zero, have no angle and are not among them.
         """
-        if self._rows is None:
-            return []
-        own = _unit(np.asarray(self._rows[row], np.float32))
+        own = self._unit_of(row)
         if own is None:
             return []
-        cosines = np.empty(len(self._rows), np.float32)
         lengths = self._lengths_of_rows()
+        cosines = np.empty(len(lengths), np.float32)
         with np.errstate(invalid="ignore", divide="ignore"):
-            for start, part in self._parts():
+            for start, part in self._blocks():
                 ends = slice(start, start + len(part))
                 cosines[ends] = part @ own / lengths[ends]
         cosines[~np.isfinite(cosines)] = -np.inf
         cosines[row] = -np.inf
         best = np.argpartition(-cosines, min(count, len(cosines) - 1))[:count]
-        best = best[np.isfinite(cosines[best])]
-        near = [(int(at), self._angle(own, int(at))) for at in best]
+        near = [(int(at), self._angle(own, int(at))) for at in best if np.isfinite(cosines[at])]
         return sorted(near, key=lambda one: one[1])
 
     def classes(self, row: int, label: int, count: int) -> list[dict[str, Any]]:
@@ -65,52 +64,59 @@ class Neighbours:
 
         The class of its label is always among them.
         """
-        if self._rows is None or self._classes is None:
+        own = None if self._weights is None else self._unit_of(row)
+        if own is None or self._weights is None:
             return []
-        own = _unit(np.asarray(self._rows[row], np.float32))
-        if own is None:
-            return []
-        angles = [_angle(own, weight) for weight in _units(self._classes)]
-        order = np.argsort(angles, kind="stable").tolist()
+        order = np.argsort(-(self._weights @ own), kind="stable").tolist()
         shown = [*order[:count], *(at for at in order[count:] if at == label)]
-        return [{"label": at, "angle": float(angles[at])} for at in shown]
+        return [{"label": at, "angle": _angle(own, self._weights[at])} for at in shown]
+
+    def _unit_of(self, row: int) -> NDArray[np.float32] | None:
+        """The embedding of a row at length 1; ``None`` if it has no direction, or was not kept."""
+        if not self._parts:
+            return None
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return _unit(np.asarray(self._parts[number][row - self._starts[number]], np.float32))
 
     def _angle(self, own: NDArray[np.float32], row: int) -> float:
-        assert self._rows is not None
-        other = _unit(np.asarray(self._rows[row], np.float32))
-        return np.pi / 2 if other is None else _angle(own, other)
+        other = self._unit_of(row)
+        assert other is not None, "a row without a direction is not near to any"
+        return _angle(own, other)
 
     def _lengths_of_rows(self) -> NDArray[np.float32]:
         with self._lock:
             if self._lengths is None:
-                assert self._rows is not None
-                lengths = np.empty(len(self._rows), np.float32)
-                for start, part in self._parts():
+                lengths = np.empty(int(self._starts[-1]), np.float32)
+                for start, part in self._blocks():
                     lengths[start : start + len(part)] = np.sqrt(np.einsum("nd,nd->n", part, part))
                 self._lengths = lengths
             return self._lengths
 
-    def _parts(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        assert self._rows is not None
-        step = max(1, _PART_BYTES // (4 * self._rows.shape[1]))
-        for start in range(0, len(self._rows), step):
-            yield start, np.asarray(self._rows[start : start + step], np.float32)
+    def _blocks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """All rows, some at a time, with the number of the first."""
+        for start, part in zip(self._starts.tolist(), self._parts, strict=False):
+            for first in range(0, len(part), _PART_ROWS):
+                block = np.asarray(part[first : first + _PART_ROWS], np.float32)
+                yield start + first, block
 
 
-def _stored(table: ScoreTable) -> tuple[NDArray[Any] | None, NDArray[np.float32] | None]:
+def _stored(table: ScoreTable) -> tuple[list[NDArray[Any]], NDArray[np.float32] | None]:
+    """Embeddings and class weights beside a table, if they are those of its rows."""
     if table.path is None:
-        return None, None
-    folder = table.path.absolute().parent
-    rows = _array(folder / EMBEDDINGS)
-    if rows is None or len(rows) != len(table):
-        return None, None
+        return [], None
+    folder = table.path.absolute().parent / EMBEDDINGS
+    found = [_array(file) for file in sorted(folder.glob("[0-9]*.npy"))]
+    parts = [part for part in found if part is not None]
+    widths = {part.shape[1] for part in parts}
+    if len(widths) != 1 or len(parts) < len(found) or sum(map(len, parts)) != len(table):
+        return [], None
     weights = _array(folder / CLASS_WEIGHTS)
-    if weights is None or weights.shape[1] != rows.shape[1]:
-        return rows, None
-    return rows, np.asarray(weights, np.float32)
+    if weights is None or weights.shape[1] not in widths:
+        return parts, None
+    return parts, _units(np.asarray(weights, np.float32))
 
 
-def _array(file: Any) -> NDArray[Any] | None:
+def _array(file: Path) -> NDArray[Any] | None:
     """A matrix in a file, mapped; ``None`` if there is none that can be read."""
     try:
         found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)

@@ -18,9 +18,12 @@ def vectors(n=60, width=6, seed=3):
 
 
 def keep(run, embeddings, weights=None):
-    np.save(run / "embeddings.npy", embeddings.astype(np.float32))
+    """As a scoring run keeps them: a file for each shard."""
+    (run / "embeddings").mkdir()
+    for number, part in enumerate(np.split(embeddings.astype(np.float32), [25, 40])):
+        np.save(run / "embeddings" / f"{number:08d}.npy", part)
     if weights is not None:
-        np.save(run / "class_weights.npy", weights.astype(np.float32))
+        np.save(run / "embeddings" / "class_weights.npy", weights.astype(np.float32))
 
 
 def angles_to(vector, others):
@@ -85,7 +88,8 @@ def test_nearest_classes_come_from_stored_weights_and_name_the_label(run, with_a
 
 @pytest.mark.parametrize("content", [vectors(59), vectors(60)[:, 0], np.ones((60, 3), int)])
 def test_embeddings_of_another_shape_are_not_used(run, with_app, content):
-    np.save(run / "embeddings.npy", content)
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", content)
     app = with_app()
     assert not app.get("start").json()["has_similar"]
     assert app.get("similar/18").json() == {"similar": []}
@@ -93,7 +97,8 @@ def test_embeddings_of_another_shape_are_not_used(run, with_app, content):
 
 
 def test_a_pickle_in_place_of_embeddings_is_never_opened(run, with_app):
-    np.save(run / "embeddings.npy", np.array([{"a": 1}] * 60), allow_pickle=True)
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", np.array([{"a": 1}] * 60), allow_pickle=True)
     assert not with_app().get("start").json()["has_similar"]
 
 

@@ -267,8 +267,10 @@ def test_pictures_that_were_moved_away_leave_a_placeholder_and_a_message(chromiu
 
 def test_similar_examples_and_texts(chromium, run):
     rng = np.random.default_rng(0)
-    np.save(run / "embeddings.npy", rng.normal(size=(60, 5)).astype(np.float32))
-    np.save(run / "class_weights.npy", rng.normal(size=(4, 5)).astype(np.float32))
+    (run / "embeddings").mkdir()
+    for name, length in (("00000000", 60), ("class_weights", 4)):
+        content = rng.normal(size=(length, 5)).astype(np.float32)
+        np.save(run / "embeddings" / f"{name}.npy", content)
     resize(chromium, 1280, 900)
     with served(run) as review:
         review.session.pictures.of = lambda index, id, size: SimpleNamespace(

@@ -52,14 +52,6 @@ export class Dashboard {
       h("h1", {}, "Dashboard"),
       h("dl", { class: "cards" }, cards),
       left ? h("p", { class: "how" }, `Of ${plural(left.decided, "suspect")} decided, ${count(left.wrong)} had a wrong label: ${percent(left.wrong_share[1])}, between ${percent(left.wrong_share[0])} and ${percent(left.wrong_share[2])}. The estimate takes the share of each part of the queue from what was decided there; a part that nobody has looked into has between none and the share of the last one before it.`) : null,
-      found.classes.length ? [
-        h("h2", {}, "By class"),
-        h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Label", "Suspects", "Decided", "Changed"].map((name) => h("th", { scope: "col" }, name)))),
-          h("tbody", {}, found.classes.map((one) => h("tr", {},
-            h("th", { scope: "row" }, h("a", { href: address("queue", { label: one.label }) }, h("bdi", {}, shared.name(one.label)))),
-            [one.suspects, one.decided, one.changed].map((value) => h("td", {}, count(value)))))))),
-        found.more_classes ? h("p", { class: "how" }, `and ${plural(found.more_classes, "class", "classes")} more, with fewer suspects: the grid filters by each`) : null,
-      ] : [],
       h("h2", {}, "Reviewers"),
       reviewers.length
         ? h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Kept", "Changed", "Cannot tell", "Skipped"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, reviewers)))
@@ -70,6 +62,14 @@ export class Dashboard {
         h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Reviewers", "Both decided", "Same class", "Kappa"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, agreement))),
       ] : [],
       differing.length ? [h("h2", {}, "To be resolved"), h("p", { class: "how" }, "Open one, talk about it, and change your decision if you are convinced."), h("ul", { class: "differing" }, differing)] : [],
+      found.classes.length ? [
+        h("h2", {}, "By class"),
+        h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Label", "Suspects", "Decided", "Changed"].map((name) => h("th", { scope: "col" }, name)))),
+          h("tbody", {}, found.classes.map((one) => h("tr", {},
+            h("th", { scope: "row" }, h("a", { href: address("queue", { label: one.label }) }, h("bdi", {}, shared.name(one.label)))),
+            [one.suspects, one.decided, one.changed].map((value) => h("td", {}, count(value)))))))),
+        found.more_classes ? h("p", { class: "how" }, `and ${plural(found.more_classes, "class", "classes")} more, with fewer suspects: the grid filters by each`) : null,
+      ] : [],
     );
   }
 }

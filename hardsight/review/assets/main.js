@@ -13,7 +13,7 @@ const KEYS = [
   ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type, Enter takes it"],
     ["1 … 9, 0", "the class beside the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, also after a reload"],
     ["Z", "zoom"], ["← →", "look back, and forth again"]]],
-  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift + arrows or click", "mark a range"], ["A", "mark all of the filter"],
+  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift", "with arrows or a click: mark a range"], ["A", "mark all of the filter"],
     ["Enter, K, /, C, S", "decide for all marked"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
   ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "this sheet"]]],
 ];
@@ -23,7 +23,7 @@ let page = null;
 function show() {
   const { page: name, values } = readAddress();
   page?.close();
-  if ($("#notice").dataset.kind === "note") $("#notice").hidden = true;
+  $("#notice").hidden = true; // it was about the page that is left
   document.body.dataset.page = name;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");

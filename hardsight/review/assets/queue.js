@@ -10,6 +10,8 @@ import { address, replace, viewOf } from "./view.js";
 const AHEAD = 8, BEHIND = 3;
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
 
+const made = []; // time and action of what was decided in this window
+
 export class Queue {
   constructor(root, values) {
     this.root = root;
@@ -22,7 +24,6 @@ export class Queue {
     this.images = new Map(); // decoded pictures by index
     this.isReady = false; // the picture of the current example is painted
     this.isBusy = false;
-    this.made = []; // time and action of what was decided in this window
     this.recent = [];
     this.total = this.open = 0;
     this.after = Number(this.values.at ?? 0) || 0; // place from which nothing has been fetched yet
@@ -67,14 +68,14 @@ export class Queue {
   showProgress() {
     const done = this.total - this.open;
     const parts = [`${count(done)} of ${count(this.total)}`];
-    const recent = this.made.filter((one) => Date.now() - one.time < 5 * 60e3);
+    const recent = made.filter((one) => Date.now() - one.time < 5 * 60e3);
     if (recent.length >= 5) {
       const minutes = Math.max((Date.now() - recent[0].time) / 60e3, 1 / 60);
       const rate = recent.length / minutes;
       const left = this.open / rate;
       parts.push(`${Math.round(rate)}/min`, left < 600 ? `${plural(Math.ceil(left), "minute")} left` : `${plural(Math.round(left / 60), "hour")} left`);
     }
-    const judged = this.made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
+    const judged = made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
     if (judged.length >= 8) {
       const wrong = judged.filter((one) => one.action === "relabel").length;
       parts.push(`about ${Math.round((10 * wrong) / judged.length)} of 10 here are wrong`);
@@ -336,7 +337,7 @@ export class Queue {
       if (!item.action) this.open -= 1;
       Object.assign(item, { action: kept ? "keep" : action, new: action === "relabel" && !kept ? label : -1, base: content.base, others: content.others });
       this.recent = content.recent;
-      this.made.push({ time: Date.now(), action: item.action });
+      made.push({ time: Date.now(), action: item.action });
       const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
       if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
       else if ($("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
@@ -370,7 +371,7 @@ export class Queue {
     try {
       const content = await post("undo", { batch: last.batch });
       this.recent = content.recent;
-      this.made.pop();
+      made.pop();
       if (content.count > 1) {
         notice(`${count(content.count)} decisions undone.`, "note");
         this.ahead = [];
