@@ -12,19 +12,23 @@ if TYPE_CHECKING:
     from hardsight import data as data
     from hardsight import errors as errors
     from hardsight import evaluate as evaluate
+    from hardsight import exchange as exchange
     from hardsight import experiments as experiments
     from hardsight import geometry as geometry
     from hardsight import heads as heads
     from hardsight import kernels as kernels
     from hardsight import losses as losses
     from hardsight import models as models
+    from hardsight import patch as patch
     from hardsight import ranks as ranks
     from hardsight import scores as scores
     from hardsight import selection as selection
     from hardsight import selftrain as selftrain
     from hardsight import stats as stats
     from hardsight import tracking as tracking
+    from hardsight.exchange import apply_patch as apply_patch
     from hardsight.heads import find_head as find_head
+    from hardsight.patch import read_patch as read_patch
     from hardsight.report import write_card as write_card
     from hardsight.report import write_report as write_report
     from hardsight.review import review as review
@@ -42,12 +46,14 @@ _SUBPACKAGES = (
     "data",
     "errors",
     "evaluate",
+    "exchange",
     "experiments",
     "geometry",
     "heads",
     "kernels",
     "losses",
     "models",
+    "patch",
     "ranks",
     "report",
     "review",
@@ -60,8 +66,10 @@ _SUBPACKAGES = (
 )
 _VERBS = {
     "adapt": "hardsight.run.adapt",
+    "apply_patch": "hardsight.exchange",
     "evaluation_card": "hardsight.run.evaluate",
     "find_head": "hardsight.heads",
+    "read_patch": "hardsight.patch",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
     "select": "hardsight.selection",

@@ -109,6 +109,10 @@ class TableError(HardsightError, ValueError):
     """A score table cannot be read or lacks a column."""
 
 
+class PatchError(HardsightError, ValueError):
+    """A patch cannot be read, disagrees with itself, or is about other data."""
+
+
 class RunExistsError(HardsightError, FileExistsError):
     """The output folder holds a run that would be overwritten."""
 

@@ -79,4 +79,10 @@ def _print_result(result: DemoResult, pages: list[Path]) -> None:
         markup=False,
     )
     console.print("\nlook at the suspects one by one and fix their labels:")
-    console.print(f"  hardsight review {folder / 'train'}", soft_wrap=True, markup=False)
+    console.print(
+        f"  hardsight review {folder / 'train'}\n"
+        f"  hardsight patch export {folder / 'train'} --out fixes.csv\n"
+        f"  hardsight patch apply fixes.csv --data {folder}/train.npz --out fixed.npz",
+        soft_wrap=True,
+        markup=False,
+    )

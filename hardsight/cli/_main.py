@@ -25,6 +25,7 @@ _COMMANDS = {
     "adapt": ("hardsight.cli._adapt", "self-training to a domain without labels"),
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "review": ("hardsight.cli._review", "look at the suspects, fix their labels, in the browser"),
+    "patch": ("hardsight.cli._patch", "decisions -> a patch; a patch -> a corrected copy"),
     "select": ("hardsight.cli._select", "a table -> the rows worth keeping"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),

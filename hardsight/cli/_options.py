@@ -75,6 +75,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "class_order": {"type": click.Choice(["auto", "name", "position"])},
     "channels": {"type": click.Choice(["1", "3"]), "callback": whole},
     "model_classes": {"metavar": "NAME[,NAME]|FILE"},
+    "patch": {"metavar": "FILE[,FILE]"},
     "output": {"callback": key_or_position, "metavar": "NAME|POSITION"},
     "mean": {"metavar": "M[,M,M]"},
     "std": {"metavar": "S[,S,S]"},

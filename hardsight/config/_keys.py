@@ -18,6 +18,7 @@ class ScoreKeys(TypedDict, total=False):
     overwrite: bool
     split: str | None
     data_root: str | None
+    patch: str | tuple[str, ...] | None
     rows: str | None
     labels: str | None
     class_weights: str | None

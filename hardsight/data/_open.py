@@ -28,6 +28,7 @@ from hardsight.data.formats import (
     ParquetEmbeddings,
     ParquetSource,
     StreamSource,
+    array_place,
     chosen_column,
     column_values,
     common_schema,
@@ -54,16 +55,20 @@ from hardsight.data.named import DATASETS, named_source
 from hardsight.data.source import (
     ExampleSource,
     Fingerprint,
+    LabelPlace,
     Loading,
     check_listable,
     class_indices,
     existing,
+    fixed_labels,
     in_memory,
     is_pattern,
     is_regular,
     matching,
+    patched,
 )
 from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
+from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
 
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
     from hardsight.data.formats import StoredArray
 
 _LABEL_NAMES = ("labels", "label", "y", "targets")
+_EXAMPLE_NAMES = ("embeddings", "embedding", "images", "x", "image")
 _FORMS = (
     "a folder of class folders, a .csv list, a .parquet file, idx files, hub:OWNER/NAME, "
     f"builtin:digits, a name ({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
@@ -104,6 +110,7 @@ def open_source(
     bias: Any = None,
     classes: Sequence[str] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
     """Labelled data, in any of the forms a user may name.
@@ -142,6 +149,8 @@ def open_source(
         classes: names of the classes, position = label.
         data_root: folder with a folder per named dataset; by default the environment's
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
+        patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
+            are laid over the data in their order. What nobody could tell keeps its label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
             another .parquet or .csv with a column ``index``, an .npy file, or an array of numbers
             or of booleans. They come in the order of the data and keep their numbers.
@@ -156,6 +165,7 @@ def open_source(
         ShapeError: arrays do not fit each other.
         OptionError: an option has no meaning for this form of data.
         UnsafeFileError: a file would have to run code to be loaded.
+        PatchError: a patch is about other data, or people disagree in it.
 
     Example:
         >>> source = open_source("builtin:digits", split="test")
@@ -165,7 +175,34 @@ def open_source(
     options = _Options(split, labels, class_weights, bias, classes, data_root)
     is_named = isinstance(data, str | os.PathLike)
     source = _named(os.fspath(data), options) if is_named else _object(data, options)
+    for one in _patches(patch):  # decisions are about all of the data
+        source = _with_patch(source, one)
     return source if rows is None else _with_rows(source, rows)
+
+
+def _patches(given: Any) -> list[Patch]:
+    """The patches that were named or given, in their order."""
+    if given is None:
+        return []
+    if isinstance(given, str | os.PathLike | Patch):
+        given = [given]
+    return [one if isinstance(one, Patch) else read_patch(one) for one in given]
+
+
+def _with_patch(
+    source: ExampleSource | EmbeddingSource, patch: Patch
+) -> ExampleSource | EmbeddingSource:
+    if isinstance(source, ExampleSource):
+        return patched(source, patch)
+    fixed = fixed_labels(source, patch)
+    if not fixed.kept.all():
+        raise DataError(
+            f"rows of the stored embeddings {source.spec} cannot be left out while they are read; "
+            "write a copy without them: `hardsight patch apply`"
+        )
+    other = source.relabelled(fixed.labels)
+    other.patches = (*source.patches, fixed.facts)
+    return other
 
 
 def _with_rows(
@@ -260,14 +297,20 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     if options.split is not None:
         if not (folder / options.split).is_dir():
             raise DataError(f"no folder {options.split!r} in {text}, so there is no such split")
-        return FolderSource(folder / options.split, spec=text, classes=options.classes)
+        return _class_folders(folder / options.split, text, options)
     splits = split_folders(folder)
     if splits:
         raise DataError(
             f"{text} holds the splits {', '.join(splits)} instead of classes; pass "
             f"split={splits[0]!r} or name {Path(text) / splits[0]}"
         )
-    return FolderSource(folder, spec=text, classes=options.classes)
+    return _class_folders(folder, text, options)
+
+
+def _class_folders(folder: Path, text: str, options: _Options) -> FolderSource:
+    source = FolderSource(folder, spec=text, classes=options.classes)
+    source.label_place = LabelPlace("folder", (folder,), existing(text))
+    return source
 
 
 def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
@@ -298,7 +341,10 @@ def _file(file: Path, text: str, options: _Options) -> ExampleSource | Embedding
     if is_idx(file):
         return _idx(file, text, options)
     if suffix in ARRAY_SUFFIXES:
-        return _arrays(stored_arrays(file), text, options)
+        arrays = stored_arrays(file)
+        source = _arrays(arrays, text, options)
+        source.label_place = _array_place(arrays, file, text, options)
+        return source
     raise DataError(f"cannot tell what {text} is; expected {_FORMS}")
 
 
@@ -307,9 +353,22 @@ def _idx(images: Path, text: str, options: _Options, *, split_done: bool = False
     if not split_done:
         options.refuse("split", because=f"{text} is a single file")
     labels = plain_array(options.labels, names=_LABEL_NAMES, option="labels")
+    place = _place_apart(options, text)
     if labels is None:
-        labels = idx_array(labels_beside(images)).whole()
-    return ArraySource(text, idx_array(images), labels, classes=options.classes)
+        file = labels_beside(images)
+        labels = idx_array(file).whole()
+        place = LabelPlace("idx", (file,), existing(text), beside=(images,))
+    source = ArraySource(text, idx_array(images), labels, classes=options.classes)
+    source.label_place = place
+    return source
+
+
+def _place_apart(options: _Options, text: str) -> LabelPlace | None:
+    """The file of labels that an option names."""
+    found = array_place(options.labels, names=_LABEL_NAMES, option="labels")
+    if found is None:
+        return None
+    return LabelPlace("arrays", (found[0],), existing(text), name=found[1], is_apart=True)
 
 
 def _parquet(
@@ -330,17 +389,30 @@ def _parquet(
     if may_be_pictures:
         _images_only(options)
         if has_images:
-            return ParquetSource(files, spec=text, classes=options.classes)
+            pictures = ParquetSource(files, spec=text, classes=options.classes)
+            label = one_column(schema, LABEL_COLUMNS, text)
+            image = one_column(schema, IMAGE_COLUMNS, text)
+            root = _root(files, text)
+            pictures.label_place = LabelPlace("parquet", tuple(files), root, label, paths=image)
+            return pictures
     if not has_embeddings:
         one_column(schema, (*IMAGE_COLUMNS, *EMBEDDING_COLUMNS), text)
     column = one_column(schema, EMBEDDING_COLUMNS, text)
-    labels, names = options.labels, None
+    labels, stored, place = options.labels, None, None
     if labels is None:
         label = one_column(schema, LABEL_COLUMNS, text)
-        labels, names = column_values(files, label), stored_class_names(schema, label)
+        labels, stored = column_values(files, label), stored_class_names(schema, label)
+        place = LabelPlace("parquet", tuple(files), _root(files, text), name=label)
     ids = column_values(files, "id") if "id" in schema.names else None
     rows = ParquetEmbeddings(files, column, spec=text)
-    return _embeddings(text, rows, options, labels=labels, classes=names, ids=ids)
+    source = _embeddings(text, rows, options, labels=labels, classes=stored, ids=ids)
+    source.label_place = place or _place_apart(options, text)
+    return source
+
+
+def _root(files: list[Path], text: str) -> Path:
+    """What was named: a file, a folder, or the folder of a pattern's files."""
+    return files[0].parent if is_pattern(text) else existing(text)
 
 
 def _arrays(
@@ -378,6 +450,17 @@ def _arrays(
     options.refuse("class_weights", "bias", because="they belong to stored embeddings")
     labels = plain_array(labels, names=_LABEL_NAMES, option="labels")
     return ArraySource(text, examples, labels, classes=options.classes, ids=ids_array)
+
+
+def _array_place(
+    arrays: dict[str, StoredArray], file: Path, text: str, options: _Options
+) -> LabelPlace | None:
+    """Where the labels of a file of arrays are; those in memory have no place."""
+    if options.labels is not None:
+        return _place_apart(options, text)
+    label = next(name for name in _LABEL_NAMES if name in arrays)
+    per_example = [name for name in (*_EXAMPLE_NAMES, "ids", "id") if name in arrays]
+    return LabelPlace("arrays", (file,), file, name=label, per_example=tuple(per_example))
 
 
 def _embeddings(

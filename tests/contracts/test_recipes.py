@@ -21,8 +21,10 @@ from PIL import Image
 
 import hardsight as hs
 from hardsight.errors import HardsightError
+from hardsight.patch import write_patch
 from hardsight.run.adapt import AdaptConfig
 from hardsight.run.train import TrainConfig
+from tests.exchange.made import patch_for
 
 NET = """
 from torch import nn
@@ -98,6 +100,7 @@ TRAIN = {
     "data.validation_split": Case({"validation_split": "two"}, {"validation": 0.0}),
     "data.test_split": Case({"test_split": "two"}),
     "data.classes": Case(table("data", name="PHOTOS", classes=["c", "a", "b"])),
+    "data.patch": Case(table("data", name="PHOTOS", patch="PATCH")),
     "data.size": Case(table("data", name="PHOTOS", size=[6, 6])),
     "data.channels": Case(table("data", name="PHOTOS", channels=1), refused="cannot take images"),
     "data.mean": Case(table("data", name="PHOTOS", mean=[0.1])),
@@ -296,8 +299,11 @@ def places(tmp_path_factory):
         "OTHER": str(root / "other"),
         "WIDE": str(root / "wide"),
         "ROOT": str(root),
+        "PATCH": str(root / "patch.csv"),
         "ROWS": str(root / "rows.npy"),
     }
+    source = hs.data.open_source(places["PHOTOS"], split="one")
+    write_patch(patch_for(source, {0: 1, 1: 2, 8: 0}), places["PATCH"])
     np.save(places["ROWS"], np.arange(0, 21, 2))
     for out in ("weights", "done", "taken"):
         seed = 7 if out == "weights" else 0

@@ -355,8 +355,10 @@ def test_kept_outputs_are_found_again_and_equal(tmp_path, monkeypatch):
     other = lab.outputs(run, source.subset(range(20)))
     monkeypatch.setattr(Lab, "_outputs", None)
     again = lab.outputs(run, source)
-    for name, value in vars(first).items():
-        assert torch.equal(getattr(again, name), value), name
+    for name in ("embeddings", "logits", "labels", "class_weights", "bias"):
+        assert torch.equal(getattr(again, name), getattr(first, name)), name
+    assert again.index is first.index is None
+    assert again.errors == first.errors == 0
     assert len(other.logits) == 20
 
 

@@ -22,6 +22,8 @@ PACKAGES = (
     "data",
     "report",
     "review",
+    "patch",
+    "exchange",
     "selection",
 )
 UNDOCUMENTED = {

@@ -19,7 +19,18 @@ LIGHT = [
     "hardsight.suspects",
     *(
         f"hardsight.{part}"
-        for part in ("cli", "table", "report", "stats", "gallery", "registry", "config", "review")
+        for part in (
+            "cli",
+            "table",
+            "report",
+            "stats",
+            "gallery",
+            "registry",
+            "config",
+            "review",
+            "patch",
+            "exchange",
+        )
     ),
 ]
 
@@ -55,7 +66,7 @@ def test_listing_the_commands_loads_nothing_heavy():
 
 # the names of the design; those of a part that is not there yet wait for it
 PUBLIC = {
-    "": "score find_head read_table review",
+    "": "score find_head read_table review read_patch apply_patch",
     "errors": "HardsightError",
     "scores": "angular_visual_hardness angular_visual_confidence target_angle angular_margin "
     "feature_norm model_confidence logit_margin el2n conditional_energy entropy min_energy "

@@ -10,6 +10,7 @@ from hardsight.data.formats._datasets import reason as reason
 from hardsight.data.formats._datasets import sampled_rows as sampled_rows
 from hardsight.data.formats._datasets import split_sample as split_sample
 from hardsight.data.formats._embeddings import EmbeddingSource as EmbeddingSource
+from hardsight.data.formats._embeddings import array_place as array_place
 from hardsight.data.formats._embeddings import head_arrays as head_arrays
 from hardsight.data.formats._embeddings import plain_array as plain_array
 from hardsight.data.formats._features import ComputedRows as ComputedRows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data.formats._stored import StoredArray
+    from hardsight.data.source import LabelPlace
 
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
@@ -54,6 +56,8 @@ class EmbeddingSource:
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
+        label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
+        patches: facts about the patches that changed its labels, in their order.
         numbers: as in :class:`ExampleSource`.
         whole: the embeddings that rows were chosen from, if ``rows=`` did so.
 
@@ -62,6 +66,8 @@ class EmbeddingSource:
         LabelError: a label is not an index in ``[0, C)``.
     """
 
+    label_place: LabelPlace | None = None
+    patches: tuple[Mapping[str, Any], ...] = ()
     numbers: NDArray[np.int64] | None = None
     whole: EmbeddingSource | None = None
 
@@ -139,9 +145,14 @@ class EmbeddingSource:
             labels: new label of each old one.
             classes: names, position = new label.
         """
-        other = copy.copy(self)
-        other.labels = np.asarray(labels, dtype=np.int64)[self.labels]
+        other = self.relabelled(np.asarray(labels, dtype=np.int64)[self.labels])
         other.classes = tuple(classes)
+        return other
+
+    def relabelled(self, labels: NDArray[np.int64]) -> EmbeddingSource:
+        """The same rows with other labels, ``[N]``, of the same classes."""
+        other = copy.copy(self)
+        other.labels = labels
         return other
 
     def fingerprint(self) -> str:
@@ -235,6 +246,25 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
     if not _is_path(value):
         return in_memory(value)
     arrays, name = _opened(value, option)
+    return arrays[_chosen_array(arrays, name, value, names, option)].whole()
+
+
+def array_place(value: Any, *, names: tuple[str, ...], option: str) -> tuple[Path, str] | None:
+    """File and name of the array that :func:`plain_array` reads; ``None`` if it is not a file."""
+    if value is None or not _is_path(value):
+        return None
+    arrays, name = _opened(value, option)
+    file = existing(split_member(str(value))[0])
+    return file, _chosen_array(arrays, name, value, names, option)
+
+
+def _chosen_array(
+    arrays: dict[str, StoredArray],
+    name: str | None,
+    value: Any,
+    names: tuple[str, ...],
+    option: str,
+) -> str:
     keys = [name] if name is not None else [key for key in names if key in arrays]
     if not keys and len(arrays) == 1:
         keys = list(arrays)
@@ -242,7 +272,7 @@ def plain_array(value: Any, *, names: tuple[str, ...], option: str) -> NDArray[A
         raise DataError(
             f'no {option} in {value}: it holds {_listed(arrays)}; pass {option}="{value}:NAME"'
         )
-    return arrays[keys[0]].whole()
+    return keys[0]
 
 
 def head_arrays(

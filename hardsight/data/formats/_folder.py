@@ -74,13 +74,21 @@ class ImageFiles(ExampleSource):
         """Path relative to the folder, with forward slashes."""
         return printable(self._names[index].as_py()).replace(os.sep, "/")
 
+    def name_of(self, index: int) -> bytes:
+        """Path relative to the folder, as the file system has it."""
+        return bytes(self._names[index].as_py())
+
+    def file_of(self, index: int) -> Path:
+        """The file itself."""
+        return Path(os.fsdecode(self._path(index)))
+
     def fingerprint(self) -> str:
         """SHA-256 over names, sizes, labels, classes and evenly spaced images."""
         mark = Fingerprint(self._kind).add_names(self.classes).add_array(self.labels)
         for index in range(len(self)):
             mark.add(self.id_of(index), _file_size(self._path(index)))
         for index in evenly_spaced(len(self), _SAMPLE_IMAGES):
-            path = Path(os.fsdecode(self._path(index)))
+            path = self.file_of(index)
             with suppress(OSError):  # reading it is a bad example
                 if is_regular(path):  # a pipe would block for ever, a device never end
                     mark.add_file(path)
@@ -93,13 +101,13 @@ class ImageFiles(ExampleSource):
 
     def stored_bytes(self, index: int) -> bytes:
         """The file as it is."""
-        path = Path(os.fsdecode(self._path(index)))
+        path = self.file_of(index)
         if not is_regular(path):  # a pipe would block for ever, a device never end
             raise OSError(f"{path} is not a plain file")
         return path.read_bytes()
 
     def _path(self, index: int) -> bytes:
-        return os.path.join(self._root, bytes(self._names[index].as_py()))
+        return os.path.join(self._root, self.name_of(index))
 
 
 def printable(name: bytes) -> str:

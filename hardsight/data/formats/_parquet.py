@@ -26,8 +26,17 @@ from hardsight.data.formats._tables import (
     chosen_column,
     listed_images,
     plain_name,
+    rows_of_split,
 )
-from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, id_at
+from hardsight.data.source import (
+    Example,
+    ExampleSource,
+    Fingerprint,
+    LabelPlace,
+    class_indices,
+    existing,
+    id_at,
+)
 from hardsight.errors import BadExampleError, DataError, ShapeError
 from hardsight.run_folder import open_parquet
 
@@ -257,16 +266,23 @@ def parquet_paths(
     path = chosen_column(text, PATHS, "paths", where)
     label = chosen_column(schema.names, LABELS, "labels", where)
     splits = [name for name in schema.names if plain_name(name) == SPLIT] if by_column else []
-    return listed_images(
+    columns = {name: column_values(files, name) for name in splits}
+    source = listed_images(
         column_values(files, path).tolist(),
         column_values(files, label),
         root=files[0].parent.absolute(),
         spec=spec,
         classes=classes or stored_class_names(schema, label),
         split=split if by_column else None,
-        columns={name: column_values(files, name) for name in splits},
+        columns=columns,
         column=partial(_other_column, files),
     )
+    source.label_place = LabelPlace(
+        "parquet", tuple(files), existing(spec) if os.path.exists(spec) else files[0].parent,
+        name=label, paths=path,
+        rows=rows_of_split(columns, split if by_column else None, spec),
+    )  # fmt: skip
+    return source
 
 
 def _is_text(kind: pa.DataType) -> bool:

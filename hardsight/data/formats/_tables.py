@@ -20,6 +20,7 @@ from hardsight.data.source import (
     Example,
     ExampleSource,
     Fingerprint,
+    LabelPlace,
     class_indices,
     content_digest,
     evenly_spaced,
@@ -239,7 +240,7 @@ def csv_images(
     if not rows:
         raise DataError(f"no examples in {spec}: it has no rows below its header")
     columns = {name: [row[at].strip() for _, row in rows] for at, name in enumerate(header)}
-    return listed_images(
+    source = listed_images(
         columns[header[path]],
         [text or None for text in columns[header[label]]],
         root=file.parent.absolute(),
@@ -248,6 +249,11 @@ def csv_images(
         split=split,
         columns=columns,
     )
+    source.label_place = LabelPlace(
+        "list", (file,), file, name=header[label], paths=header[path],
+        rows=rows_of_split(columns, split, spec),
+    )  # fmt: skip
+    return source
 
 
 def listed_images(

@@ -10,12 +10,16 @@ from hardsight.data.source._labels import class_indices as class_indices
 from hardsight.data.source._labels import class_names as class_names
 from hardsight.data.source._labels import refuse_missing as refuse_missing
 from hardsight.data.source._labels import single_class_index as single_class_index
+from hardsight.data.source._patched import FixedLabels as FixedLabels
+from hardsight.data.source._patched import fixed_labels as fixed_labels
+from hardsight.data.source._patched import patched as patched
 from hardsight.data.source._shared import SharedExamples as SharedExamples
 from hardsight.data.source._shared import shared_examples as shared_examples
 from hardsight.data.source._source import HUMAN_COUNTS as HUMAN_COUNTS
 from hardsight.data.source._source import Example as Example
 from hardsight.data.source._source import ExampleSource as ExampleSource
 from hardsight.data.source._source import Fingerprint as Fingerprint
+from hardsight.data.source._source import LabelPlace as LabelPlace
 from hardsight.data.source._source import Loading as Loading
 from hardsight.data.source._source import check_lengths as check_lengths
 from hardsight.data.source._source import check_listable as check_listable

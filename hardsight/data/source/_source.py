@@ -197,6 +197,33 @@ class Loading:
     context: Any = None
 
 
+@dataclass(frozen=True)
+class LabelPlace:
+    """Where the labels of a source are stored, for whoever writes a corrected copy.
+
+    Attributes:
+        form: ``"folder"``, ``"list"``, ``"parquet"``, ``"idx"`` or ``"arrays"``.
+        files: that hold the labels, in order; of class folders the folder.
+        root: what the user named: a folder, or the file itself.
+        name: of the column or array with the labels.
+        rows: of the stored labels that the source has, ``[N]``, if it does not have all.
+        per_example: names of other arrays with a row per example.
+        paths: name of the column with the paths of pictures, if that is what is stored.
+        beside: further files that belong to the data, such as the pictures of idx files.
+        is_apart: the labels have a file of their own, and the examples lie elsewhere.
+    """
+
+    form: str
+    files: tuple[Path, ...]
+    root: Path
+    name: str = ""
+    rows: NDArray[np.int64] | None = None
+    per_example: tuple[str, ...] = ()
+    paths: str = ""
+    beside: tuple[Path, ...] = ()
+    is_apart: bool = False
+
+
 class ExampleSource(ABC):
     """Labelled examples by position; may be sent to loader workers.
 
@@ -217,6 +244,8 @@ class ExampleSource(ABC):
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
         stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
             forms cannot be compared.
+        label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
+        patches: facts about the patches that changed its labels, in their order.
     """
 
     spec: str
@@ -229,6 +258,8 @@ class ExampleSource(ABC):
     is_stream: bool = False
     is_model_ready: bool = False
     stored_form: str = "rows"
+    label_place: LabelPlace | None = None
+    patches: tuple[Mapping[str, Any], ...] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -90,6 +90,7 @@ class SourceView(ExampleSource):
         self.passed_over = only.passed_over if only is not None else {}
         if only is None:
             return
+        self.patches = only.patches
         self.whole = only.whole
         if self._labels is None:  # a user's collate_fn would bring the labels back
             self.loading = only.loading

@@ -50,12 +50,16 @@ class ClassOrder:
         return cast(_Source, source.renumbered(self.labels, self.names))
 
     def facts(self) -> dict[str, Any]:
-        """For the metadata of a result; ``labels`` and ``data_classes`` if numbers changed."""
+        """For the metadata of a result.
+
+        ``labels`` if numbers changed, ``data_classes`` if numbers or names did.
+        """
+        is_same = not self.labels and self.data_classes == self.names[: len(self.data_classes)]
         return {
             "taken": self.taken,
             "note": self.note,
             "labels": list(self.labels) or None,
-            "data_classes": list(self.data_classes) if self.labels else None,
+            "data_classes": None if is_same else list(self.data_classes),
         }
 
 
@@ -255,7 +259,7 @@ def _by_name(named: tuple[str, ...], known: ClassNames, match: _Match) -> ClassO
     reading = _READINGS[match.reading]
     if match.outputs == tuple(range(len(known.names))):
         note = f"the data and the model name the same classes in the same order{reading}"
-        order = ClassOrder(known.names, (), "name", note)
+        order = ClassOrder(known.names, (), "name", note, named)
     else:
         pairs = zip(named, match.outputs, strict=True)
         shown = _some([f"{name} is output {output}" for name, output in pairs])
@@ -292,7 +296,7 @@ def _by_position(
             f"the model has {outputs} classes, the data names {len(named)}: is it the model of "
             "this data?"
         )
-    return ClassOrder(every, (), "position", note)
+    return ClassOrder(every, (), "position", note, named)
 
 
 def _has_names(named: Sequence[str]) -> bool:

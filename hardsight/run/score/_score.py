@@ -19,6 +19,7 @@ from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator
+from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
@@ -137,6 +138,12 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    patch: str
+    | os.PathLike[str]
+    | Patch
+    | Sequence[str]
+    | Sequence[os.PathLike[str] | Patch]
+    | None = None,
     rows: Any = None,
     labels: Any = None,
     class_weights: Any = None,
@@ -198,6 +205,9 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
+            the labels that they give it. Several are laid over it in their order. In Python also
+            from :func:`hardsight.read_patch`.
         rows: file of ``hardsight select``: the examples to score, which keep their index; also a
             .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
             of numbers or of booleans.
@@ -273,6 +283,11 @@ def score(
                     "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
                     "score(model, X[rows], labels=y[rows])"
                 )
+            if patch is not None:
+                raise OptionError(
+                    "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+                    "themselves: score(model, X, labels=fixed)"
+                )
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
@@ -288,6 +303,7 @@ def score(
                 class_weights=class_weights,
                 data_root=data_root,
                 rows=rows,
+                patch=patch,
             )
         marks = data_marks(source)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
@@ -361,6 +377,7 @@ def score(
             "split": split,
             "fingerprint": marks["data"],
             "named": len(source.classes),
+            "patches": list(source.patches),
         }
         if source.whole is not None:
             about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
@@ -423,6 +440,7 @@ def _describe(
     settings = {
         "data": data["spec"],
         "split": data["split"],
+        "patch": [facts["digest"] for facts in data["patches"]] or None,
         "model": model["spec"],
         "weights": config["weights"],
         "head": model.get("head"),

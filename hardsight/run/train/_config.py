@@ -62,6 +62,8 @@ class DataConfig:
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
         classes: names of the classes, position = label.
+        patch: decisions about the labels of the training split, from ``hardsight patch export``:
+            the model learns the labels that they give it. Several are laid over it in their order.
         size: height and width that pictures are brought to; needed if they differ. They are
             resized by their shorter side and cropped in the centre, unless ``squash``.
         channels: make all pictures grey (1) or RGB (3); by default they stay as they are, however
@@ -87,6 +89,7 @@ class DataConfig:
     validation_split: str | None = None
     test_split: str | None = None
     classes: tuple[str, ...] | None = None
+    patch: str | tuple[str, ...] | None = None
     size: tuple[int, int] | None = None
     channels: int | None = None
     mean: tuple[float, ...] | None = None

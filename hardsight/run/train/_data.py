@@ -105,7 +105,8 @@ def opened_sources(
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split, rows=config.rows if rows is None else rows)
+    train = _examples(data, config, config.split, patch=config.patch,
+                      rows=config.rows if rows is None else rows)  # fmt: skip
     marks = data_marks(train)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
@@ -243,9 +244,11 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
-def _examples(data: Any, config: DataConfig, split: str | None, rows: Any = None) -> ExampleSource:
+def _examples(
+    data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
+) -> ExampleSource:
     source = open_source(
-        data, split=split, classes=config.classes, data_root=config.root, rows=rows
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
     )
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")

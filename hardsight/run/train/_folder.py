@@ -185,6 +185,9 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words = ["--data", data.name]
     words += ["--split", split] if split else []
     words += ["--data-root", data.root] if data.root else []
+    if data.patch is not None and data.test_split is None:
+        files = [data.patch] if isinstance(data.patch, str) else data.patch
+        words += [word for file in files for word in ("--patch", file)]
     words += ["--sample", "out-of-sample" if data.test_split else "in-sample"]
     words += ["--out", f"{folder}-scores"]
     words += ["--trust-remote-code"] if config.model.trust_remote_code else []
@@ -278,7 +281,9 @@ def kept_dynamics(
             "spec": config.data.name,
             "split": config.data.split,
             "fingerprint": sources.fingerprint,
+            "patches": list(sources.train.source.patches),
         },
+        "class_order": None if sources.order is None else sources.order.facts(),
         "model": {"spec": config.model.name},
         "seed": config.seed,
         "config": {"thumbnails": config.thumbnails},

@@ -71,8 +71,8 @@ from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, wri
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "size", "channels",
-    "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
+    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``size``,
+            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
             ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
             to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
@@ -177,6 +177,8 @@ def train(
             )
         table["validation"] = 0.0
     table |= {key: settings.pop(key) for key in _DATA_KEYS if key in settings}
+    if isinstance(table.get("patch"), os.PathLike):
+        table["patch"] = os.fspath(table["patch"])
     data = table["name"]
     if isinstance(data, os.PathLike):
         table["name"] = os.fspath(data)

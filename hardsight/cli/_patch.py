@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hardsight.patch import Conflict, Patch
+
+_EPILOG = """\b
+Examples:
+  hardsight patch export run --out fixes.csv
+  hardsight patch merge anna.csv ben.csv --resolve majority --out fixes.csv
+  hardsight patch apply fixes.csv --data photos/ --out photos-fixed/
+  hardsight score --data photos/ --patch fixes.csv --model net.py:make --out again
+"""
+_SHOWN = 10  # conflicts
+
+
+@click.group(epilog=_EPILOG)
+def patch() -> None:
+    """Take home what was decided: a patch of the labels, and a corrected copy of the data."""
+
+
+@patch.command(epilog=_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
+              help="A .csv, .jsonl or .parquet file; RUN/patch.csv by default.")  # fmt: skip
+@click.option("--conflicts", default="leave-out", show_default=True,
+              type=click.Choice(["leave-out", "majority", "newest", "keep"]),
+              help="Where reviewers disagree: leave the example out, take what most of them or "
+              "what the last one said, or keep all decisions to be merged.")  # fmt: skip
+@click.option("--reviewer", "reviewers", multiple=True, metavar="NAME",
+              help="Only the decisions of this reviewer; may be repeated.")  # fmt: skip
+@click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
+              show_default=True,
+              help="drop: the patch says to leave out what nobody could tell.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+def export(
+    run: Path,
+    out: Path | None,
+    conflicts: str,
+    reviewers: tuple[str, ...],
+    cannot_tell: str,
+    overwrite: bool,
+) -> None:
+    """Write what was decided about RUN as a patch: a row per decision.
+
+    Its columns are index, id, old and new class by number and name, verdict, reviewer, time,
+    reason, evidence, and the fingerprint of the data.
+    """
+    from hardsight.exchange import patch_of
+    from hardsight.patch import conflicts_of, resolved, write_patch
+
+    made = patch_of(run, reviewers=reviewers or None, cannot_tell=cannot_tell)
+    disputed = conflicts_of(made)
+    if conflicts != "keep":
+        made = resolved(made, "drop" if conflicts == "leave-out" else conflicts)
+    folder = run if run.is_dir() else run.parent
+    file = write_patch(made, out or folder / "patch.csv", overwrite=overwrite)
+    _say_conflicts(disputed, made, kept=conflicts == "keep")
+    _say_patch(made, file)
+    spec = _spec_of(run)
+    step = ["hardsight", "patch", "apply", str(file), "--data", spec, "--out", "FIXED"]
+    click.echo(f"next: {shlex.join(step)}")
+
+
+def _spec_of(run: Path) -> str:
+    from hardsight.table import read_table
+
+    return str((read_table(run).metadata.get("data") or {}).get("spec") or "DATA")
+
+
+@patch.command(epilog=_EPILOG)
+@click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="The data that was scored and reviewed.")
+@click.option("--out", required=True, type=click.Path(path_type=Path),
+              help="The copy: a folder for a folder and for idx files, else a file with the same "
+              "ending.")  # fmt: skip
+@click.option("--split", help="As the data was scored.")
+@click.option("--labels", help="As the data was scored; then these alone are copied.")
+@click.option("--class-weights", help="As the data was scored.")
+@click.option("--bias", help="As the data was scored.")
+@click.option("--classes", metavar="NAME[,NAME]", help="As the data was scored.")
+@click.option("--cannot-tell", type=click.Choice(["keep", "drop"]), default="keep",
+              show_default=True,
+              help="Keep examples that nobody could tell, with their old label, or leave them "
+              "out.")  # fmt: skip
+@click.option("--copy", is_flag=True, help="Copy pictures instead of making hard links.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier copy at --out.")
+def apply(
+    patches: tuple[Path, ...],
+    data: str,
+    out: Path,
+    split: str | None,
+    labels: str | None,
+    class_weights: str | None,
+    bias: str | None,
+    classes: str | None,
+    cannot_tell: str,
+    copy: bool,
+    overwrite: bool,
+) -> None:
+    """Write a corrected copy of the data; the data itself is never touched.
+
+    Folders of class folders, CSV lists, parquet files, idx files and .npz, .npy or .safetensors
+    arrays keep their form. Several PATCHES are applied one after the other. A patch of other data,
+    or of data that has changed since it was scored, is refused.
+    """
+    from hardsight.exchange import apply_patch
+
+    done = apply_patch(
+        list(patches), data, out=out, split=split, labels=labels, class_weights=class_weights,
+        bias=bias, classes=None if classes is None else classes.split(","),
+        cannot_tell=cannot_tell, copy=copy, overwrite=overwrite,
+    )  # fmt: skip
+    click.echo(f"{done.out}: {done}")
+    for note in done.notes:
+        click.echo(f"  {note}")
+
+
+@patch.command(epilog=_EPILOG)
+@click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
+              help="A .csv, .jsonl or .parquet file; else conflicts are only listed.")  # fmt: skip
+@click.option("--resolve", type=click.Choice(["majority", "newest", "drop", "keep"]),
+              help="Where people disagree: take what most of them or what the last one said, leave "
+              "the example out, or keep all decisions. Ties are left out.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the file at --out.")
+def merge(
+    patches: tuple[Path, ...], out: Path | None, resolve: str | None, overwrite: bool
+) -> None:
+    """Join the patches of several people into one, and list where they disagree.
+
+    If they do, nothing is written and the command ends with exit code 1, unless --resolve says
+    what to do. Of two decisions of one person about one example the later one counts.
+    """
+    from hardsight.patch import conflicts_of, merged, read_patch, resolved, write_patch
+
+    parts = [read_patch(file) for file in patches]
+    whole = merged(parts)
+    disputed = conflicts_of(whole)
+    if disputed and resolve is None:
+        _say_conflicts(disputed, whole, kept=True)
+        raise click.ClickException(
+            f"people disagree about {len(disputed):,} examples, and nothing was written; say what "
+            "to do with --resolve majority, newest, drop or keep"
+        )
+    made = whole if resolve in (None, "keep") else resolved(whole, str(resolve))
+    _say_conflicts(disputed, made, kept=resolve == "keep")
+    replaced = sum(map(len, parts)) - len(whole)
+    if replaced:
+        click.echo(f"{replaced:,} decisions were there twice, or replaced by later ones")
+    if out is None:
+        click.echo(f"{len(made):,} decisions; name a file to write them to: --out merged.csv")
+        return
+    _say_patch(made, write_patch(made, out, overwrite=overwrite))
+
+
+def _say_conflicts(disputed: Sequence[Conflict], made: Patch, *, kept: bool) -> None:
+    if not disputed:
+        return
+    there = set(made.to_pandas()["index"])
+    click.echo(f"reviewers disagree about {len(disputed):,} examples:")
+    for conflict in disputed[:_SHOWN]:
+        done = "" if kept else " -> settled" if conflict.index in there else " -> left out"
+        click.echo(f"  {conflict}{done}")
+    if len(disputed) > _SHOWN:
+        click.echo(f"  ... and {len(disputed) - _SHOWN:,} more")
+
+
+def _say_patch(made: Patch, file: Path) -> None:
+    counts = made.to_pandas().drop_duplicates("index")["verdict"].value_counts()
+    said = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    who = ", ".join(made.reviewers)
+    click.echo(f"{len(made):,} decisions ({said or 'none'}) by {who or 'nobody'} -> {file}")

@@ -1,0 +1,264 @@
+"""From a patch to a corrected copy of the data."""
+
+from __future__ import annotations
+
+import glob
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight._checks import checked_options, versions_of
+from hardsight.data import EmbeddingSource, ExampleSource, open_source
+from hardsight.data.source import FixedLabels, LabelPlace, fixed_labels
+from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.exchange.copies import (
+    RECORD,
+    Links,
+    write_arrays,
+    write_folder,
+    write_idx,
+    write_list,
+    write_parquet_copy,
+)
+from hardsight.patch import Patch, read_patch
+from hardsight.run_folder import held, put_in_place, remove, write_json, writing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PARTIAL = ".tmp-"
+_STEP = "free some space or choose another --out; nothing is left of the copy"
+_ON_THE_FLY = (
+    "lay the patch over it while it is read: hs.data.open_source(data, patch=...), "
+    "`hardsight score --patch`, or data.patch in a recipe"
+)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done.
+
+    Attributes:
+        out: the copy.
+        examples: in the copy.
+        changed: how many of them have another label.
+        dropped: how many were left out.
+        unsure: how many nobody could tell the class of.
+        notes: what else there is to know, in words.
+    """
+
+    out: Path
+    examples: int
+    changed: int
+    dropped: int
+    unsure: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        said = f"{self.examples:,} examples, {self.changed:,} with another label"
+        if self.dropped:
+            said += f", {self.dropped:,} left out"
+        if self.unsure:
+            said += f"; {self.unsure:,} could not be told"
+        return said
+
+
+@checked_options
+def apply_patch(
+    patch: Patch | str | os.PathLike[str] | Sequence[Any],
+    data: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    split: str | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    class_weights: str | os.PathLike[str] | None = None,
+    bias: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+    cannot_tell: str = "keep",
+    copy: bool = False,
+    overwrite: bool = False,
+) -> Applied:
+    """Write a corrected copy of data; the data itself is never touched.
+
+    A folder of class folders, a CSV list, parquet files, idx files and arrays are copied in their
+    own form, so that the copy is named and read as the data is. ``labels`` in a file of their own
+    are copied alone. The copy appears as a whole or not at all.
+
+    Args:
+        patch: decisions about the data, as a file or from :func:`hardsight.read_patch`; several
+            are applied in their order, each made about the data as the one before left it.
+        data: the data that was scored.
+        out: the copy: a folder for a folder and for idx files, else a file with the same ending.
+        split: as the data was scored.
+        labels: as the data was scored.
+        class_weights: as the data was scored.
+        bias: as the data was scored.
+        classes: as the data was scored.
+        cannot_tell: ``keep`` examples that nobody could tell the class of, with their old label,
+            or ``drop`` them.
+        copy: copy pictures instead of making hard links.
+        overwrite: replace the copy at ``out``.
+
+    Returns:
+        what was done.
+
+    Raises:
+        PatchError: the patch is about other data, or people disagree in it.
+        DataError: the data is not in files that can be copied.
+        RunExistsError: something is at ``out`` already.
+        OptionError: ``out`` is the data itself, or does not fit it.
+        OutputError: it could not be written.
+    """
+    source = open_source(
+        data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
+    )
+    given = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
+    patches = [one if isinstance(one, Patch) else read_patch(one) for one in given]
+    if not patches:
+        raise OptionError("expected at least one patch to apply, got none")
+    place = source.label_place
+    if place is None:
+        raise DataError(f"{source.spec} is not in files that can be copied; {_ON_THE_FLY}")
+    fixed = _fixed(source, patches, cannot_tell)
+    place_to = Path(out)
+    _check_fits(place, place_to, source.spec)
+    links = Links(copies_only=copy)
+    with writing(place_to, step=_STEP), _staged(place_to, overwrite) as target:
+        notes = _write(source, fixed, target, place_to, links)
+        done = Applied(
+            place_to, int(fixed.kept.sum()), len(fixed.changed), int((~fixed.kept).sum()),
+            len(fixed.unsure), tuple(notes),
+        )  # fmt: skip
+        if target.is_dir():
+            write_json(target / RECORD, _record(done, source.spec, split, patches, fixed))
+    return done
+
+
+def _fixed(
+    source: ExampleSource | EmbeddingSource, patches: Sequence[Patch], cannot_tell: str
+) -> FixedLabels:
+    """The labels after all patches, over all examples of the data."""
+    current = source
+    rows: NDArray[np.int64] = np.arange(len(source))
+    *first, last = patches
+    for patch in first:
+        current = _laid_over(current, patch, cannot_tell)
+    if isinstance(current, ExampleSource) and current.numbers is not None:
+        rows = current.numbers
+    found = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
+    labels, kept = source.labels.copy(), np.zeros(len(source), np.bool_)
+    labels[rows] = found.labels
+    kept[rows] = found.kept
+    changed = np.flatnonzero((labels != source.labels) & kept)
+    return replace(found, labels=labels, kept=kept, changed=changed)
+
+
+def _laid_over(
+    source: ExampleSource | EmbeddingSource, patch: Patch, cannot_tell: str
+) -> ExampleSource | EmbeddingSource:
+    from hardsight.data.source import patched
+
+    if isinstance(source, ExampleSource):
+        return patched(source, patch, cannot_tell=cannot_tell)
+    fixed = fixed_labels(source, patch, cannot_tell=cannot_tell)
+    if not fixed.kept.all():
+        raise DataError("of stored embeddings only the last of several patches can leave rows out")
+    return source.relabelled(fixed.labels)
+
+
+def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Links) -> list[str]:
+    form = source.label_place.form
+    if form == "folder":
+        return write_folder(source, fixed, target, links)
+    if form == "list":
+        return write_list(source, fixed, target, out)
+    if form == "parquet":
+        return write_parquet_copy(source, fixed, target, out, links)
+    if form == "idx":
+        return write_idx(source, fixed, target, links)
+    return write_arrays(source, fixed, target)
+
+
+def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
+    """Raise if a copy there would be a part of the data, replace it, or could not be read."""
+    into_folder = place.form in ("folder", "idx") or (
+        place.form == "parquet" and place.root.is_dir()
+    )
+    suffix = "" if into_folder else "".join(place.files[0].suffixes[-1:]).lower()
+    if not into_folder and out.suffix.lower() != suffix:
+        raise OptionError(
+            f"expected a copy of {place.files[0].name} to end with {suffix}, got --out {out}"
+        )
+    here = out.resolve()
+    for read in {place.root, *place.files, *place.beside}:
+        there = read.resolve()
+        if here == there or (out.exists() and out.samefile(read)):
+            raise OptionError(
+                f"{out} is the data itself, which is never touched; name another --out"
+            )
+        if read.is_dir() and there in here.parents and place.form != "parquet":
+            raise OptionError(
+                f"{out} lies in {spec}, and would become a part of the data; choose another --out"
+            )
+        if into_folder and here in there.parents:
+            raise OptionError(f"{out} holds {spec}, which is never touched; choose another --out")
+
+
+@contextmanager
+def _staged(out: Path, overwrite: bool) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``out`` at the end; an error leaves nothing."""
+    with held(out.parent / f".{out.name}.lock"):
+        # of a process that was killed; its lock is gone, so it does not write any more
+        for leftover in out.parent.glob(f"{_PARTIAL}*-{glob.escape(out.name)}"):
+            remove(leftover)
+        _check_free(out, overwrite)
+        mark = secrets.token_hex(4)
+        target = out.with_name(f"{_PARTIAL}{mark}-{out.name}")
+        try:
+            yield target
+            old = out.with_name(f"{_PARTIAL}{mark}-old-{out.name}")
+            if out.is_dir() and target.is_dir():
+                out.replace(old)
+            put_in_place(target, out)
+            remove(old)
+        except BaseException:
+            with suppress(OSError):
+                remove(target)
+            raise
+
+
+def _check_free(out: Path, overwrite: bool) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not overwrite:
+        raise RunExistsError(
+            f"{out} exists; choose another --out, or replace it with --overwrite (overwrite=True)"
+        )
+    if out.is_dir() and not (out / RECORD).is_file():
+        raise RunExistsError(
+            f"{out} is not a copy that `hardsight patch apply` wrote, and is not replaced; choose "
+            "another --out"
+        )
+
+
+def _record(
+    done: Applied, spec: str, split: str | None, patches: Sequence[Patch], fixed: FixedLabels
+) -> dict[str, Any]:
+    """What a copy is made of, for whoever finds it later."""
+    about = {key: value for key, value in asdict(done).items() if key != "out"}
+    return {
+        "format": 1,
+        "data": spec,
+        "split": split,
+        "patches": [{"digest": patch.digest, "decisions": len(patch)} for patch in patches],
+        "cannot_tell": fixed.facts["cannot_tell"],
+        "fingerprint": fixed.facts["of"],
+        **about,
+        "versions": versions_of("hardsight"),
+    }

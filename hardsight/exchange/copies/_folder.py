@@ -1,0 +1,141 @@
+"""A corrected copy of a folder of class folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardsight.errors import PatchError
+from hardsight.exchange.copies._links import Links
+
+if TYPE_CHECKING:
+    from hardsight.data.formats import FolderSource
+    from hardsight.data.source import FixedLabels
+
+RECORD = ".hardsight-patch.json"  # in a copy: what was done to it
+_SEP = os.fsencode(os.sep)
+
+
+def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: Links) -> list[str]:
+    """Every picture in the folder of its class; other visible files as they are.
+
+    A picture keeps its path below the class folder. If that is taken, its old class is added to its
+    name. Class folders that lose all of their pictures stay, since every folder is a class.
+
+    Args:
+        source: to copy.
+        fixed: its labels.
+        target: an empty folder.
+        links: puts files there.
+
+    Returns:
+        what was done, in words.
+
+    Raises:
+        PatchError: a class cannot be the name of a folder.
+    """
+    place = source.label_place
+    assert place is not None
+    root, inside = os.fsencode(place.root), os.fsencode(place.files[0])
+    classes_at = os.path.normpath(os.path.join(os.fsencode(target), os.path.relpath(inside, root)))
+    tops = _class_folders(source, fixed, inside)
+    for top in tops.values():
+        os.makedirs(os.path.join(classes_at, top), exist_ok=True)
+    names = [source.name_of(index) for index in range(len(source))]
+    own = {os.path.join(inside, name) for name in names}
+    hidden, left_out = _other_files(root, own, os.fsencode(target), links)
+    is_moved = np.zeros(len(source), np.bool_)
+    is_moved[fixed.changed] = True
+    taken: set[bytes] = {_key(names[at]) for at in np.flatnonzero(fixed.kept & ~is_moved).tolist()}
+    for at in np.flatnonzero(fixed.kept & ~is_moved).tolist():
+        links.place(os.path.join(inside, names[at]), os.path.join(classes_at, names[at]))
+    renamed = 0
+    for at in fixed.changed.tolist():
+        wanted = _moved(names[at], tops[int(fixed.labels[at])])
+        free = _free(wanted, names[at].split(_SEP)[0], taken, classes_at)
+        renamed += free != wanted
+        taken.add(_key(free))
+        links.place(os.path.join(inside, names[at]), os.path.join(classes_at, free))
+    notes = links.notes()
+    if renamed:
+        notes.append(
+            f"{renamed:,} pictures had a name that was taken in their new folder: their old class "
+            "was added to it"
+        )
+    if hidden or left_out:
+        notes.append(f"{hidden + left_out:,} hidden files and links were left out")
+    return notes
+
+
+def _class_folders(source: FolderSource, fixed: FixedLabels, inside: bytes) -> dict[int, bytes]:
+    """The folder of every class: the one that there is, else one of its name."""
+    found = {}
+    with os.scandir(inside) as entries:
+        for entry in entries:
+            name = entry.name.decode("utf-8", "backslashreplace")
+            if name in source.classes and entry.is_dir():
+                found[source.classes.index(name)] = entry.name
+    for label in np.unique(fixed.labels[fixed.changed]).tolist():
+        if label not in found:
+            found[label] = _folder_name(fixed.classes[label])
+    return found
+
+
+def _folder_name(name: str) -> bytes:
+    """A class as the name of a folder in the copy, and nowhere else.
+
+    Raises:
+        PatchError: it would lie elsewhere, or would not be read as a class.
+    """
+    is_hidden = name.startswith(".") or name == "__MACOSX"
+    if not name or is_hidden or set(name) & set("/\\\0:") or not name.isprintable():
+        raise PatchError(
+            f"the class {name[:60]!r} cannot be the name of a folder; give it a plain name in the "
+            "patch (new_name), or name the classes"
+        )
+    return os.fsencode(name)
+
+
+def _other_files(root: bytes, own: set[bytes], target: bytes, links: Links) -> tuple[int, int]:
+    """Place what is not an example; how many hidden files and links were not."""
+    hidden = left_out = 0
+    for folder, folders, files in os.walk(root):
+        for name in list(folders):
+            path = os.path.join(folder, name)
+            if name.startswith(b".") or os.path.islink(path):
+                folders.remove(name)
+                hidden += name.startswith(b".")
+        below = os.path.relpath(folder, root)
+        os.makedirs(os.path.normpath(os.path.join(target, below)), exist_ok=True)
+        for name in files:
+            path = os.path.join(folder, name)
+            if path in own or os.path.normpath(path) in own:
+                continue
+            if name.startswith(b".") or os.path.islink(path) or not os.path.isfile(path):
+                left_out += 1
+                continue
+            links.place(path, os.path.normpath(os.path.join(target, below, name)))
+    return hidden, left_out
+
+
+def _moved(name: bytes, top: bytes) -> bytes:
+    _, _, rest = name.partition(_SEP)
+    return os.path.join(top, rest)
+
+
+def _free(wanted: bytes, old: bytes, taken: set[bytes], classes_at: bytes) -> bytes:
+    """The path, or one with the old class in its name that nothing else has."""
+    stem, ending = os.path.splitext(wanted)
+    free, number = wanted, 1
+    while _key(free) in taken or os.path.lexists(os.path.join(classes_at, free)):
+        more = b"" if number == 1 else b"-%d" % number
+        free, number = stem + b"-from-" + old + more + ending, number + 1
+    return free
+
+
+def _key(name: bytes) -> bytes:
+    """What two names share on a file system that does not tell capitals."""
+    return os.fsencode(os.fsdecode(name).casefold())
