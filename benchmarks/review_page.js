@@ -36,6 +36,8 @@ function isFull() {
 window.bench = {
   until,
 
+  full: () => until(isFull),
+
   async watch() { // from now on: a time and a hit for every picture that a key brings
     window.taken = [];
     window.hits = [];
