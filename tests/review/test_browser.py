@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import threading
 import time
 from importlib import resources
@@ -219,8 +220,10 @@ def test_a_failed_store_keeps_the_picture_and_says_so(page, review, run, monkeyp
 
 def test_killed_in_the_middle_and_started_again(chromium, run):
     """The page says that nothing was stored, keeps the picture, and goes on when it is back."""
-    first = Started(run, "--token", made.TOKEN)
-    port = first.url.rstrip("/").rpartition(":")[2]
+    with socket.socket() as free:  # not among those that other tests try first
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first = Started(run, "--token", made.TOKEN, "--port", str(port))
     resize(chromium, 1280, 900)
     visit(chromium, f"{first.url}#token={made.TOKEN}")
     decided = ready(chromium)
@@ -229,7 +232,7 @@ def test_killed_in_the_middle_and_started_again(chromium, run):
     press(chromium, Keys.ENTER)
     notice(chromium, "Not stored: the app does not answer")
     assert shown(chromium) == index
-    second = Started(run, "--token", made.TOKEN, "--port", port)
+    second = Started(run, "--token", made.TOKEN, "--port", str(port))
     assert second.url == first.url
     act(chromium, Keys.ENTER)
     assert decisions(run)["index"].tolist() == [decided, index]
