@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight.run_folder import CLASS_WEIGHTS, EMBEDDINGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
     from hardsight.table import ScoreTable
 
-EMBEDDINGS = "embeddings"  # a folder of arrays, which together have the rows of the table
-CLASS_WEIGHTS = "class_weights.npy"  # in it, a row for each class
 _PART_ROWS = 8192  # that are multiplied at once
 
 

@@ -42,6 +42,9 @@ class Started:
             self.lines.append(line.strip())
             if line.startswith("open: "):
                 break
+        else:
+            self.process.communicate()
+            raise AssertionError(f"it ended and said {self.lines}")
         self.url, _, self.token = self.lines[-1].removeprefix("open: ").partition("#token=")
 
     def ask(self, path, body=None):

@@ -99,6 +99,16 @@ TRAIN = {
     "data.validation": Case({"validation": 0.5}),
     "data.validation_split": Case({"validation_split": "two"}, {"validation": 0.0}),
     "data.test_split": Case({"test_split": "two"}),
+    **{
+        f"data.{key}": Case({key: value}, refused=f"{key} (cannot be used here|plays no part)")
+        for key, value in (
+            ("text_column", "text"),
+            ("label_column", "label"),
+            ("image_column", "path"),
+            ("tokenizer", "WEIGHTS"),
+            ("max_tokens", 9),
+        )
+    },  # what each changes: tests/run/test_texts.py
     "data.classes": Case(table("data", name="PHOTOS", classes=["c", "a", "b"])),
     "data.patch": Case(table("data", name="PHOTOS", patch="PATCH")),
     "data.size": Case(table("data", name="PHOTOS", size=[6, 6])),

@@ -26,10 +26,10 @@ LAYERS = {
 ROOMS = {
     "data": {
         0: {"source"},
-        1: {"pixels"},
+        1: {"pixels", "texts", "graphs"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches"},
+        4: {"_open", "_batches", "_groups"},
     },
     "run": {
         0: {"loop"},

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import hardsight as hs
 from hardsight.errors import MissingDataError, TableError
 from tests.review import made
 
@@ -59,6 +60,23 @@ def test_similar_examples_are_the_nearest_by_angle(run, with_app):
     np.testing.assert_allclose([one["angle"] for one in found], angles[nearest], atol=1e-5)
     assert found[0]["label"] == made.rows_of()["label"][nearest[0]]
     assert found[0]["id"] == made.rows_of()["id"][nearest[0]]
+
+
+def test_a_scoring_run_keeps_what_the_app_shows(tmp_path):
+    """The angles of the app are those of the table, over classes in the table's own numbers."""
+    hs.score(
+        hs.models.SmallCNN(num_classes=10), "builtin:digits", scores=["avh", "target_angle"],
+        keep_embeddings=True, out=tmp_path / "run",
+    )  # fmt: skip
+    table = hs.read_table(tmp_path / "run")
+    app = made.App(tmp_path / "run")
+    for index in (0, 7, 500):
+        item = app.example(index)
+        own = next(one["angle"] for one in item.nearest if one["label"] == item.label)
+        # embeddings are kept in half precision
+        np.testing.assert_allclose(own, table.column("target_angle")[index], atol=2e-3)
+        assert len(app.get(f"similar/{index}").json()["similar"]) == 5
+    app.close()
 
 
 def test_a_copy_is_at_angle_zero_and_what_has_no_angle_is_left_out(run, with_app):

@@ -61,6 +61,12 @@ class DataConfig:
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
+        text_column: column that holds the texts of a file, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
+        image_column: column that holds the paths of pictures, if it is not called path, or if
+            there is a column of texts as well.
+        tokenizer: folder of the tokenizer, if the model brings none.
+        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
             the model learns the labels that they give it. Several are laid over it in their order.
@@ -88,6 +94,11 @@ class DataConfig:
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    image_column: str | None = None
+    tokenizer: str | None = None
+    max_tokens: int | None = None
     classes: tuple[str, ...] | None = None
     patch: str | tuple[str, ...] | None = None
     size: tuple[int, int] | None = None

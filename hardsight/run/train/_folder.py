@@ -21,7 +21,7 @@ from hardsight.config import defaults_of
 from hardsight.errors import RunMismatchError
 from hardsight.models import MODELS, LoadedModel
 from hardsight.run.loop import pictures
-from hardsight.run.train._config import TrainConfig
+from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._data import Sources, is_first_process
 from hardsight.run.train._images import Decoded
 from hardsight.run_folder import (
@@ -184,6 +184,8 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     data, split = config.data, config.data.test_split or config.data.split
     words = ["--data", data.name]
     words += ["--split", split] if split else []
+    for key, value in (*_columns(data), ("tokenizer", data.tokenizer)):
+        words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
     if data.patch is not None and data.test_split is None:
         files = [data.patch] if isinstance(data.patch, str) else data.patch
@@ -192,6 +194,12 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words += ["--out", f"{folder}-scores"]
     words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
+
+
+def _columns(data: DataConfig) -> list[tuple[str, Any]]:
+    """Which columns of a table are what, as far as the recipe says."""
+    keys = ("text_column", "label_column", "image_column", "max_tokens")
+    return [(key, getattr(data, key)) for key in keys]
 
 
 def typed_model(folder: Path, loaded: LoadedModel) -> str:
@@ -281,6 +289,7 @@ def kept_dynamics(
             "spec": config.data.name,
             "split": config.data.split,
             "fingerprint": sources.fingerprint,
+            **{key: value for key, value in _columns(config.data) if value is not None},
             "patches": list(sources.train.source.patches),
         },
         "class_order": None if sources.order is None else sources.order.facts(),

@@ -67,12 +67,14 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
-    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "text_column", "label_column",
+    "image_column", "tokenizer", "max_tokens", "classes", "patch", "size", "channels", "mean",
+    "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -141,9 +143,10 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
-            ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
-            to its table ``data``. ``validation`` may also be examples of their
+            ``validation``, ``validation_split``, ``test_split``, ``text_column``,
+            ``label_column``, ``image_column``, ``tokenizer``, ``max_tokens``, ``classes``,
+            ``patch``, ``size``, ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white``
+            and ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
             goes to ``data``: a file of ``hardsight select``, or an array, as
             :func:`hardsight.data.open_source` takes them.
@@ -242,11 +245,18 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
+        texts = TextReader(config, model, device)
         sources = opened_sources(
-            config.data, data, seed=config.seed, validation=validation, rows=rows
+            config.data,
+            data,
+            seed=config.seed,
+            validation=validation,
+            rows=rows,
+            read=texts.read,
         )
+        stack.enter_context(texts.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
-        loaded = loaded_for(
+        loaded = texts.loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
         )
         sources = normalised_for(loaded, sources, config.data)
