@@ -82,6 +82,7 @@ def recipe_of(
     watched: Mapping[str, Decoded],
     own_weights: str | None,
     brings: bool,
+    hardness: str | None = None,
 ) -> dict[str, Any]:
     """Everything that decides the result, as it is written down.
 
@@ -91,11 +92,13 @@ def recipe_of(
         watched: examples that are only looked at, by name.
         own_weights: digest of the weights that a user's own module begins with.
         brings: whether the user brings examples of their own to validate on.
+        hardness: digest of the hardness that examples are drawn by.
     """
     recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
         "chosen_rows": sources.chosen,
+        "hardness": hardness,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
         "own_weights": own_weights,
@@ -129,6 +132,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
         fingerprints={
             "training data": recipe["data_fingerprint"],
             "chosen rows": recipe["chosen_rows"],
+            "hardness of the examples": recipe["hardness"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: began_with,
@@ -240,7 +244,7 @@ def trackers_of(
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
     # drawn with replacement, an example counts as what it was when it first came
-    repeats = "first" if config.sampling == "class_balanced" else "error"
+    repeats = "error" if config.sampling.draws_each_once else "first"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
     if not sources.holds_out:

@@ -28,7 +28,7 @@ from hardsight.run.loop import (
     random_states_kept,
     returning,
 )
-from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
+from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, Shard, batches_of
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import (
     Sources,
@@ -67,6 +67,7 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run.train._sampling import SelfPaced, epoch_rows
 from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
@@ -216,6 +217,7 @@ class _Task:
         watched: examples that are only looked at, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
+        rows: which examples an epoch draws, if not every one once.
     """
 
     config: TrainConfig
@@ -228,6 +230,7 @@ class _Task:
     watched: Mapping[str, Decoded]
     recipe: dict[str, Any]
     show: bool | None
+    rows: EpochRows | None = None
 
 
 def run_recipe(
@@ -267,6 +270,7 @@ def run_recipe(
         own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
         are_balanced = any(term.class_balance is not None for term in config.loss)
         loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
+        rows_of_epoch, hardness = epoch_rows(config, sources)
         watched = _watched(config, sources, track_on)
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
@@ -274,7 +278,12 @@ def run_recipe(
             warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
-            config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
+            config,
+            sources,
+            watched=watched,
+            own_weights=own_weights,
+            brings=validation is not None,
+            hardness=hardness,
         )
         return _run(
             pl,
@@ -290,6 +299,7 @@ def run_recipe(
                 watched=watched,
                 recipe=recipe,
                 show=show,
+                rows=rows_of_epoch,
             ),
         )
 
@@ -407,6 +417,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         shard=shard,
         workers=chosen_workers(config.workers, length=len(sources.train)),
         show=task.show,
+        rows=task.rows,
     )
     model.train()
     if chosen_layout(config.channels_last, task.device):
@@ -421,6 +432,8 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         assert head is not None
         trackers = trackers_of(config, sources, model.get_submodule(head.name), start)
         callbacks += trackers.callbacks()
+        if isinstance(task.rows, SelfPaced):
+            task.rows.tracker = trackers.trained
     if task.watched:
         assert head is not None
         layer = model.get_submodule(head.name)
