@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 160, 1024
 SIZES = {"small": SMALL, "large": LARGE}
+MAP = "map"  # in place of a size: what the model looked at
 _TINY = 64  # up to this many pixels a side a picture is kept exactly
 _MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
 _MOST_TEXT = 20_000
@@ -188,6 +189,16 @@ class Pictures:
         return next((str(place) for place in places if place.exists()), spec)
 
 
+def shown_again(encoded: bytes, size: int) -> Shown:
+    """A picture from a file of ours, decoded and encoded again before anybody sees it."""
+    made = _decoded_again(encoded, size) if encoded else None
+    return (
+        Shown(b"", note="no map" if not encoded else "cannot be read")
+        if made is None
+        else (Shown(*made))
+    )
+
+
 def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
     """A picture, no larger than ``size``, in a format of ours; ``None`` if it is not one."""
     from PIL import Image
@@ -216,9 +227,11 @@ def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
 
 
 def _written(image: Image.Image, size: int) -> tuple[bytes, str]:
-    if max(image.size) > size:
-        image = image.copy()
-        image.thumbnail((size, size))
+    from PIL import Image
+
+    if (longest := max(image.size)) > size:
+        width, height = (max(1, round(side * size / longest)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
     sink = io.BytesIO()
     if max(image.size) <= _TINY:
         image.save(sink, "PNG", compress_level=1)

@@ -172,7 +172,8 @@ class Rows:
                     # Python's strings of a million rows would take three times the memory
                     column = opened.read(["id"]).column("id")
                 self._ids = column.combine_chunks() if column.num_chunks > 1 else column
-        return ["" if text is None else str(text) for text in self._ids.take(rows).to_pylist()]
+        taken = self._ids.take(_arrow_of(rows)).to_pylist()
+        return ["" if text is None else str(text) for text in taken]
 
     def value(self, name: str, row: int) -> float | None:
         """A score of one row; ``None`` if it is not finite."""
@@ -370,10 +371,16 @@ _DOT, _MANY = 4, 20_000  # cells of the map that are drawn as one, twice as many
 _RIGHT_COLOUR, _WRONG_COLOUR = (47, 116, 181), (213, 94, 0)
 
 
-def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int64]:
-    y, x = np.divmod(cells.astype(np.int64), MAP_SIDE)
-    coarse: NDArray[np.int64] = (y // dot) * (MAP_SIDE // dot) + x // dot
+def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int32]:
+    y, x = np.divmod(cells, np.int32(MAP_SIDE))
+    coarse: NDArray[np.int32] = (y // dot) * (MAP_SIDE // dot) + x // dot
     return coarse
+
+
+def _arrow_of(rows: NDArray[np.int64]) -> pa.Array:
+    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
+    buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _quoted(column: str) -> str:

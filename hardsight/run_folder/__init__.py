@@ -19,6 +19,7 @@ from hardsight.run_folder._files import write_parquet as write_parquet
 from hardsight.run_folder._files import write_text as write_text
 from hardsight.run_folder._files import writing as writing
 from hardsight.run_folder._folder import ADAPT as ADAPT
+from hardsight.run_folder._folder import CLASS_WEIGHTS as CLASS_WEIGHTS
 from hardsight.run_folder._folder import DEMO as DEMO
 from hardsight.run_folder._folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder._folder import EMBEDDINGS as EMBEDDINGS

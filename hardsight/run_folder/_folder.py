@@ -62,6 +62,7 @@ PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HEADS = "heads"  # a file for each fold of stored embeddings
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
+CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
@@ -562,6 +563,14 @@ class RunFolder:
         with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
             mark = (opened.schema_arrow.metadata or {}).get(_MARK)
         return None if mark is None else mark.decode()
+
+    def keep_class_weights(self, weights: NDArray[Any]) -> None:
+        """Write the weights of the head, ``[C, D]``, beside the embeddings that enter it."""
+        with writing(self.folder, step=_ROOM):
+            (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
+            file = self.folder / EMBEDDINGS / CLASS_WEIGHTS
+            with replacing(file) as partial, partial.open("wb") as sink:
+                np.save(sink, weights, allow_pickle=False)
 
     def embeddings(self) -> list[NDArray[Any]]:
         """What was kept of every shard, in the order of the table; in their files until read."""

@@ -641,6 +641,8 @@ class ScoreRun:
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
         if self._keeps:
+            if isinstance(scorer, ModelScorer) and scorer.head is not None:
+                self.folder.keep_class_weights(scorer.head.weight.detach().float().cpu().numpy())
             stored = StoredVectors(self.folder.embeddings())
             self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
         with self.folder.new_table(parts, schema) as table:
