@@ -5,7 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
+from hardsight.errors import (
+    GradientError,
+    HardsightWarning,
+    LabelError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
+from hardsight.kernels import tell_of_mixed_dtypes
 from hardsight.losses import (
     LinearEncouragingLoss,
     _linear_encouraging,
@@ -370,3 +378,10 @@ def test_smoothing_out_of_range_or_over_ranks_is_refused():
         linear_avh_loss(x, labels, w, scale=1.0, label_smoothing=0.1, process_group=object())
     empty = linear_encouraging_loss(x[:0], labels[:0], w, b, label_smoothing=0.1, reduction="sum")
     assert float(empty) == 0
+
+
+def test_what_mixed_dtypes_cost_is_said_once():
+    said = r"embeddings in torch\.float16 and class_weights in torch\.float32.*inside torch\.autoc"
+    with pytest.warns(HardsightWarning, match=said):
+        tell_of_mixed_dtypes(torch.float16, torch.float32)
+    tell_of_mixed_dtypes(torch.float16, torch.float32)  # a second warning would be an error
