@@ -30,7 +30,15 @@ import pyarrow as pa
 from hardsight._checks import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
-from hardsight.run_folder import ADAPT, PSEUDO_LABELS, SCORE, TABLE_METADATA, TRAIN, open_parquet
+from hardsight.run_folder import (
+    ADAPT,
+    FOLDS,
+    PSEUDO_LABELS,
+    SCORE,
+    TABLE_METADATA,
+    TRAIN,
+    open_parquet,
+)
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
@@ -395,8 +403,8 @@ def read_table(path: str | os.PathLike[str]) -> ScoreTable:
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
-            ``track = true``, or of ``hardsight adapt``, whose table is that of the pseudo-labels of
-            the last round; or a parquet file that hardsight wrote.
+            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the
+            pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
         MissingDataError: there is no table there; says what there is instead.
@@ -424,7 +432,7 @@ def _table_of(run: RunFolder) -> Path:
             f"the {kind.what} in {folder} is unfinished; continue it with `{kind.command} ... "
             f"--out {folder} --resume`"
         )
-    if kind is SCORE:
+    if kind in (SCORE, FOLDS):
         return folder / TABLE
     if kind is ADAPT and (last := _last_rounds(folder)):
         if len(last) > 1:
@@ -440,8 +448,9 @@ def _table_of(run: RunFolder) -> Path:
         )
     if not (folder / DYNAMICS).exists():
         raise MissingDataError(
-            f"{folder} is a training run without dynamics; train with `--set track=true`, or score "
-            f"the model: `hardsight score --model {folder} --data ... --out SCORES`"
+            f"{folder} is a training run without dynamics; train with `--set track=true` or with "
+            f"`--folds 5`, or score the model: `hardsight score --model {folder} --data ... --out "
+            "SCORES`"
         )
     return folder / DYNAMICS
 

@@ -58,6 +58,7 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
+        self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
         columns = ("text_column", "label_column", "image_column")
         self._columns = {key: about[key] for key in columns if key in about}
         self._run = None if table.path is None else table.path.absolute().parent
@@ -159,7 +160,7 @@ class Pictures:
             self._is_open.set()
 
     def _opened(self) -> Any:
-        from hardsight.data import EmbeddingSource, open_source
+        from hardsight.data import EmbeddingSource, open_source, unlabelled_source
 
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
@@ -167,7 +168,11 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        source = open_source(self._place(self._spec), split=self._split, **self._columns)
+        place = self._place(self._spec)
+        if self._is_unlabelled:
+            source = unlabelled_source(place, split=self._split)
+        else:
+            source = open_source(place, split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None

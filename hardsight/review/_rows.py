@@ -210,11 +210,18 @@ class Rows:
                 self._orders.popitem(last=False)
             return found
 
+    @property
+    def is_up(self) -> NDArray[np.bool_]:
+        """Rows that are to be looked at first: the suspects, or all if nothing has a label yet."""
+        if len(self.label) and (self.label < 0).all():
+            return np.ones(len(self.label), np.bool_)
+        return self.suspects.is_suspect
+
     def _found(self, view: View) -> NDArray[np.int32]:
         rows = self._queried(view)
         keep = np.ones(len(rows), np.bool_)
         if view.only == "suspects":
-            keep &= self.suspects.is_suspect[rows]
+            keep &= self.is_up[rows]
         if view.group is not None:
             keep &= self.suspects.group[rows] == view.group
         if view.lasso:

@@ -112,7 +112,7 @@ class Session:
             "digits": self._digits,
             "evidence": rows.suspects.evidence,
             "by": rows.suspects.by,
-            "suspects": int(rows.suspects.is_suspect.sum()),
+            "suspects": int(rows.is_up.sum()),
             "groups": list(rows.suspects.groups),
             "scores": [
                 {

@@ -27,6 +27,8 @@ from hardsight.run_folder._folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder._folder import ERRORS as ERRORS
 from hardsight.run_folder._folder import EVALUATE as EVALUATE
 from hardsight.run_folder._folder import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._folder import FOLDS as FOLDS
+from hardsight.run_folder._folder import HEADS as HEADS
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
 from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS
