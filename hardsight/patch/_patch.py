@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-KEEP = "keep"
+KEEP = "keep"  # one by one: the docs do not find names that are unpacked
 RELABEL = "relabel"
 CANNOT_TELL = "cannot tell"
 DROP = "drop"
