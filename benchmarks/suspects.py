@@ -334,7 +334,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hardsight"))
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--limit", type=int, default=10_000, help="examples of each dataset")
-    parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.05, 0.1, 0.2])
+    parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.05, 0.2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--shares", type=Path, help="write the reliability of shares to this CSV")
     parser.add_argument("--figure", type=Path, help="draw it to this file")

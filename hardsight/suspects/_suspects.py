@@ -67,8 +67,8 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     """The evidence of a table about each of its labels.
 
     The best evidence decides: the dynamics of training if it was tracked, else the output of the
-    model, which weighs most if it never saw the example. Memory is some 40 bytes per row; the
-    columns are read a group of rows at a time.
+    model, which weighs most if it never saw the example. Memory is some 130 bytes per row at the
+    peak; the columns are read a group of rows at a time.
 
     Args:
         table: of any kind.
