@@ -13,9 +13,9 @@ wrong label with the chance :math:`\eta_k / D_k(x)`, which EM sharpens by two mo
 improbable the label is beside other classes, and which classes are confused. Along the ranking
 these chances are averaged so that they never rise.
 
-All of it holds only for a model that never saw the example: on its training data a model has made
-its mistakes vanish. Of a tracked training these are the held-out examples, and what is found at a
-rank among them is taken for the same rank among the others.
+All of it holds only for probabilities of a model that never saw the example. On its training data
+a model has made its mistakes vanish, and an average over the epochs of training, also of held-out
+examples, is not a probability: it gave shares that were far too high.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
     if why_no_share(rows, evidence):
         return None
     found = np.full(len(rows.label), np.nan, np.float32)
-    at = np.flatnonzero(_judged(rows, evidence))
+    at = np.flatnonzero(_judged(rows))
     found[at] = _chances(rows, at)
     return found
 
@@ -68,8 +68,8 @@ def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArr
     """Estimated share of wrong labels at the rank of every row.
 
     Args:
-        chance: of each label to be wrong, NaN for rows that were not judged; they take what is
-            found at their rank.
+        chance: of each label to be wrong, NaN for rows that were not judged, such as without a
+            score in some fold; they take what is found at their rank.
         order: the ranked rows, most suspect first.
 
     Returns:
@@ -85,25 +85,29 @@ def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArr
     return shares
 
 
-def _judged(rows: Rows, evidence: Evidence) -> NDArray[np.bool_]:
-    """The rows whose numbers come from models that never saw them."""
-    usable: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
-    return usable & rows.held_out if evidence.kind == TRACKED else usable
+def _judged(rows: Rows) -> NDArray[np.bool_]:
+    """The rows that have probabilities."""
+    judged: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
+    return judged
 
 
 def why_no_share(rows: Rows, evidence: Evidence) -> str:
     """Why the share of wrong labels cannot be estimated; empty if it can."""
     if np.isnan(rows.margin).all() or np.isnan(rows.probability).all():
         return "the table has no probabilities"
-    if evidence.kind not in (TRACKED, FOLDS, UNSEEN):
+    if evidence.kind == TRACKED:
+        return (
+            "an average over training is not a probability; score the examples by folds, or others "
+            "that the model never saw"
+        )
+    if evidence.kind not in (FOLDS, UNSEEN):
         return (
             "the model may have been trained on these examples; score them by folds, or say "
             '--sample out-of-sample (sample="out-of-sample") if it never saw them'
         )
-    judged = int(_judged(rows, evidence).sum())
+    judged = int(_judged(rows).sum())
     if judged < LEAST_ROWS:
-        what = "held out of training" if evidence.kind == TRACKED else "with a label and a score"
-        return f"only {judged:,} examples are {what}, and {LEAST_ROWS} are needed"
+        return f"only {judged:,} examples have a label and a score, and {LEAST_ROWS} are needed"
     return ""
 
 
