@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
+EXCERPT_SCHEMA = THUMBNAIL_SCHEMA.append(pa.field("text", pa.string()))  # of examples of text
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
 # the two best judges of a table that was written before columns stated their rank
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}

@@ -248,7 +248,17 @@ class RunFolder:
         if not file.exists():
             return {}
         rows = read_parquet(file)
-        return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
+        each = zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True)
+        return {index: image for index, image in each if image is not None}
+
+    def excerpts(self) -> dict[int, str]:
+        """First words of examples that are texts, by source position."""
+        file = self.folder / THUMBNAILS
+        rows = read_parquet(file) if file.exists() else None
+        if rows is None or "text" not in rows.column_names:  # written by an earlier version
+            return {}
+        each = zip(rows["index"].to_pylist(), rows["text"].to_pylist(), strict=True)
+        return {index: text for index, text in each if text is not None}
 
     # ------------------------------------------------------------------------------ claiming
 

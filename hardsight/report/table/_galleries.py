@@ -60,6 +60,7 @@ class Example:
     values: list[str]
     picture: Picture | None
     doubt: Doubt | None = None
+    text: str = ""
 
     @property
     def file(self) -> str:
@@ -69,7 +70,7 @@ class Example:
     @property
     def alt(self) -> str:
         """What a screen reader says in place of the picture."""
-        return f"{self.id}: label {self.label}, predicted {self.prediction}"
+        return f"{self.text or self.id}: label {self.label}, predicted {self.prediction}"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class Galleries:
                     "outcome": example.outcome,
                     "values": example.values,
                     **({"reason": example.doubt.reason} if example.doubt else {}),
+                    **({"text": example.text} if example.text else {}),
                 }
                 for example in self.examples.values()
             },
@@ -215,6 +217,7 @@ def _examples(view: View) -> dict[int, Example]:
             values=[*marks, *(number(values[i]) for values in scores.values())],
             picture=picture(encoded) if encoded else None,
             doubt=_doubt(view, row) if row in doubted else None,
+            text=view.excerpts.get(int(view.gallery.source[row]), ""),
         )
     return examples
 

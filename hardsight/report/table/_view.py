@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ class View:
         outcome: 1 right, 0 wrong, -1 unknown, per row.
         gallery: the rows the page shows one by one.
         thumbnails: encoded pictures by source position.
+        excerpts: first words of texts by source position.
         errors: examples that could not be read.
         histories: folder of the tracker's epochs, if the run has them.
         held_out_histories: the same of the examples that were held out.
@@ -44,6 +45,7 @@ class View:
     gallery: Gallery
     thumbnails: dict[int, bytes]
     errors: pd.DataFrame
+    excerpts: dict[int, str] = field(default_factory=dict)
     histories: Path | None = None
     held_out_histories: Path | None = None
 
@@ -131,6 +133,7 @@ def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -
         gallery=gallery_rows(table),
         thumbnails=folder.thumbnails() if folder else {},
         errors=folder.errors() if folder else error_rows([]).to_pandas(),
+        excerpts=folder.excerpts() if folder else {},
         histories=folder.folder / HISTORIES if folder else None,
         held_out_histories=folder.folder / TRACKED / HELD_OUT if folder else None,
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ from hardsight.run.loop import (
     progress,
 )
 from hardsight.run.score._neighbours import StoredVectors, neighbours
-from hardsight.run_folder import NEIGHBOURS, row_groups
+from hardsight.run_folder import NEIGHBOURS, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -54,10 +54,14 @@ from hardsight.table import (
     with_metadata,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _MOST_PRODUCTS = {"cpu": 1e14}  # of a search for neighbours: about an hour on two cores
+_NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
 Shards = Callable[[], Iterator[pa.Table]]
 Source = ExampleSource | EmbeddingSource
@@ -382,6 +386,7 @@ class ModelScorer:
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
+            **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
         }
 
@@ -415,20 +420,61 @@ def piece_rows(pieces: list[Piece]) -> pa.Table:
     return pa.table({**columns, "id": ids})
 
 
+def group_array(values: NDArray[Any]) -> pa.Array:
+    """An attribute as a column: numbers and truth values as they are, all else as text."""
+    if values.dtype.kind in "iufb":
+        return pa.array(values)
+    known = [value for value in values.tolist() if value is not None]
+    if known and all(isinstance(value, bool) for value in known):
+        return pa.array(values.tolist(), pa.bool_())
+    if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
+        return pa.array(values.tolist(), pa.float64(), from_pandas=True)
+    texts = [None if value is None or value != value else str(value) for value in values.tolist()]
+    return pa.array(texts, pa.string())
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Attributes of the examples, kept as columns of the table.
+
+    Attributes:
+        columns: by name, in the order of the source, ``[N]`` each.
+        numbers: of the examples in the source, ascending, if they are not their positions.
+    """
+
+    columns: Mapping[str, pa.Array]
+    numbers: NDArray[np.int64] | None
+
+    def beside(self, rows: pa.Table) -> pa.Table:
+        """Rows of the table with these columns at their end."""
+        at = rows["index"].to_numpy()
+        at = at if self.numbers is None else np.searchsorted(self.numbers, at)
+        for name, values in self.columns.items():
+            rows = rows.append_column(name, values.take(pa.array(at)))
+        return rows
+
+    def digest(self) -> str:
+        """That changes when a value does."""
+        return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
+
+
 class Totals:
     """What only all rows together can say, gathered shard by shard.
 
     Args:
         plan: which scores.
+        groups: attributes of the examples, if there are any.
 
     Attributes:
         rows: how many.
         finite: how many of them are finite.
         decided_by_bias: how many predictions would be others if the head had no bias.
+        noticed: how many examples something was noticed of, by name, such as texts that were cut.
     """
 
-    def __init__(self, plan: ScorePlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: ScorePlan, groups: Groups | None = None) -> None:
+        self.noticed: dict[str, int] = {}
+        self._plan, self._groups = plan, groups
         self._passes = {
             spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
         }
@@ -440,6 +486,10 @@ class Totals:
         self.finite += _count(shard["finite"])
         if _BY_BIAS in shard.column_names:
             self.decided_by_bias += _count(shard[_BY_BIAS])
+        for column in shard.column_names:
+            if column.startswith(_NOTICED):
+                name = column.removeprefix(_NOTICED)
+                self.noticed[name] = self.noticed.get(name, 0) + _count(shard[column])
         for over_dataset in self._passes.values():
             over_dataset.add(*_norms_and_labels(shard))
 
@@ -448,7 +498,8 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        return rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        rows = rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        return rows if self._groups is None else self._groups.beside(rows)
 
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
@@ -479,6 +530,7 @@ class ScoreRun:
         show: force the progress bar on or off.
         keep_embeddings: look for the nearest neighbours of every example, by embeddings that are
             kept, or by the data if it is embeddings.
+        groups: attributes that the table keeps.
     """
 
     def __init__(
@@ -490,8 +542,9 @@ class ScoreRun:
         batches_per_shard: int,
         show: bool | None,
         keep_embeddings: bool = False,
+        groups: Groups | None = None,
     ) -> None:
-        self.folder, self.plan, self.about = folder, plan, about
+        self.folder, self.plan, self.about, self.groups = folder, plan, about, groups
         self.batches_per_shard, self.show = batches_per_shard, show
         self._keeps = keep_embeddings
 
@@ -510,7 +563,7 @@ class ScoreRun:
         first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
-        totals = Totals(self.plan)
+        totals = Totals(self.plan, self.groups)
         for shard in shards():
             totals.add(shard)
         self._count(source, totals, errors)
@@ -523,7 +576,8 @@ class ScoreRun:
             self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
-            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
+            can_show = isinstance(source, ExampleSource) and not source.is_stream
+            if thumbnails and (can_show or source.shown is not None):
                 small = pictures(source, table, most=thumbnails, show=self.show)
                 self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
@@ -603,7 +657,9 @@ class ScoreRun:
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
                 "came: it may have ended too early, or its length may be wrong"
             )
-        self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        self.about["counts"] = {
+            "errors": errors, "non_finite": totals.rows - totals.finite, **totals.noticed
+        }  # fmt: skip
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
         if "bias" not in self.about:  # of stored embeddings it is known from the first examples
