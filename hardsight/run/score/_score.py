@@ -29,14 +29,18 @@ from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
+    OUT_OF_SAMPLE,
+    check_fold_count,
     chosen_device,
     chosen_precision,
     chosen_workers,
+    decoded_once,
     matched_classes,
     model_at_work,
     stated_classes,
 )
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
+from hardsight.run.score._refit import Refit
 from hardsight.run.score._rows import (
     EmbeddingScorer,
     Groups,
@@ -86,8 +90,8 @@ class ScoreConfig(
     without=_ONLY_IN_PYTHON,
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
-        "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "keep_embeddings", "shard_rows", "seed",
+        "batch_size", "workers", "device", "precision", "sample", "out_of_sample", "strict",
+        "thumbnails", "keep_embeddings", "shard_rows", "seed",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -185,6 +189,7 @@ def score(
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
+    out_of_sample: int | None = None,
     strict: bool = False,
     thumbnails: int = 600,
     keep_embeddings: bool = False,
@@ -276,13 +281,16 @@ def score(
         workers: loader processes; chosen by data and cores by default.
         precision: of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
+        out_of_sample: of stored embeddings: share them out over this many folds, and score each
+            example by a head that is fitted to the other folds; no ``class_weights`` are needed.
+            In Python for images see ``folds`` of :func:`hardsight.train`.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
         keep_embeddings: keep what enters the model's head in the folder of the run, and look for
             near-duplicates with another label. Takes 2 bytes per number, and time that grows with
             the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
-        seed: of a model that is initialised at random.
+        seed: of a model that is initialised at random, and of folds.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
@@ -305,6 +313,9 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if out_of_sample is not None:
+        check_fold_count(out_of_sample)
+        sample = _sample_of_folds(sample)
     if keep_embeddings and out is None:
         raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
@@ -350,6 +361,7 @@ def score(
                 rows=rows,
                 patch=patch,
             )
+        source = decoded_once(source, workers=workers, show=show_progress)
         marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
@@ -367,9 +379,12 @@ def score(
             "thumbnails": thumbnails,
             "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
+            "out_of_sample": out_of_sample,
         }
         scorer: Scorer
+        refit: Refit | None = None
         if fitted is not None:
+            _refuse_folds_of_images(out_of_sample)
             _refuse_pixel_options(pixels, preprocessing)
             _refuse_estimator_options(
                 head=head, output=output, weights=weights, class_weights=class_weights, bias=bias,
@@ -384,12 +399,21 @@ def score(
                 head=head if isinstance(head, str) else None, output=output, weights=weights,
                 trust_remote_code=trust_remote_code or None,
             )  # fmt: skip
-            stored = _stored_head(model, head, source)
-            scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
-            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
-            about["bias"] = scorer.bias_facts()
+            if out_of_sample is not None:
+                _refuse_head(model=model, head=head, class_weights=class_weights, bias=bias)
+                refit = Refit(source, out_of_sample, device=place, seed=seed)
+                scorer = refit.scorer(plan, batch_size=batch_size)
+                about["model"] = refit.model_facts()
+            else:
+                stored = _stored_head(model, head, source)
+                scorer = EmbeddingScorer(
+                    source, [stored], plan, device=place, batch_size=batch_size
+                )
+                parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
+                about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
+                about["bias"] = scorer.bias_facts()
         else:
+            _refuse_folds_of_images(out_of_sample)
             usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
             size_of_batch = batch_size or usual
             work = model_at_work(
@@ -460,6 +484,8 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
+        if refit is not None:
+            about |= refit.fit(folder, show=show_progress)
         run = ScoreRun(
             folder, plan, about, batches_per_shard=per_shard, show=show_progress,
             keep_embeddings=keep_embeddings, groups=groups,
@@ -503,6 +529,33 @@ def _refuse_model_options(**options: Any) -> None:
         raise OptionError(
             f"{', '.join(named)} cannot be used with stored embeddings, which need no model; leave "
             "it out (their head is class_weights=, --class-weights)"
+        )
+
+
+def _sample_of_folds(sample: str) -> str:
+    if sample not in ("unknown", OUT_OF_SAMPLE):
+        raise OptionError(
+            f"sample = {sample!r} contradicts out_of_sample, whose heads never see the examples "
+            "they score; leave one of them out"
+        )
+    return OUT_OF_SAMPLE
+
+
+def _refuse_head(**heads: Any) -> None:
+    named = [name for name, value in heads.items() if value is not None]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with out_of_sample, which fits a head for each "
+            "fold; leave it out, or leave out_of_sample out to score with that head"
+        )
+
+
+def _refuse_folds_of_images(out_of_sample: int | None) -> None:
+    if out_of_sample is not None:
+        raise OptionError(
+            "out_of_sample fits heads to stored embeddings; images need a model trained for each "
+            f"fold: hs.train(..., folds={out_of_sample}), or `hardsight score --out-of-sample "
+            f"{out_of_sample} --recipe recipe.toml`"
         )
 
 
@@ -564,6 +617,7 @@ def _describe(
         "rows_per_shard": rows_per_shard,
         "workers": workers,
         "sample": about["sample"],
+        "out_of_sample": config["out_of_sample"],
         "strict": config["strict"],
         "thumbnails": config["thumbnails"],
         "keep_embeddings": config["keep_embeddings"],
