@@ -18,6 +18,7 @@ Examples:
   hardsight score --data embeddings.npy --labels labels.npy --class-weights head.safetensors \\
                   --out run
   hardsight score config.toml --set device=cpu --resume
+  hardsight score config.toml --engine ray --ray-address auto --out /shared/run
 """
 
 
@@ -27,7 +28,8 @@ Examples:
     "run/score/_score.py:score", without=("preprocessing", "show_progress"),
     first=("data", "model", "weights", "out"),
     last=("batch_size", "workers", "device", "precision", "sample", "thumbnails", "shard_rows",
-          "seed", "resume", "overwrite", "strict"),
+          "seed", "engine", "ray_address", "ray_actors", "ray_cpus", "ray_gpus", "resume",
+          "overwrite", "strict"),
 )  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip

@@ -7,6 +7,7 @@ killed run continues where it stopped, and finishes with what only all rows toge
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,6 +56,7 @@ _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
 Shards = Callable[[], Iterator[pa.Table]]
+Elsewhere = Callable[[Sequence[int]], Iterator[tuple[int, pa.Table, pa.Table]]]
 Source = ExampleSource | EmbeddingSource
 
 
@@ -81,8 +83,8 @@ class Scorer(Protocol):
     batch_size: int
     num_classes: int
 
-    def pieces(self, start: int) -> Iterator[Piece]:
-        """Pieces from source position ``start`` on, ``batch_size`` positions each."""
+    def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
+        """Pieces of source positions from ``start`` to ``stop``, ``batch_size`` each."""
         ...
 
     def check(self) -> None:
@@ -200,13 +202,14 @@ class EmbeddingScorer:
         """Give the labels of the data the model's numbers."""
         self.source = order.of(self.source)
 
-    def pieces(self, start: int) -> Iterator[Piece]:
-        """Pieces from position ``start`` on, on a CPU one per core at a time.
+    def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
+        """Pieces from ``start`` to ``stop``, on a CPU one per core at a time.
 
         Cores that each work on rows of their own wait for each other once a piece, not once an
         operation, and the numbers do not depend on how many there are.
         """
-        firsts = range(start, len(self.source), self.batch_size)
+        end = len(self.source) if stop is None else min(stop, len(self.source))
+        firsts = range(start, end, self.batch_size)
         if self.device.type != "cpu":
             head = self._tiled_head()
             yield from (self._piece(head, first, self._rows(first)) for first in firsts)
@@ -319,14 +322,15 @@ class ModelScorer:
         """Give the labels of the data the model's numbers."""
         self.source = order.of(self.source)
 
-    def pieces(self, start: int) -> Generator[Piece, None, None]:
-        """Pieces from position ``start`` on."""
+    def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
+        """Pieces from position ``start`` to ``stop``."""
         with naming_other_scores(), self._running as running:
             for passed in running.over(
                 self.source,
                 self._preprocessing,
                 num_classes=self.num_classes,
                 start=start,
+                stop=stop,
                 batch_size=self.batch_size,
                 workers=self.workers,
                 strict=self.strict,
@@ -456,6 +460,8 @@ class ScoreRun:
         about: metadata of the table, completed at the end.
         batches_per_shard: whole batches, so that a resumed run forms the same batches.
         show: force the progress bar on or off.
+        elsewhere: makes the shards of some numbers, in any order, and writes them to the folder if
+            there is one; ``None`` if this process makes them.
     """
 
     def __init__(
@@ -466,9 +472,11 @@ class ScoreRun:
         *,
         batches_per_shard: int,
         show: bool | None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.folder, self.plan, self.about = folder, plan, about
         self.batches_per_shard, self.show = batches_per_shard, show
+        self.elsewhere = elsewhere
 
     def table(self, scorer: Scorer, source: Source, *, thumbnails: int) -> ScoreTable:
         """Score what is missing, and finish.
@@ -503,6 +511,8 @@ class ScoreRun:
 
     def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""
+        if self.elsewhere is not None:
+            return self._scored_by(self.elsewhere, scorer, source)
         folder, kept = self.folder, list[pa.Table]()
         done = 0 if folder is None else _complete_from_the_start(folder)
         per_shard = self.batches_per_shard * scorer.batch_size
@@ -525,6 +535,24 @@ class ScoreRun:
         if folder is None:
             return lambda: iter(kept), failed
         return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
+
+    def _scored_by(
+        self, elsewhere: Elsewhere, scorer: Scorer, source: Source
+    ) -> tuple[Shards, int]:
+        """The same, of shards that others make, in any order; only those that are not there yet."""
+        folder = self.folder
+        per_shard = self.batches_per_shard * scorer.batch_size
+        done = folder.done() if folder is not None and folder.goes_on else set[int]()
+        missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
+        if folder is not None:
+            folder.begin()  # workers look for what it notes
+            for _ in elsewhere(missing):
+                pass
+            return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
+        made = {number: (rows, errors) for number, rows, errors in elsewhere(missing)}
+        return lambda: (made[number][0] for number in missing), sum(
+            errors.num_rows for _, errors in made.values()
+        )
 
     def _hold_to_what_is_done(self, source: Source, done: int, per_shard: int) -> None:
         """Let a stream be compared with what was read of it, while that is passed over."""
