@@ -21,11 +21,14 @@ class TwoNodes:
         # workers import what is tested, wherever it was installed from
         self._path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), self._path]))
+        import ray
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(initialize_head=True, head_node_args=_SMALL)
         self.second = self.add_node()
         self.address = self._cluster.address
+        # one connection for all tests of a module: each would take seconds
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
         return self
 
     def add_node(self) -> Any:

@@ -1,8 +1,8 @@
 """Any model on any labelled data: one table, a row per example."""
 
+from hardsight.run.score._rows import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.score._rows import length_of as length_of
 from hardsight.run.score._score import SAMPLES as SAMPLES
 from hardsight.run.score._score import ScoreConfig as ScoreConfig
 from hardsight.run.score._score import run_score as run_score
 from hardsight.run.score._score import score as score
-from hardsight.run.score._work import MAY_CHANGE as MAY_CHANGE

@@ -31,13 +31,14 @@ from hardsight.errors import (
     RunMismatchError,
 )
 from hardsight.run.loop import chosen_device
-from hardsight.run.score._rows import Elsewhere
-from hardsight.run.score._work import MAY_CHANGE, ScoreWork
+from hardsight.run.score._rows import MAY_CHANGE, Elsewhere, ScoreWork
 from hardsight.run_folder import Manifest, RunFolder, differences
 
-ENGINES = ("local", "ray")
 _FEATURE = "engine='ray' (--engine ray)"
-_PATIENCE = 5.0  # seconds for a node that is alive to answer
+_PATIENCE = 4.0  # seconds for a node that is alive to answer
+# how a connection of gRPC, which Ray speaks, begins, and the type of the frame that answers it
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = bytes([4])
 _MOST_BLOCKS = 4096  # Ray keeps a record of each; a block of several shards is as good
 _SAME = "install the same versions on every node, and let all of them see the same files"
 _MADE = pa.schema(
@@ -47,24 +48,14 @@ _MADE = pa.schema(
 Prepare = Callable[..., AbstractContextManager[ScoreWork]]
 
 
-def check_engine(asked: Mapping[str, Any]) -> None:
-    """Raise if the settings of the engine do not fit it, or each other."""
-    engine = asked["engine"]
-    if engine not in ENGINES:
-        raise OptionError(f"expected engine to be one of {', '.join(ENGINES)}, got {engine!r}")
-    stated = [name for name in asked if name.startswith("ray_") and asked[name] is not None]
-    if engine != "ray" and stated:
-        raise OptionError(
-            f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
-            "(--engine ray), or leave it out"
-        )
+def _check_sizes(asked: Mapping[str, Any]) -> None:
     least, most = _range(asked["ray_actors"])
     if asked["ray_actors"] is not None and not 1 <= least <= (most or least):
         raise OptionError(
             f"expected ray_actors to be 1 or more, least and most, got {asked['ray_actors']}"
         )
-    for name, low in (("ray_cpus", 0.0), ("ray_gpus", -1.0)):
-        if asked[name] is not None and asked[name] <= low:
+    for name in ("ray_cpus", "ray_gpus"):
+        if asked[name] is not None and asked[name] <= 0:
             raise OptionError(f"expected {name} to be above 0, got {asked[name]:g}")
 
 
@@ -86,16 +77,28 @@ def ray_cluster(asked: Mapping[str, Any], prepare: Prepare) -> Iterator[RayClust
         MissingExtraError: Ray is not installed.
         EngineError: there is no cluster at the address.
     """
+    _check_sizes(asked)
     ray = require("ray", extra="ray", feature=_FEATURE)
     require("ray.data", extra="ray", feature=_FEATURE)
     was_there = ray.is_initialized()
-    if not was_there:
+    if was_there:
+        _check_connected(ray, asked["ray_address"])
+    else:
         _connect(ray, asked["ray_address"])
     try:
         yield RayCluster(ray, asked, prepare)
     finally:
         if not was_there:
             ray.shutdown()
+
+
+def _check_connected(ray: Any, address: str | None) -> None:
+    connected = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", connected):
+        raise OptionError(
+            f"this process is connected to the Ray cluster at {connected}, not to {address}; leave "
+            "ray_address out, or call ray.shutdown() first"
+        )
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -106,6 +109,12 @@ def _connect(ray: Any, address: str | None) -> None:
     if address in (None, "local"):
         ray.init(address="local", include_dashboard=False, **quiet)
         return
+    if address.startswith("ray://"):
+        raise OptionError(
+            f"{address} is for Ray Client, whose driver is not a part of the cluster; run the "
+            "command on a node, with ray_address='auto' (--ray-address auto), or through "
+            "`ray job submit`"
+        )
     _knock(address)
     try:
         ray.init(address=address, **quiet)
@@ -114,12 +123,16 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise if nobody listens at an address; Ray itself would wait for minutes."""
-    host, _, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
+    """Raise if nobody who could be Ray answers at an address; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
     if not host or not port.isdigit():  # such as auto, for which Ray looks at this machine
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as door:
+            door.sendall(_HELLO)
+            answer = door.recv(9)
+        if answer[3:4] != _SETTINGS:
+            raise ConnectionError("what listens there is not Ray")
     except (OSError, OverflowError) as err:
         raise EngineError(_unreachable(address, err)) from err
 

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
+from hardsight.data.pixels import decisive
 from hardsight.errors import DataError, HeadError, ModelError
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
@@ -40,7 +41,7 @@ from hardsight.run.loop import (
     pictures,
     progress,
 )
-from hardsight.run_folder import row_groups
+from hardsight.run_folder import SCORE, Manifest, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -55,6 +56,9 @@ from hardsight.table import (
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
+# what does not decide the result, and may be another when a run is continued; the weights are known
+# by what is in them
+MAY_CHANGE = ("workers", "weights", "data_root")
 Shards = Callable[[], Iterator[pa.Table]]
 Elsewhere = Callable[[Sequence[int]], Iterator[tuple[int, pa.Table, pa.Table]]]
 Source = ExampleSource | EmbeddingSource
@@ -451,6 +455,81 @@ def length_of(source: Source) -> int | None:
         return None
 
 
+@dataclass(frozen=True)
+class ScoreWork:
+    """Everything that shards are made from.
+
+    Attributes:
+        source: the examples, with the model's numbers for their classes.
+        scorer: of these examples.
+        plan: which scores.
+        about: metadata of the table, completed when all shards are there.
+        batches_per_shard: whole batches, so that shards can be made in any order, and again.
+        workers: loader processes, as asked.
+    """
+
+    source: Source
+    scorer: Scorer
+    plan: ScorePlan
+    about: dict[str, Any]
+    batches_per_shard: int
+    workers: int | None
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Source positions of a shard."""
+        return self.batches_per_shard * self.scorer.batch_size
+
+    def shard(self, number: int) -> tuple[pa.Table, pa.Table]:
+        """Rows and unreadable examples of one shard, made without those before it."""
+        start = number * self.rows_per_shard
+        with closing(self.scorer.pieces(start, start + self.rows_per_shard)) as made:
+            pieces = list(made)
+            self.scorer.check()
+        return piece_rows(pieces), error_rows([error for piece in pieces for error in piece.errors])
+
+    def made_of(self) -> Manifest:
+        """What the run is made of, from the metadata of its table."""
+        about = self.about
+        config, model, data = about["config"], about["model"], about["data"]
+        settings = {
+            "data": data["spec"],
+            "split": data["split"],
+            "patch": [facts["digest"] for facts in data["patches"]] or None,
+            "model": model["spec"],
+            "weights": config["weights"],
+            "head": model.get("head"),
+            "output": model.get("output"),
+            "scores": [
+                _as_defined(name, facts["version"]) for name, facts in about["scores"].items()
+            ],
+            "preprocessing": decisive(about.get("preprocessing", {})),
+            "class_order": about["class_order"]["taken"],
+            "precision": about.get("precision", config["precision"]),
+            "device": config["device"].partition(":")[0],  # any GPU of a machine will do
+            "batch_size": about["batch_size"],
+            "rows_per_shard": self.rows_per_shard,
+            "workers": self.workers,
+            "sample": about["sample"],
+            "strict": config["strict"],
+            "thumbnails": config["thumbnails"],
+            "seed": about["seed"],
+        }
+        fingerprints = {
+            "data": data["fingerprint"],
+            "chosen rows": data.get("chosen", {}).get("fingerprint"),
+            "model": model["digest"],
+            "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
+        }
+        return Manifest(
+            SCORE.name, settings=settings, fingerprints=fingerprints, versions=about["versions"]
+        )
+
+
+def _as_defined(name: str, version: int) -> str:
+    return name if version == 1 else f"{name} (version {version})"
+
+
 class ScoreRun:
     """One pass over the data, from the first missing shard to the finished table.
 
@@ -544,6 +623,10 @@ class ScoreRun:
         per_shard = self.batches_per_shard * scorer.batch_size
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
         missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
+        if not done:  # what fails on the first examples leaves no folder, and replaces no run
+            with closing(scorer.pieces(0, scorer.batch_size)) as first:
+                next(first, None)
+                scorer.check()
         if folder is not None:
             folder.begin()  # workers look for what it notes
             for _ in elsewhere(missing):

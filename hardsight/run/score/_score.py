@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -31,18 +31,19 @@ from hardsight.run.loop import (
     stated_classes,
 )
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
-from hardsight.run.score._ray import check_engine, ray_cluster
+from hardsight.run.score._ray import ray_cluster
 from hardsight.run.score._rows import (
+    MAY_CHANGE,
     EmbeddingScorer,
     ModelScorer,
     ScorePlan,
     Scorer,
     ScoreRun,
+    ScoreWork,
     length_of,
     naming_other_scores,
     piece_rows,
 )
-from hardsight.run.score._work import MAY_CHANGE, ScoreWork
 from hardsight.run_folder import (
     SCORE,
     TABLE,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 # what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
 _ROUNDING = 0.02  # relative; of half precision on another device
+ENGINES = ("local", "ray")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
@@ -273,7 +275,7 @@ def score(
         (449, ['avh', 'target_angle'])
     """
     asked = dict(locals())  # the keywords as they came, for workers elsewhere
-    check_engine(asked)
+    _check_engine(asked)
     with ExitStack() as stack:
         folder = None
         if out is not None:
@@ -450,6 +452,18 @@ def score_work(
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
         yield ScoreWork(source, scorer, plan, about, per_shard, workers)
+
+
+def _check_engine(asked: Mapping[str, Any]) -> None:
+    engine = asked["engine"]
+    if engine not in ENGINES:
+        raise OptionError(f"expected engine to be one of {', '.join(ENGINES)}, got {engine!r}")
+    stated = [name for name in asked if name.startswith("ray_") and asked[name] is not None]
+    if engine != "ray" and stated:
+        raise OptionError(
+            f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
+            "(--engine ray), or leave it out"
+        )
 
 
 def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
