@@ -25,6 +25,7 @@ RIGHT, WRONG, UNKNOWN = 1, 0, -1
 _BUDGET = 600
 _LEARNED, _HELD_OUT = "first_learned_epoch", "held_out"
 _OVERALL, _PER_CLASS, _PER_CLASS_LEAST = 24, 16, 3
+_WORTH_A_LOOK = 0.1  # share of wrong labels
 _FEW = 6  # of a kind whose curves a report draws
 _NONE = np.empty(0, np.int64)
 
@@ -71,8 +72,8 @@ class Gallery:
         classes_left_out: classes for which the budget had no room.
         table: the table itself.
         shown: source positions of all shown rows, each once.
-        suspects: rows whose label is most probably wrong, most suspect first; none if the
-            table has no dynamics.
+        suspects: rows whose label is most probably wrong, most suspect first; none if the table
+            has neither dynamics nor an estimate of how many are wrong.
         learned_last: rows learned after all others, the last one first, in such a table.
         easiest: a few of the easiest rows, easiest first, in such a table.
     """
@@ -124,9 +125,10 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     ``logit_margin`` if the table has it, else the next best score. If no score of the table
     knows the label, the wrong predictions with the least uncertainty come first.
 
-    A table with dynamics also gives the rows with the largest ``suspicion``, right or
-    wrong, those with the largest ``first_learned_epoch`` among the learned ones, and a few of
-    the easiest.
+    A table of a model that never saw its examples also gives those whose label is probably wrong,
+    as far down as one label in ten is estimated to be. A table with dynamics gives the rows with
+    the largest ``suspicion``, right or wrong, those with the largest ``first_learned_epoch`` among
+    the learned ones, and a few of the easiest.
 
     Args:
         table: a score table; rows that are not finite, or lack a label, take no part.
@@ -165,12 +167,15 @@ def gallery_rows(table: ScoreTable, *, budget: int | None = None, by: str | None
     overall = min(_OVERALL, max(1, budget // 4))
     # a class either adds a row to the page or has one among the first ones overall already
     shown = means.worst_first[: budget + 5 * overall]
-    rows = _candidates(table, judges, means, classes=shown, hardest=2 * budget)
+    doubted = _NONE if judges.has_dynamics else _doubted(table)[: min(overall, budget // 4)]
+    rows = _candidates(table, judges, means, classes=shown, hardest=2 * budget, also=doubted)
 
     hardest = _first(rows.hardness, overall)
     wrong = _first(rows.confidence, min(overall, budget - len(hardest)))
     taken = {*hardest.tolist(), *wrong.tolist()}
-    suspects = learned_last = easiest = _NONE
+    suspects, learned_last, easiest = np.searchsorted(rows.row, doubted), _NONE, _NONE
+    suspects = suspects[: max(0, budget - len(taken))]
+    taken.update(suspects.tolist())
     if judges.has_dynamics:
         room = max(0, budget - len(taken)) // 3
         doubts = ranked_among_alike(rows.suspicion, rows.held_out, known=means.kinds)
@@ -332,6 +337,7 @@ def _candidates(
     *,
     classes: Sequence[int],
     hardest: int,
+    also: NDArray[np.int64],
 ) -> _Rows:
     """Every row that may be shown: the first ones overall, and those of each of some classes.
 
@@ -346,9 +352,23 @@ def _candidates(
     start = 0
     for part in table.parts(judges.columns(table)):
         kept = kept.followed_by(_rows_of(part, start, judges, means.last_learned))
-        kept = kept.at(_worth_keeping(kept, classes, hardest))
+        named = np.flatnonzero(np.isin(kept.row, also))
+        kept = kept.at(np.union1d(_worth_keeping(kept, classes, hardest), named))
         start += len(part)
     return kept
+
+
+def _doubted(table: ScoreTable) -> NDArray[np.int64]:
+    """Rows at whose rank at least one label in ten is estimated to be wrong, most suspect first."""
+    if table.metadata.get("sample") != "out-of-sample":
+        return _NONE  # nothing is estimated
+    from hardsight.suspects import suspects_of  # which reads class numbers from here
+
+    found = suspects_of(table)
+    if found.error_share is None:
+        return _NONE
+    order = found.order[: found.ranked]
+    return order[found.error_share[order] >= _WORTH_A_LOOK].astype(np.int64)
 
 
 def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:

@@ -6,6 +6,8 @@ A finished run of scoring is a folder::
     RUN/table.parquet        index, id, label, prediction, finite, one column per score
     RUN/errors.parquet       examples that could not be read: index, id, reason
     RUN/thumbnails.parquet   small pictures of the examples a report shows: index, image
+    RUN/embeddings/          what entered the head, an array per shard, if it was to be kept
+    RUN/neighbours.parquet   the nearest examples by these: index, nearest, other, similarity
     RUN/dynamics/            epochs of a tracker, if the data was trained on
     RUN/tracked/held-out/    epochs of the examples that were held out of it
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 KEY_COLUMNS = ("index", "id", "label", "prediction", "finite")
 THUMBNAIL_SCHEMA = pa.schema([("index", pa.int64()), ("image", pa.binary())])
+EXCERPT_SCHEMA = THUMBNAIL_SCHEMA.append(pa.field("text", pa.string()))  # of examples of text
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
 # the two best judges of a table that was written before columns stated their rank
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}

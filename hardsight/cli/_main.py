@@ -26,6 +26,7 @@ _COMMANDS = {
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "review": ("hardsight.cli._review", "look at the suspects, fix their labels, in the browser"),
     "patch": ("hardsight.cli._patch", "decisions -> a patch; a patch -> a corrected copy"),
+    "export": ("hardsight.cli._export", "a run -> Hugging Face, Label Studio, FiftyOne, cleanlab"),
     "select": ("hardsight.cli._select", "a table -> the rows worth keeping"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),

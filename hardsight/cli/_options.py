@@ -101,6 +101,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "epsilons": {"callback": radii, "metavar": "E,E,..."},
     "epsilons_l2": {"callback": radii, "metavar": "E,E,..."},
     "validation_share": _INSIDE,
+    "wanted_error": _INSIDE,
     "alpha": _INSIDE,
     "limit": _least(2),
     "feature_examples": _least(10),

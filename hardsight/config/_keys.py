@@ -18,8 +18,14 @@ class ScoreKeys(TypedDict, total=False):
     overwrite: bool
     split: str | None
     data_root: str | None
+    text_column: str | None
+    label_column: str | None
+    image_column: str | None
+    tokenizer: str | None
+    max_tokens: int | None
     patch: str | tuple[str, ...] | None
     rows: str | None
+    group: str | tuple[str, ...] | None
     labels: str | None
     class_weights: str | None
     bias: str | None
@@ -42,6 +48,7 @@ class ScoreKeys(TypedDict, total=False):
     sample: str
     strict: bool
     thumbnails: int
+    keep_embeddings: bool
     shard_rows: int | None
     seed: int
     engine: str
@@ -68,6 +75,7 @@ class EvaluateKeys(TypedDict, total=False):
     split: str | None
     ood_split: str | None
     train_split: str | None
+    group: str | tuple[str, ...] | None
     data_root: str | None
     classes: tuple[str, ...] | None
     num_classes: int | None
@@ -90,6 +98,7 @@ class EvaluateKeys(TypedDict, total=False):
     feature_examples: int
     map_examples: int
     validation_share: float
+    wanted_error: float
     batch_size: int | None
     workers: int | None
     device: str

@@ -6,6 +6,7 @@ package loads no torch.
 
 from hardsight.data._batches import Batch as Batch
 from hardsight.data._batches import batches as batches
+from hardsight.data._groups import group_columns as group_columns
 from hardsight.data._open import data_marks as data_marks
 from hardsight.data._open import open_source as open_source
 from hardsight.data.formats import EmbeddingSource as EmbeddingSource

@@ -26,7 +26,7 @@ from hardsight.errors import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hardsight.data.source import Example, ExampleSource, Loading
+    from hardsight.data.source import Example, ExampleSource, InputKind, Loading
     from hardsight.preprocessing import Preprocessing
 
 _BATCH_SIZE, _PREFETCH = 64, 2
@@ -45,6 +45,7 @@ class Batch:
         labels: class indices, ``[B]``.
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
             from the other fields.
+        noticed: what was noticed of the examples, by name, ``[B]`` each.
     """
 
     index: Tensor
@@ -52,6 +53,7 @@ class Batch:
     inputs: Any
     labels: Tensor
     errors: list[tuple[int, str, str]] = field(default_factory=list)
+    noticed: dict[str, Tensor] = field(default_factory=dict)
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory; the DataLoader calls this."""
@@ -63,6 +65,7 @@ class Batch:
             pin_memory(self.inputs),
             self.labels.pin_memory(),
             self.errors,
+            self.noticed,
         )
 
 
@@ -120,7 +123,7 @@ def batches(
         )
     if loading.collate is not None:
         check_collated(preprocessing, source)
-    collate = _Collate(source.spec, source.classes, loading.collate)
+    collate = _Collate(source.spec, source.classes, loading.collate, source.kind)
     rows = _Rows(source, preprocessing, raw=loading.collate is not None)
     if isinstance(source, StreamSource):
         loaded = _stream_batches(rows, collate, start, stop, size)
@@ -214,9 +217,13 @@ class _Collate:
     """
 
     def __init__(
-        self, spec: str, classes: tuple[str, ...], custom: Callable[[list[Any]], Any] | None
+        self,
+        spec: str,
+        classes: tuple[str, ...],
+        custom: Callable[[list[Any]], Any] | None,
+        kind: InputKind | None,
     ) -> None:
-        self._spec, self._classes, self._custom = spec, classes, custom
+        self._spec, self._classes, self._custom, self._kind = spec, classes, custom, kind
         self._of_one_class = 0  # batches that were collated twice
 
     def __call__(self, rows: list[_Row]) -> Batch | HardsightError:
@@ -233,13 +240,21 @@ class _Collate:
                 raise row.error
         errors = [(row.index, row.id, str(row.error)) for row in rows if row.error is not None]
         good = [row for row in rows if row.error is None]
-        inputs, labels = self._collated([row.sample for row in good]) if good else (None, [])
+        samples, noticed = [row.sample for row in good], dict[str, list[bool]]()
+        if not good:
+            inputs, labels = None, list[int]()
+        elif self._kind is not None and self._custom is None:
+            inputs, noticed = self._kind.collated([example.content for example in samples])
+            labels = [example.label for example in samples]
+        else:
+            inputs, labels = self._collated(samples)
         return Batch(
             torch.tensor([row.index for row in good], dtype=torch.int64),
             [row.id for row in good],
             inputs,
             torch.tensor(labels, dtype=torch.int64),
             errors,
+            {name: torch.tensor(values) for name, values in noticed.items()},
         )
 
     def _collated(self, samples: list[Any]) -> tuple[Any, list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +13,31 @@ import numpy as np
 from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     EMBEDDING_COLUMNS,
+    GRAPHS,
     IDX_NAME,
     IMAGE_COLUMNS,
+    JSON_SUFFIXES,
     LABEL_COLUMNS,
     LABELS,
     LIST_SUFFIXES,
     SPLITS,
     ArraySource,
+    CellSource,
     DatasetSource,
     EmbeddingSource,
     FolderSource,
     HuggingFaceSource,
+    ListedImages,
     MemoryArray,
     ParquetEmbeddings,
     ParquetSource,
     StreamSource,
+    TextSource,
     array_place,
     chosen_column,
     column_values,
     common_schema,
+    csv_cells,
     csv_images,
     digits,
     frame_source,
@@ -41,6 +47,7 @@ from hardsight.data.formats import (
     idx_array,
     idx_images_in,
     is_idx,
+    is_text_list,
     labels_beside,
     load_from_hub,
     one_column,
@@ -50,6 +57,10 @@ from hardsight.data.formats import (
     split_folders,
     stored_arrays,
     stored_class_names,
+    text_columns,
+    text_file,
+    text_parquet,
+    tu_graphs,
 )
 from hardsight.data.named import DATASETS, named_source
 from hardsight.data.source import (
@@ -75,10 +86,11 @@ from hardsight.selection import read_rows
 if TYPE_CHECKING:
     from hardsight.data.formats import StoredArray
 
+_STRINGS = ("string", "large_string")
 _LABEL_NAMES = ("labels", "label", "y", "targets")
 _EXAMPLE_NAMES = ("embeddings", "embedding", "images", "x", "image")
 _FORMS = (
-    "a folder of class folders, a .csv list, a .parquet file, idx files, hub:OWNER/NAME, "
+    "a folder of class folders, a .csv list, a .jsonl or .parquet file, idx files, hub:OWNER/NAME, "
     f"builtin:digits, a name ({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
 )
 
@@ -93,6 +105,26 @@ class _Options:
     bias: Any
     classes: Sequence[str] | None
     data_root: str | os.PathLike[str] | None
+    text_column: str | None = None
+    label_column: str | None = None
+    image_column: str | None = None
+    max_tokens: int | None = None
+
+    def of_texts(self) -> dict[str, Any]:
+        """What :func:`text_columns` takes."""
+        return {
+            "text": self.text_column, "label": self.label_column, "classes": self.classes,
+            "split": self.split, "max_tokens": self.max_tokens,
+        }  # fmt: skip
+
+    def check_used(self, source: Any) -> None:
+        """Raise if columns are named, and the data has none, or not of this kind."""
+        are_texts = isinstance(source, TextSource)
+        has_columns = are_texts or isinstance(source, ListedImages | CellSource)
+        if not has_columns:
+            self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
+        if not are_texts:
+            self.refuse("text_column", "max_tokens", because=f"{source.spec} holds no texts")
 
     def refuse(self, *names: str, because: str) -> None:
         """Raise if an option that plays no part was given."""
@@ -110,6 +142,10 @@ def open_source(
     bias: Any = None,
     classes: Sequence[str] | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    image_column: str | None = None,
+    max_tokens: int | None = None,
     patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
@@ -119,11 +155,14 @@ def open_source(
     ``photos/``                     one folder per class, nested as you like
     ``photos.csv``                  columns ``path`` and ``label``, maybe ``split``; relative
                                     paths start from the folder of the file
+    ``reviews.csv``                 columns ``text`` and ``label``, or ``text_column`` and
+                                    ``label_column``; also ``.jsonl`` and ``.parquet``
     ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
                                     also a folder of such files or a pattern ``data/*.parquet``
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
     ``hub:OWNER/NAME[:CONFIG]``     a dataset of the Hugging Face hub
     ``builtin:digits``              1,797 digits of 8x8 pixels
+    ``proteins/``                   graphs of the TU collection: ``NAME_A.txt`` and its companions
     ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
                                     cifar10, cifar100, cifar100-coarse, svhn, pacs, visda17,
                                     imagenet; from ``data_root``, else from the hub
@@ -149,6 +188,11 @@ def open_source(
         classes: names of the classes, position = label.
         data_root: folder with a folder per named dataset; by default the environment's
             ``HARDSIGHT_DATA``, else ``data/`` and the working directory. ``./cifar10`` is a path.
+        text_column: column that holds the texts to classify, if it has another name than ``text``.
+        label_column: column that holds the labels, if it has another name than ``label``.
+        image_column: column that holds the paths of pictures, if it has another name than
+            ``path``, or there are texts as well.
+        max_tokens: most tokens of a text that a model is to see; by default its own limit.
         patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
             are laid over the data in their order. What nobody could tell keeps its label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
@@ -172,9 +216,15 @@ def open_source(
         >>> len(source), source.classes[:3], source[0].content.size
         (449, ('0', '1', '2'), (8, 8))
     """
-    options = _Options(split, labels, class_weights, bias, classes, data_root)
+    options = _Options(
+        split, labels, class_weights, bias, classes, data_root, text_column, label_column,
+        image_column, max_tokens,
+    )  # fmt: skip
+    if text_column is not None and image_column is not None:
+        raise OptionError("text_column and image_column both name the examples; leave one out")
     is_named = isinstance(data, str | os.PathLike)
     source = _named(os.fspath(data), options) if is_named else _object(data, options)
+    options.check_used(source)
     for one in _patches(patch):  # decisions are about all of the data
         source = _with_patch(source, one)
     return source if rows is None else _with_rows(source, rows)
@@ -251,6 +301,8 @@ def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
     if text.startswith("hub:"):
         _images_only(options)
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)
+        if options.text_column is not None or _holds_texts(dataset):
+            return _texts_of(dataset, replace(options, split=None))
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
     if is_pattern(text):
         return _parquet(matching(text), text, options)
@@ -294,6 +346,9 @@ def _folder(folder: Path, text: str, options: _Options) -> ExampleSource | Embed
     if images is not None:
         return _idx(images, text, options, split_done=True)
     _images_only(options)
+    if any(folder.glob(f"*{GRAPHS}")):
+        options.refuse("split", because=f"{text} holds graphs without splits")
+        return tu_graphs(folder, spec=text, classes=options.classes)
     if options.split is not None:
         if not (folder / options.split).is_dir():
             raise DataError(f"no folder {options.split!r} in {text}, so there is no such split")
@@ -335,9 +390,15 @@ def _file(file: Path, text: str, options: _Options) -> ExampleSource | Embedding
     suffix = file.suffix.lower()
     if suffix == ".parquet":
         return _parquet([file], text, options)
+    if suffix in JSON_SUFFIXES or (suffix in LIST_SUFFIXES and _lists_texts(file, text, options)):
+        _images_only(options)
+        return text_file(file, spec=text, **options.of_texts())
     if suffix in LIST_SUFFIXES:
         _images_only(options)
-        return csv_images(file, spec=text, classes=options.classes, split=options.split)
+        return csv_images(
+            file, spec=text, classes=options.classes, split=options.split,
+            image=options.image_column, label=options.label_column,
+        )  # fmt: skip
     if is_idx(file):
         return _idx(file, text, options)
     if suffix in ARRAY_SUFFIXES:
@@ -346,6 +407,13 @@ def _file(file: Path, text: str, options: _Options) -> ExampleSource | Embedding
         source.label_place = _array_place(arrays, file, text, options)
         return source
     raise DataError(f"cannot tell what {text} is; expected {_FORMS}")
+
+
+def _lists_texts(file: Path, text: str, options: _Options) -> bool:
+    """Whether a list is one of texts: by the user's word, or by the names of its columns."""
+    if options.text_column is not None or options.image_column is not None:
+        return options.text_column is not None
+    return is_text_list(csv_cells(file, text)[0])
 
 
 def _idx(images: Path, text: str, options: _Options, *, split_done: bool = False) -> ExampleSource:
@@ -377,6 +445,14 @@ def _parquet(
     schema = common_schema(files)
     has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
+    are_texts = options.text_column is not None or (
+        options.class_weights is None
+        and not (has_images or has_embeddings or holds_paths(schema))
+        and is_text_list(schema.names)
+    )
+    if are_texts:
+        _images_only(options)
+        return text_parquet(files, spec=text, **options.of_texts())
     may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
     if may_be_pictures and holds_paths(schema):
         _images_only(options)
@@ -512,6 +588,11 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         return data
     if name == "DataFrame" and not {"embedding", "embeddings"}.isdisjoint(data.columns):
         return _frame_of_embeddings(data, options)
+    if _are_texts(data) and options.labels is not None:
+        values = plain_array(options.labels, names=_LABEL_NAMES, option="labels")
+        return TextSource(
+            data, values, spec=name, classes=options.classes, max_tokens=options.max_tokens
+        )
     if isinstance(data, np.ndarray | torch.Tensor):
         return _arrays({"": MemoryArray(in_memory(data))}, name, options)
     _images_only(options)
@@ -522,7 +603,7 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         )
     library = type(data).__module__.partition(".")[0]
     if library == "pandas" and name == "DataFrame":
-        return frame_source(data, classes=options.classes, split=options.split)
+        return _frame(data, options)
     if library == "datasets":
         return _huggingface(data, options)
     options.refuse("split", because=f"a {name} is one split already")
@@ -543,6 +624,28 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
     source = DatasetSource(data, classes=options.classes, loading=loading)
     rows = None if loader is None else sampled_rows(loader)
     return source if rows is None else source.subset(rows)
+
+
+def _are_texts(data: Any) -> bool:
+    is_list = isinstance(data, list | tuple) and len(data) > 0
+    return (is_list and all(isinstance(text, str) for text in data[:64])) or (
+        isinstance(data, np.ndarray) and data.ndim == 1 and data.dtype.kind in "U"
+    )
+
+
+def _frame(frame: Any, options: _Options) -> ExampleSource:
+    names = [str(name) for name in frame.columns]
+    has_pictures = not set(IMAGE_COLUMNS).isdisjoint(names)
+    if options.text_column is not None or (
+        options.image_column is None and not has_pictures and is_text_list(names)
+    ):
+        missing = frame.astype(object).where(frame.notna(), None)
+        columns = {name: missing.iloc[:, at].to_list() for at, name in enumerate(names)}
+        return text_columns(columns, spec=type(frame).__name__, **options.of_texts())
+    return frame_source(
+        frame, classes=options.classes, split=options.split, image=options.image_column,
+        label=options.label_column,
+    )  # fmt: skip
 
 
 def _frame_of_embeddings(frame: Any, options: _Options) -> EmbeddingSource:
@@ -586,6 +689,26 @@ def _huggingface(data: Any, options: _Options) -> ExampleSource:
         options.refuse("split", because="a Dataset is one split already")
     if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
+    if options.text_column is not None or _holds_texts(data):
+        return _texts_of(data, replace(options, split=None))
     if has_images(data):
         return HuggingFaceSource(data, classes=options.classes)
     return DatasetSource(data, classes=options.classes)
+
+
+def _holds_texts(data: Any) -> bool:
+    """Whether a dataset holds texts and labels, and neither pictures nor tokens."""
+    plain = data.format["type"] is None and "input_ids" not in data.column_names
+    kinds = [getattr(data.features.get(name), "dtype", None) for name in data.column_names]
+    texts = [name for name, kind in zip(data.column_names, kinds, strict=True) if kind in _STRINGS]
+    return plain and not has_images(data) and is_text_list(texts)
+
+
+def _texts_of(data: Any, options: _Options) -> TextSource:
+    """Texts of a Hugging Face dataset."""
+    columns = {name: data[name] for name in data.column_names}
+    label = options.label_column or next((n for n in columns if n in LABELS), "")
+    names = getattr(data.features.get(label), "names", None)
+    given = options.of_texts()
+    given["classes"] = options.classes or names
+    return text_columns(columns, spec="Dataset", **given)

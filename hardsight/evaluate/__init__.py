@@ -32,3 +32,8 @@ from hardsight.evaluate._representation import angular_silhouette as angular_sil
 from hardsight.evaluate._representation import cluster_assignments as cluster_assignments
 from hardsight.evaluate._representation import linear_probe as linear_probe
 from hardsight.evaluate._representation import tsne_map as tsne_map
+from hardsight.evaluate._selective import Rejection as Rejection
+from hardsight.evaluate._selective import RiskCoverage as RiskCoverage
+from hardsight.evaluate._selective import accepted_risk as accepted_risk
+from hardsight.evaluate._selective import rejection_threshold as rejection_threshold
+from hardsight.evaluate._selective import risk_coverage as risk_coverage

@@ -43,6 +43,19 @@ DEFINITIONS = {
         "training examples. Interval: Wilson, 95%.",
         "higher",
     ),
+    "groups": Definition(
+        "Accuracy by group",
+        "Share of a group's examples that is predicted right (Wilson, 95%), and what it would be "
+        "if its examples of each class were right as often as all of that class. p: chance of a "
+        "difference as large if errors fell within classes at random, bounded by a binomial of the "
+        "same mean (Hoeffding 1956), corrected for all groups and questions by Holm's method.",
+    ),
+    "slices": Definition(
+        "Worst slices",
+        "Values of attributes, pairs of them, and values within a class, in which errors are more "
+        "frequent than the classes explain. p is corrected for all slices with enough examples: in "
+        "a fair world the chance to find any is at most 5%.",
+    ),
     "margin": Definition(
         "Margin",
         "Logit of the own class minus the largest other logit: above 0 the prediction is right. "
@@ -129,6 +142,34 @@ DEFINITIONS = {
         "What the logits are divided by so that the labels of a validation part become most "
         "likely, at least 0.05, which it is if all of them are right already. Above 1 the model "
         "was too sure. All calibration numbers, before and after, are of the other examples.",
+    ),
+    "aurc": Definition(
+        "AURC",
+        "Area under the risk-coverage curve: the mean error rate of the accepted examples over all "
+        "numbers of them, if the least certain are refused first. Certainty is that of the "
+        "indicator beside it; equal values count as one step. Of the examples that nothing is "
+        "fitted on.",
+        "lower",
+    ),
+    "open_aurc": Definition(
+        "AURC, open set",
+        "The same with the foreign examples among the own ones: accepting one of them is an error, "
+        "whatever it is predicted as.",
+        "lower",
+    ),
+    "risk_coverage": Definition(
+        "Risk-coverage curve",
+        "Error rate of the accepted examples against the share that is accepted, the most certain "
+        "first. At 100% it is the error rate of the model.",
+    ),
+    "rejection": Definition(
+        "Coverage at the wanted error rate",
+        "Share of examples accepted by the threshold that accepts most while the error rate among "
+        "them stays below the wanted one: with a chance of 95% over the draw of the validation "
+        "part, for new examples of the same kind (Clopper and Pearson at 20 coverages, Bonferroni; "
+        "Geifman and El-Yaniv 2017). It is chosen on the validation part; coverage and error rate "
+        "are those of the other examples, with Wilson's interval.",
+        "higher",
     ),
     "reliability": Definition(
         "Reliability diagram",

@@ -22,6 +22,7 @@ from hardsight.experiments.el import el_fig5 as el_fig5
 from hardsight.experiments.el import el_fig6 as el_fig6
 from hardsight.experiments.el import el_fig7 as el_fig7
 from hardsight.experiments.el import el_fig7_small as el_fig7_small
+from hardsight.experiments.el import el_graph as el_graph
 from hardsight.experiments.el import el_table1 as el_table1
 from hardsight.experiments.el import el_table2 as el_table2
 from hardsight.experiments.el import el_table3 as el_table3
@@ -43,3 +44,4 @@ from hardsight.experiments.lab import said as said
 from hardsight.experiments.lab import spread as spread
 from hardsight.experiments.lab import usual_folder as usual_folder
 from hardsight.experiments.labels import label_errors as label_errors
+from hardsight.experiments.labels import label_fixing as label_fixing

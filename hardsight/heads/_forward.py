@@ -268,9 +268,10 @@ def as_rows(logits: Tensor) -> Tensor:
     """
     rows = logits.flatten(1) if logits.ndim > 2 and _has_rows(logits) else logits
     if rows.ndim != 2 or not rows.is_floating_point():
+        maps = "; segmentation and detection are not built" if logits.ndim > 3 else ""
         raise ModelError(
             f"expected floating-point logits [B, C] from the model, got {list(logits.shape)} of "
-            f"{logits.dtype}; wrap the model so that it returns one row of logits per example"
+            f"{logits.dtype}; wrap the model so that it returns one row of logits per example{maps}"
         )
     return rows
 

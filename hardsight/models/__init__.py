@@ -4,6 +4,7 @@ from hardsight.models._classifier import SmallCNN as SmallCNN
 from hardsight.models._estimators import Estimator as Estimator
 from hardsight.models._estimators import is_estimator as is_estimator
 from hardsight.models._estimators import value_name as value_name
+from hardsight.models._graphs import SAGPoolNet as SAGPoolNet
 from hardsight.models._known import ClassNames as ClassNames
 from hardsight.models._known import StoredModel as StoredModel
 from hardsight.models._known import description_of as description_of
@@ -11,6 +12,7 @@ from hardsight.models._known import load_stored as load_stored
 from hardsight.models._load import LoadedModel as LoadedModel
 from hardsight.models._load import is_as_made as is_as_made
 from hardsight.models._load import load_model as load_model
+from hardsight.models._packages import stored_tokenizer as stored_tokenizer
 from hardsight.models._papers import CNN10 as CNN10
 from hardsight.models._papers import AMCNet as AMCNet
 from hardsight.models._papers import ELAttackNet as ELAttackNet

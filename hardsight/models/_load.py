@@ -70,6 +70,7 @@ class LoadedModel:
         class_names: what its outputs are called, if it tells.
         processor: the image processor of transformers that ``preprocessing`` was read from, if it
             could be built.
+        tokenizer: of a model of texts of transformers.
     """
 
     model: nn.Module
@@ -81,6 +82,7 @@ class LoadedModel:
     network: str = ""
     class_names: ClassNames = field(default_factory=ClassNames)
     processor: Any = None
+    tokenizer: Any = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -224,13 +226,14 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
             raise ModelError(f"{spec} takes no options, got {', '.join(options)}; leave them out")
         named_model = hugging_face_model(
             name, num_classes=num_classes, trust_remote_code=wanted.trust_remote_code,
-            preprocessing=how,
+            preprocessing=how, if_new=wanted.if_taken.get("num_classes"),
         )  # fmt: skip
         file = local_weights(name)
         digest = None if file is None else sha256(file)
         return LoadedModel(
             named_model.model, spec, named_model.preprocessing, digest, f"as stored in {spec}",
             class_names=named_model.classes, processor=named_model.processor,
+            tokenizer=named_model.tokenizer,
         )  # fmt: skip
     if kind in _PACKAGES:
         build = timm_model if kind == "timm" else torchvision_model
@@ -311,7 +314,9 @@ def _from_folder(
         )
     spec, own = _split_options(stored.spec)
     how = wanted.preprocessing or stored.preprocessing
-    built = _Wanted({**own, **stored.options}, {}, None, how, wanted.trust_remote_code)
+    # a language model has got a head of as many classes as it was trained on
+    new = {"num_classes": len(stored.classes)} if spec.startswith("hf:") else {}
+    built = _Wanted({**own, **stored.options}, new, None, how, wanted.trust_remote_code)
     loaded = _with_weights(
         _built(spec, None, built),
         folder / WEIGHTS if weights is None else weights,

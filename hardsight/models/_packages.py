@@ -26,7 +26,8 @@ from hardsight.models._processors import from_hugging_face
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import unknown_name
 
-_MODEL_CODE = ("AutoConfig", "AutoModelForImageClassification")
+_PICTURES, _TEXTS = "AutoModelForImageClassification", "AutoModelForSequenceClassification"
+_MODEL_CODE = ("AutoConfig", _PICTURES, _TEXTS)
 _PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
 # what versions of transformers say about a repository without one
 _NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
@@ -48,12 +49,14 @@ class NamedModel:
         preprocessing: what it wants done to images; ``None`` if nothing says so.
         classes: names of its outputs, if its weights are the package's own.
         processor: the image processor of transformers, if it could be built.
+        tokenizer: of a model of texts.
     """
 
     model: nn.Module
     preprocessing: Preprocessing | None
     classes: ClassNames
     processor: Any = None
+    tokenizer: Any = None
 
 
 def timm_model(
@@ -125,14 +128,58 @@ def hugging_face_model(
     num_classes: int | None,
     trust_remote_code: bool = False,
     preprocessing: Preprocessing | None = None,
+    if_new: int | None = None,
 ) -> NamedModel:
-    """An image classifier of transformers, from the hub or a local folder."""
+    """A classifier of pictures or texts of transformers, from the hub or a local folder."""
     stored = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
-    model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes))
+    model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes, if_new))
     processor = None
+    if stored.takes_texts:
+        tokenizer = _built(f"the tokenizer of hf:{name}", stored.tokenizer)
+        return NamedModel(model, None, own_classes(model, f"hf:{name}"), tokenizer=tokenizer)
     if preprocessing is None:
         preprocessing, processor = stored.preprocessing(model)
     return NamedModel(model, preprocessing, own_classes(model, f"hf:{name}"), processor)
+
+
+def stored_tokenizer(name: str, *, trust_remote_code: bool = False) -> Any:
+    """A tokenizer of transformers by its folder or name; ``None`` if there is none.
+
+    Raises:
+        ModelError: it brings code that is not trusted, or cannot be read.
+    """
+    transformers = require("transformers", extra="models", feature="text")
+    folder = Path(name).expanduser()
+    own = folder / "tokenizer_config.json"
+    if folder.is_dir():
+        if not own.is_file() and not (folder / "tokenizer.json").is_file():
+            return None
+        if own.is_file() and not trust_remote_code:
+            _refuse_tokenizer_code(own)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            str(folder) if folder.is_dir() else name, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as err:
+        raise ModelError(
+            f"the tokenizer of {name} cannot be loaded: {_first_line(err)}; name the folder that "
+            "tokenizer.save_pretrained() wrote"
+        ) from err
+
+
+def _refuse_tokenizer_code(file: Path) -> None:
+    import json
+
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise ModelError(f"{file} cannot be read: {err}; save the tokenizer again") from err
+    own = settings.get("auto_map") if isinstance(settings, Mapping) else None
+    if own:
+        raise ModelError(
+            f"the tokenizer beside {file} brings Python code of its own, which is not run; if you "
+            "trust those who wrote it, pass trust_remote_code=True (--trust-remote-code)"
+        )
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:
@@ -172,17 +219,25 @@ class HuggingFaceModel:
             raise ModelError(f"no folder {name} for hf:{name}; expected one of save_pretrained()")
         self.name, self._trusts = name, trust_remote_code
         self._transformers = require("transformers", extra="models", feature=f"model hf:{name}")
-        self._refuse_code(self._model_settings(), _MODEL_CODE)
+        self._settings = self._model_settings()
+        self._refuse_code(self._settings, _MODEL_CODE)
 
-    def built(self, num_classes: int | None) -> nn.Module:
+    def built(self, num_classes: int | None, if_new: int | None = None) -> nn.Module:
         """The model with its stored weights.
+
+        Args:
+            num_classes: that it must have; of a language model, that its new head gets.
+            if_new: of a new head, if that is all that is known.
 
         Raises:
             ModelError: it cannot be built, or has another number of classes.
         """
-        auto = self._transformers.AutoModelForImageClassification
+        auto = getattr(self._transformers, _TEXTS if self.takes_texts else _PICTURES)
+        given, wanted = dict[str, int](), num_classes or if_new
+        if self.takes_texts and wanted is not None and not self._has_classes:
+            given["num_labels"] = wanted  # a language model gets a head, which is yet to learn
         # said even if it is False: unset, transformers asks on standard input
-        model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts)
+        model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts, **given)
         labels: int = model.config.num_labels  # type: ignore[union-attr,assignment]
         if num_classes is not None and num_classes != labels:
             raise ModelError(
@@ -190,6 +245,30 @@ class HuggingFaceModel:
                 "leave num_classes out, or choose a model with as many classes"
             )
         return model
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether it is a model of texts: by what it was saved as, else by what it can become."""
+        saved = str((self._settings.get("architectures") or [""])[0])
+        if saved.endswith(("ForSequenceClassification", "ForImageClassification")):
+            return saved.endswith("ForSequenceClassification")
+        names = self._transformers.models.auto.modeling_auto
+        kind = self._settings.get("model_type")
+        of_texts = kind in names.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        return of_texts and kind not in names.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+    @property
+    def _has_classes(self) -> bool:
+        saved = str((self._settings.get("architectures") or [""])[0])
+        return saved.endswith("Classification")
+
+    def tokenizer(self) -> Any:
+        """The tokenizer beside the model; ``None`` if there is none.
+
+        Raises:
+            ModelError: it brings code that is not trusted.
+        """
+        return stored_tokenizer(self.name, trust_remote_code=self._trusts)
 
     def preprocessing(self, model: nn.Module) -> tuple[Preprocessing | None, Any]:
         """What the image processor beside the model does, and the processor if it can be built.

@@ -57,6 +57,8 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
+        columns = ("text_column", "label_column", "image_column")
+        self._columns = {key: about[key] for key in columns if key in about}
         self._run = None if table.path is None else table.path.absolute().parent
         self._thumbnails: dict[int, bytes] | None = None
         self._source: Any = None
@@ -164,7 +166,7 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        source = open_source(self._place(self._spec), split=self._split)
+        source = open_source(self._place(self._spec), split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None

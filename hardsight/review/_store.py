@@ -193,8 +193,12 @@ class Store:
             raise OutputError(
                 f"cannot keep decisions in {file}: {err}; make the folder of the run writable"
             ) from err
-        _check_about(self._connection, file, identity)
-        self._catch_up()
+        try:
+            _check_about(self._connection, file, identity)
+            self._catch_up()
+        except BaseException:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """Let go of the file."""

@@ -22,12 +22,14 @@ from hardsight.run_folder._files import writing as writing
 from hardsight.run_folder._folder import ADAPT as ADAPT
 from hardsight.run_folder._folder import DEMO as DEMO
 from hardsight.run_folder._folder import DYNAMICS as DYNAMICS
+from hardsight.run_folder._folder import EMBEDDINGS as EMBEDDINGS
 from hardsight.run_folder._folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder._folder import ERRORS as ERRORS
 from hardsight.run_folder._folder import EVALUATE as EVALUATE
 from hardsight.run_folder._folder import EXPERIMENT as EXPERIMENT
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
+from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS
 from hardsight.run_folder._folder import PSEUDO_LABELS as PSEUDO_LABELS
 from hardsight.run_folder._folder import SCORE as SCORE
 from hardsight.run_folder._folder import SHARDS as SHARDS

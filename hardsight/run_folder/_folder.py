@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
@@ -44,6 +45,7 @@ from hardsight.run_folder._files import (
     put_in_place,
     read_parquet,
     remove,
+    replacing,
     sweep,
     write_parquet,
     writing,
@@ -51,12 +53,15 @@ from hardsight.run_folder._files import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from hardsight.table import ScoreTable
 
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
+EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
+NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
 HELD_OUT = "held-out"  # its name for those that a training run holds out
@@ -112,7 +117,7 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, SHARDS, "report.html"),
+    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, "report.html"),
     TABLE, TABLE, progress=(f"{SHARDS}/rows-*",),
 )  # fmt: skip
 TRAIN = RunKind(
@@ -243,7 +248,17 @@ class RunFolder:
         if not file.exists():
             return {}
         rows = read_parquet(file)
-        return dict(zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True))
+        each = zip(rows["index"].to_pylist(), rows["image"].to_pylist(), strict=True)
+        return {index: image for index, image in each if image is not None}
+
+    def excerpts(self) -> dict[int, str]:
+        """First words of examples that are texts, by source position."""
+        file = self.folder / THUMBNAILS
+        rows = read_parquet(file) if file.exists() else None
+        if rows is None or "text" not in rows.column_names:  # written by an earlier version
+            return {}
+        each = zip(rows["index"].to_pylist(), rows["text"].to_pylist(), strict=True)
+        return {index: text for index, text in each if text is not None}
 
     # ------------------------------------------------------------------------------ claiming
 
@@ -438,6 +453,7 @@ class RunFolder:
         with writing(self.folder, step=_ROOM):
             sweep(self.folder)
             sweep(self._shards)
+            sweep(self.folder / EMBEDDINGS)
             if not self.goes_on:
                 self._discard()
             new.write(self.folder)
@@ -496,7 +512,13 @@ class RunFolder:
         }
 
     def write_shard(
-        self, number: int, rows: pa.Table, errors: pa.Table, *, mark: str | None = None
+        self,
+        number: int,
+        rows: pa.Table,
+        errors: pa.Table,
+        *,
+        mark: str | None = None,
+        embeddings: NDArray[Any] | None = None,
     ) -> None:
         """Add one shard; its rows appear last, so a shard is there in full or not at all.
 
@@ -505,12 +527,18 @@ class RunFolder:
             rows: of its examples.
             errors: examples that could not be read.
             mark: of all data up to the end of the shard, if their fingerprint does not tell it.
+            embeddings: of its rows, ``[n, D]``, if they are kept.
         """
         if mark is not None:
             rows = rows.replace_schema_metadata({_MARK: mark})
         with writing(self.folder, step=_ROOM):
             self._shards.mkdir(exist_ok=True)
             write_parquet(self._shards / f"errors-{number:08d}.parquet", [errors], errors.schema)
+            if embeddings is not None:
+                (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
+                kept = self.folder / EMBEDDINGS / f"{number:08d}.npy"
+                with replacing(kept) as partial, partial.open("wb") as sink:
+                    np.save(sink, embeddings, allow_pickle=False)
             write_parquet(self._shards / f"rows-{number:08d}.parquet", [rows], rows.schema)
 
     def shards(self, kind: str = "rows") -> Iterator[pa.Table]:
@@ -523,6 +551,11 @@ class RunFolder:
         with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
             mark = (opened.schema_arrow.metadata or {}).get(_MARK)
         return None if mark is None else mark.decode()
+
+    def embeddings(self) -> list[NDArray[Any]]:
+        """What was kept of every shard, in the order of the table; in their files until read."""
+        files = sorted((self.folder / EMBEDDINGS).glob("[0-9]*.npy"))
+        return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
 
     def write_side_file(self, name: str, rows: pa.Table) -> None:
         """Write one whole parquet file beside the table."""

@@ -13,7 +13,7 @@ class Estimate:
         high: upper end of the interval.
         n: number of values it is based on, after NaN were left out.
         level: confidence level of the interval.
-        interval: how the interval was made: ``"fisher-z"``, ``"delong"``, ``"wilson"``,
+        interval: how the interval was made: ``"fisher-z"``, ``"delong"``, ``"wilson"``, ``"t"``,
             ``"percentile"`` or ``"bca"``.
     """
 

@@ -46,6 +46,9 @@ def groups_of(rows: Rows, chance: NDArray[np.float32] | None) -> NDArray[np.int8
         - *ambiguous between two classes*: r > p / 2.
         - *hard but right*: p < u_y.
         - *no doubt*: all others.
+
+        A *near-duplicate with another label* is one whatever else holds, see
+        :func:`hardsight.suspects.twins_of`.
     """
     label_share, rival_share = probabilities(rows)
     usual = usual_probabilities(rows)

@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 LEAST_ROWS = 200  # fewer say nothing about a share of a few percent
 _CLASS_ROWS, _MOST_CLASSES = 100, 2000  # with fewer rows, or beyond, classes are taken together
 _LOW, _HIGH, _BINS = -8.0, 14.0, 128  # of the confidence, in log-odds
-_STARTS = ((-6.0, 1.0), (-6.0, 3.0), (-2.0, 1.0), (-2.0, 3.0))  # of log-odds of eta, and of a
+# log-odds of eta, a, and the logarithm of b
+_STARTS = ((-6.0, 1.0, 0.0), (-6.0, 3.0, 0.0), (-2.0, 1.0, 0.0), (-2.0, 3.0, 0.0))
 _STEPS = 60
+_WEAK = np.array([10.0, 10.0, 2.0])  # deviation of their prior for all classes together
+_NEAR = np.array([3.0, 3.0, 1.0])  # and of a class around that
+_LEAST_SHARE = -6.0  # log-odds; a class may have errors though the others have none
 _PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
 _TINY = 1e-7
 
@@ -149,50 +153,64 @@ def _large_classes(top: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
 def _fitted(total: Values, different: Values) -> tuple[Values, Values]:
     """Share of wrong labels ``[K]`` and of mistakes ``[K, bins]``, by maximum likelihood.
 
-    Fisher scoring with damping, for all groups at once, from several starts. The confidence is
-    standardised within each group, and the logarithm of the slope has a weak normal prior.
+    The confidence is standardised within each group. All groups together are fitted first; what
+    is found is a normal prior for each of them, so that a class with few examples stays near it.
     """
     centre = _LOW + (np.arange(_BINS) + 0.5) * (_HIGH - _LOW) / _BINS
     weight = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
     mean = (weight * centre).sum(axis=1, keepdims=True)
     spread = np.sqrt((weight * (centre - mean) ** 2).sum(axis=1, keepdims=True))
     scaled = (centre - mean) / np.maximum(spread, 1e-3)
-    best, best_loss = np.zeros((len(total), 3)), np.full(len(total), np.inf)
-    for start in _STARTS:
-        found = np.tile([*start, 0.0], (len(total), 1))
-        found, loss = _climbed(found, scaled, total, different)
-        better = loss < best_loss
-        best[better], best_loss[better] = found[better], loss[better]
+    flat = (part.reshape(1, -1) for part in (scaled, total, different))
+    together = _climbed(*flat, around=np.array([0.0, 0.0, 0.0]), spread=_WEAK)[0]
+    together[0] = max(together[0], _LEAST_SHARE)
+    best = _climbed(scaled, total, different, around=together, spread=_NEAR)
     share, mistake, _ = _model(best, scaled)
     return share[:, 0], mistake
 
 
 def _climbed(
+    scaled: Values, total: Values, different: Values, *, around: Values, spread: Values
+) -> Values:
+    """The most likely three numbers of each group, ``[K, 3]``, from several starts.
+
+    Fisher scoring with damping, for all groups at once, under a normal prior.
+    """
+    best, best_loss = np.zeros((len(total), 3)), np.full(len(total), np.inf)
+    for start in (*_STARTS, around):
+        found = np.tile(np.asarray(start, np.float64), (len(total), 1))
+        loss, damping = np.full(len(total), np.inf), np.ones(len(total))
+        tried = found
+        for _ in range(_STEPS):
+            new_loss = _loss(tried, scaled, total, different)
+            new_loss += (((tried - around) / spread) ** 2).sum(axis=1) / 2
+            better = new_loss < loss
+            found, loss = np.where(better[:, None], tried, found), np.where(better, new_loss, loss)
+            damping = np.clip(np.where(better, damping / 4, damping * 4), 1e-8, 1e8)
+            score, fisher = _slopes(found, scaled, total, different)
+            score -= (found - around) / spread**2
+            diagonal = np.einsum("kii->ki", fisher)
+            diagonal += 1 / spread**2
+            diagonal += damping[:, None] * diagonal
+            step = np.linalg.solve(fisher, score[..., None])[..., 0]
+            tried = np.clip(found + np.clip(step, -2, 2), [-14, -30, -4], [4, 30, 4])
+        better = loss < best_loss
+        best[better], best_loss[better] = found[better], loss[better]
+    return best
+
+
+def _slopes(
     found: Values, scaled: Values, total: Values, different: Values
 ) -> tuple[Values, Values]:
-    loss, damping = _loss(found, scaled, total, different), np.ones(len(found))
-    for _ in range(_STEPS):
-        share, mistake, shown = _model(found, scaled)
-        to_level = -(1 - share) * mistake * (1 - mistake)
-        slopes = np.stack(
-            [share * (1 - share) * (1 - mistake), to_level,
-             to_level * np.exp(found[:, 2:]) * scaled], axis=1,
-        )  # fmt: skip
-        precision = 1 / (shown * (1 - shown))
-        score = np.einsum("kib,kb->ki", slopes, (different - total * shown) * precision)
-        score[:, 2] -= found[:, 2] / 4
-        fisher = np.einsum("kib,kjb,kb->kij", slopes, slopes, total * precision)
-        fisher[:, 2, 2] += 1 / 4
-        diagonal = np.einsum("kii->ki", fisher)
-        diagonal += damping[:, None] * (diagonal + 1e-6)
-        step = np.linalg.solve(fisher, score[..., None])[..., 0]
-        tried = np.clip(found + np.clip(step, -2, 2), [-14, -30, -4], [4, 30, 4])
-        new_loss = _loss(tried, scaled, total, different)
-        better = new_loss < loss
-        found = np.where(better[:, None], tried, found)
-        loss = np.where(better, new_loss, loss)
-        damping = np.clip(np.where(better, damping / 4, damping * 4), 1e-8, 1e8)
-    return found, loss
+    """First derivatives of the log-likelihood ``[K, 3]`` and its Fisher information."""
+    share, mistake, shown = _model(found, scaled)
+    level = -(1 - share) * mistake * (1 - mistake)
+    slopes = np.stack(
+        [share * (1 - share) * (1 - mistake), level, level * np.exp(found[:, 2:]) * scaled], axis=1
+    )
+    precision = 1 / (shown * (1 - shown))
+    score = np.einsum("kib,kb->ki", slopes, (different - total * shown) * precision)
+    return score, np.einsum("kib,kjb,kb->kij", slopes, slopes, total * precision)
 
 
 def _model(found: Values, scaled: Values) -> tuple[Values, Values, Values]:
@@ -206,7 +224,7 @@ def _model(found: Values, scaled: Values) -> tuple[Values, Values, Values]:
 def _loss(found: Values, scaled: Values, total: Values, different: Values) -> Values:
     _, _, shown = _model(found, scaled)
     likely = different * np.log(shown) + (total - different) * np.log1p(-shown)
-    loss: Values = found[:, 2] ** 2 / 8 - likely.sum(axis=1)
+    loss: Values = -likely.sum(axis=1)
     return loss
 
 

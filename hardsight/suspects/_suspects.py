@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.errors import OptionError
+from hardsight.suspects._duplicates import twins_of
 from hardsight.suspects._evidence import TRACKED, Rows, evidence_of, rows_of
-from hardsight.suspects._groups import GROUPS, groups_of
+from hardsight.suspects._groups import DUPLICATE, GROUPS, groups_of
 from hardsight.suspects._share import error_shares, why_no_share, wrong_chances
 from hardsight.suspects._words import Reason, evidence_in_words
 from hardsight.table import SUSPICION, ranked_among_alike
@@ -82,7 +83,13 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         table.higher_is_harder(evidence.by)  # raises if it is not a score
     rows = rows_of(table, evidence)
     chance = wrong_chances(rows, evidence)
-    group = groups_of(rows, chance)
+    group, twins = groups_of(rows, chance), twins_of(table)
+    suggestion, is_suspect = rows.rival, _is_suspect(rows)
+    if twins is not None:
+        has_twin = twins >= 0
+        group[has_twin] = DUPLICATE
+        suggestion = np.where(has_twin & (suggestion < 0), rows.label[twins], suggestion)
+        is_suspect |= has_twin
     ranks = ranked_among_alike(rows.hardness, rows.held_out)
     if chance is not None and by is None and evidence.kind != TRACKED:
         ranks = _by_chance(rows, chance)
@@ -93,14 +100,14 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         evidence=evidence_in_words(table, evidence),
         order=order,
         ranked=ranked,
-        suggestion=rows.rival,
+        suggestion=suggestion,
         suspicion=rows.duel(),
         group=group,
         groups=GROUPS,
-        is_suspect=_is_suspect(rows),
+        is_suspect=is_suspect,
         error_share=None if chance is None else error_shares(chance, order[:ranked]),
         share_note=why_no_share(rows, evidence),
-        reason=Reason(table, evidence, rows, group, order),
+        reason=Reason(table, evidence, rows, group, order, twins),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardsight.suspects._evidence import FOLDS, NONE, SEEN, TRACKED, UNSEEN, Evidence, Rows
-from hardsight.suspects._groups import AMBIGUOUS, HARD, UNLIKE, WRONG
+from hardsight.suspects._groups import AMBIGUOUS, DUPLICATE, HARD, UNLIKE, WRONG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,9 +39,10 @@ class Reason:
         rows: Rows,
         group: NDArray[np.int8],
         order: NDArray[np.int32],
+        twins: NDArray[np.int32] | None = None,
     ) -> None:
         self._evidence, self._rows, self._group, self._order = evidence, rows, group, order
-        self._classes = table.classes
+        self._table, self._classes, self._twins = table, table.classes, twins
         self._by = "" if evidence.by is None else table.about(evidence.by)["title"]
         self._place: NDArray[np.int32] | None = None
 
@@ -81,11 +82,17 @@ class Reason:
         group = int(self._group[row])
         label, rival = (self._name(int(part[row])) for part in (self._rows.label, self._rows.rival))
         known = self._rows.rival[row] >= 0
+        if group == DUPLICATE and self._twins is not None:
+            twin = int(self._twins[row])
+            index = int(self._table.column("index")[twin])
+            theirs = self._name(int(self._rows.label[twin]))
+            return f"It is nearly the same as example {index:,}, which is labelled {theirs}."
         if group == WRONG and not np.isnan(self._rows.margin[row]):
-            return f"It is as sure of {rival} as it usually is of examples of that class."
+            sure = f"as sure of {rival}" if known else "as sure of another class"
+            return f"The model is {sure} as it usually is of examples of that class."
         if group == AMBIGUOUS:
             both = f"{label} and {rival}" if known else f"{label} and another class"
-            return f"Between {both} it cannot decide."
+            return f"The model cannot decide between {both}."
         if group == UNLIKE:
             return "No class fits as well as one usually does."
         if group == HARD and known:

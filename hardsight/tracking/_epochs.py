@@ -416,7 +416,8 @@ class EpochStore:
     def _failed(self, err: OSError) -> OutputError:
         return OutputError(
             f"cannot write an epoch to {self.folder}: {err.strerror or err}; its rows are kept: "
-            "free some space, then call end_epoch() again"
+            "free some space, then call end_epoch() again, or continue the run with --resume "
+            "(resume=True)"
         )
 
 

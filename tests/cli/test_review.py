@@ -40,6 +40,9 @@ class Started:
             self.lines.append(line.strip())
             if line.startswith("open: "):
                 break
+        else:
+            self.process.communicate()
+            raise AssertionError(f"it ended and said {self.lines}")
         self.url, _, self.token = self.lines[-1].removeprefix("open: ").partition("#token=")
 
     def ask(self, path, body=None):
@@ -73,16 +76,17 @@ def test_what_was_confirmed_survives_a_kill(run):
     for _ in range(2):
         started = Started(run)
         killed_at = time.monotonic() + 0.4
+        before = len(confirmed)
         try:
             for item in started.ask("queue?reviewer=anna&count=24&only=all")["items"]:
-                if time.monotonic() > killed_at:
-                    break
+                if time.monotonic() > killed_at and len(confirmed) > before + 1:
+                    break  # later on a busy machine, so that there is something to lose
                 body = {"index": item["index"], "action": "keep", "base": item["base"]}
                 started.ask("decide", body)
                 confirmed.append(item["index"])
         finally:
             started.end(signal.SIGKILL)
-    assert len(confirmed) >= 3
+    assert len(confirmed) >= 4
     assert decisions(run)["index"].tolist() == confirmed
 
 

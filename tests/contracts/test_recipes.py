@@ -76,6 +76,8 @@ def table(name, /, **keys):
 
 STEP, RAMPS = {"name": "step", "step_epochs": 1}, {"name": "gaussian_ramps", "warmup_epochs": 1}
 ATTACK = {"epsilon": 0.1}
+PACED = {"order": "easy_first", "table": "TABLE"}
+WEIGHED = {"order": "weighted", "table": "TABLE", "by": "aum"}
 TRAIN = {
     "model.name": Case(table("model", name="NET:other")),
     "model.weights": Case(table("model", name="NET:make", weights="WEIGHTS")),
@@ -99,6 +101,16 @@ TRAIN = {
     "data.validation": Case({"validation": 0.5}),
     "data.validation_split": Case({"validation_split": "two"}, {"validation": 0.0}),
     "data.test_split": Case({"test_split": "two"}),
+    **{
+        f"data.{key}": Case({key: value}, refused=f"{key} (cannot be used here|plays no part)")
+        for key, value in (
+            ("text_column", "text"),
+            ("label_column", "label"),
+            ("image_column", "path"),
+            ("tokenizer", "WEIGHTS"),
+            ("max_tokens", 9),
+        )
+    },  # what each changes: tests/run/test_texts.py
     "data.classes": Case(table("data", name="PHOTOS", classes=["c", "a", "b"])),
     "data.patch": Case(table("data", name="PHOTOS", patch="PATCH")),
     "data.size": Case(table("data", name="PHOTOS", size=[6, 6])),
@@ -165,7 +177,23 @@ TRAIN = {
     ),
     "augment.crop_padding": Case(table("augment", crop_padding=2)),
     "augment.flip": Case(table("augment", flip=True)),
-    "sampling": Case({"sampling": "class_balanced"}),
+    "sampling.name": Case({"sampling": "class_balanced"}),
+    "sampling.order": Case(
+        {"sampling": {"order": "easy_first", "table": "TABLE", "by": "early_el2n"}}
+    ),
+    "sampling.by": Case(
+        table("sampling", **PACED, by="aum"), table("sampling", **PACED, by="mean_avh")
+    ),
+    "sampling.table": Case(
+        table("sampling", table="TABLE"), refused="no part without sampling.order"
+    ),
+    "sampling.start": Case(
+        table("sampling", **PACED, by="aum", start=0.9), table("sampling", **PACED, by="aum")
+    ),
+    "sampling.full_epoch": Case(
+        table("sampling", **PACED, by="aum", full_epoch=1), table("sampling", **PACED, by="aum")
+    ),
+    "sampling.power": Case(table("sampling", **WEIGHED, power=5.0), table("sampling", **WEIGHED)),
     "adversarial.epsilon": Case({"adversarial": 0.1}),
     "adversarial.attack": Case({"adversarial": {**ATTACK, "attack": "fgsm"}}, {"adversarial": 0.1}),
     "adversarial.norm": Case({"adversarial": {**ATTACK, "norm": "l2"}}, {"adversarial": 0.1}),
@@ -301,6 +329,7 @@ def places(tmp_path_factory):
         "ROOT": str(root),
         "PATCH": str(root / "patch.csv"),
         "ROWS": str(root / "rows.npy"),
+        "TABLE": str(root / "tracked"),
     }
     source = hs.data.open_source(places["PHOTOS"], split="one")
     write_patch(patch_for(source, {0: 1, 1: 2, 8: 0}), places["PATCH"])
@@ -308,6 +337,7 @@ def places(tmp_path_factory):
     for out in ("weights", "done", "taken"):
         seed = 7 if out == "weights" else 0
         trained(places, {"out": out, "seed": seed})
+    trained(places, {"out": "tracked", "track": True, "thumbnails": 0})
     adapted(places, {"out": "adapted"})
     adapted(places, {"out": "kept"})
     return {**places, "WEIGHTS": str(root / "weights" / "model.safetensors")}

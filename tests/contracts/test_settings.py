@@ -25,6 +25,7 @@ from hardsight.run.train import (
     LossConfig,
     ModelConfig,
     OptimizerConfig,
+    SamplingConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -39,7 +40,7 @@ FUNCTIONS = {
 TABLES = {
     "run/train/_config.py": (
         TrainConfig, ModelConfig, DataConfig, LossConfig, OptimizerConfig, ScheduleConfig,
-        AugmentConfig, AdversarialConfig,
+        AugmentConfig, AdversarialConfig, SamplingConfig,
     ),
     "run/adapt/_config.py": (AdaptConfig, TargetConfig, StageConfig),
 }  # fmt: skip

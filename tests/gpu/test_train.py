@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import hardsight as hs
@@ -106,3 +109,32 @@ def test_the_first_bad_step_is_named_though_it_is_looked_for_later(tmp_path):
             Breaks(), data, out=tmp_path / "run", epochs=8, batch_size=64, validation=0.0,
             device="cuda", precision="float32", optimizer={"lr": 1e-5}, show_progress=False,
         )  # fmt: skip
+
+
+class Averages(nn.Module):
+    """Subtracts a mean of its inputs, by putting another tensor in the buffer's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(0)
+        return self.layer(inputs - self.mean)
+
+
+def test_a_model_that_replaces_its_tensors_is_not_replayed(tmp_path):
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4) + 3, torch.arange(64) % 3)
+    means = []
+    for capture in (False, None):  # never, and by default
+        torch.manual_seed(0)
+        model, out = Averages(), tmp_path / str(capture)
+        how = {"batch_size": 16, "epochs": 3, "validation": 0.0, "device": "cuda",
+               "precision": "float32", "show_progress": False}  # fmt: skip
+        told = pytest.warns(UserWarning, match="changes mean") if capture is None else nullcontext()
+        with told:
+            hs.train(model, data, out=out, capture=capture, **how)
+        means.append(load_file(out / "model.safetensors")["mean"])
+    torch.testing.assert_close(means[0], means[1])

@@ -26,10 +26,10 @@ LAYERS = {
 ROOMS = {
     "data": {
         0: {"source"},
-        1: {"pixels"},
+        1: {"pixels", "texts", "graphs"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches"},
+        4: {"_open", "_batches", "_groups"},
     },
     "run": {
         0: {"loop"},
@@ -43,7 +43,10 @@ ROOMS = {
         2: {"table", "card", "study", "adaptation"},
         3: {"_run"},
     },
-    "exchange": {0: {"copies"}, 1: {"_decided", "_apply"}},
+    "exchange": {
+        0: {"copies", "tools"},
+        1: {"_decided", "_apply", "_export"},
+    },
     "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}

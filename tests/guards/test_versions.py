@@ -69,3 +69,10 @@ def test_extras_install_only_what_some_module_uses():
         wanted = PROJECT["optional-dependencies"][extra]
         assert unused([line for line in wanted if name_of(line) != "hardsight"]) == [], extra
     assert unused(["torch>=2.6", "nicegui>=2.0"]) == ["nicegui"]
+
+
+def test_the_ends_of_the_versions_are_tested_with_every_extra():
+    script = (ROOT / ".ci" / "test-versions").read_text()
+    installed = set(re.findall(r"^install (\w+)", script, re.MULTILINE))
+    filled = {extra for extra in EXTRAS if PROJECT["optional-dependencies"][extra]}
+    assert installed == filled

@@ -12,8 +12,8 @@ from hardsight.errors import DataError, MissingDataError, OptionError, OutputErr
 from hardsight.report import write_card
 from tests._browser import colours, console, resize
 
-PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "robustness",
-         "representation", "explanation", "definitions", "run")  # fmt: skip
+PARTS = ("summary", "comparison", "accuracy", "margins", "ood", "calibration", "refusal",
+         "robustness", "representation", "explanation", "definitions", "run")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

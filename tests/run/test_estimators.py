@@ -323,6 +323,8 @@ def test_other_features_than_those_it_was_fitted_on_are_refused():
         hs.score(model, rows[:0], labels=labels[:0])
     with pytest.raises(OptionError, match="class_weights cannot be used with a fitted classifier"):
         hs.score(model, rows, labels=labels, class_weights=model.coef_)
+    with pytest.raises(OptionError, match="split cannot be used here: they belong to data by name"):
+        hs.score(model, rows, labels=labels, split="test")
     with pytest.raises(DataError, match="takes rows of features, and builtin:digits holds"):
         hs.score(model, "builtin:digits")
 

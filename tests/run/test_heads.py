@@ -820,3 +820,9 @@ def test_a_model_that_cannot_be_tried_on_fewer_examples_is_told_of():
     with pytest.warns(HardsightWarning, match=said):
         table = hs.score(WholeBatches(), rows(16), batch_size=8)
     assert len(table) == 16
+
+
+def test_a_model_of_segments_is_refused_by_that_name():
+    net = nn.Sequential(nn.Conv2d(1, 10, 3, padding=1))
+    with pytest.raises(ModelError, match="segmentation and detection are not built"):
+        hs.score(net, "builtin:digits", mean=(0.0,), std=(1.0,))

@@ -119,11 +119,13 @@ def test_floats_that_may_be_pixels_of_0_to_255_are_told_of(verb):
     data = TensorDataset(bytes_of().float() * 0.99 + 0.3, LABELS)
     quick = {} if verb is hs.score else {"attack_examples": 0, "explain_examples": 0}
     said = r"floats of TensorDataset run from 0\.3 to 25\d.* go to the model as they are.*white=255"
-    with pytest.warns(HardsightWarning, match=said):
-        verb(Flat(), data, device="cpu", **quick)
+    for stated in ({}, {"size": 8}, {"size": 8, "squash": True}, {"channels": 1}):
+        with pytest.warns(HardsightWarning, match=said):
+            verb(Flat(), data, device="cpu", **quick, **stated)
     with warnings.catch_warnings():
         warnings.simplefilter("error", HardsightWarning)
         for white in (1, 255):
+            verb(Flat(), data, white=white, size=8, device="cpu", **quick)
             verb(Flat(), data, white=white, device="cpu", **quick)
         verb(Flat(), TensorDataset(torch.randn(24, 1, 8, 8) * 99, LABELS), device="cpu", **quick)
 

@@ -23,8 +23,8 @@ def group_of(probs, label, **more):
     ("probs", "label", "group", "why"),
     [
         ([0.02, 0.05, 0.03, 0.9], 2, "likely wrong label",
-         "It is as sure of dog as it usually is of examples of that class"),
-        ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "Between cat and bee"),
+         "The model is as sure of dog as it usually is of examples of that class"),
+        ([0.02, 0.5, 0.45, 0.03], 2, "ambiguous between two classes", "between cat and bee."),
         ([0.02, 0.45, 0.5, 0.03], 2, "ambiguous between two classes", "cat and another class"),
         ([0.3, 0.2, 0.24, 0.26], 1, "unlike all classes", "No class fits as well"),
         ([0.1, 0.05, 0.75, 0.1], 2, "hard but right", "by less than is usual of cat"),

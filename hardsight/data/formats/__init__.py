@@ -20,6 +20,9 @@ from hardsight.data.formats._folder import SPLITS as SPLITS
 from hardsight.data.formats._folder import FolderSource as FolderSource
 from hardsight.data.formats._folder import UnlabelledFolder as UnlabelledFolder
 from hardsight.data.formats._folder import split_folders as split_folders
+from hardsight.data.formats._graphs import GRAPHS as GRAPHS
+from hardsight.data.formats._graphs import GraphSource as GraphSource
+from hardsight.data.formats._graphs import tu_graphs as tu_graphs
 from hardsight.data.formats._huggingface import HuggingFaceSource as HuggingFaceSource
 from hardsight.data.formats._huggingface import has_images as has_images
 from hardsight.data.formats._huggingface import load_from_hub as load_from_hub
@@ -47,7 +50,16 @@ from hardsight.data.formats._tables import IMAGE_COLUMNS as IMAGE_COLUMNS
 from hardsight.data.formats._tables import IMAGE_LIST as IMAGE_LIST
 from hardsight.data.formats._tables import LABELS as LABELS
 from hardsight.data.formats._tables import LIST_SUFFIXES as LIST_SUFFIXES
+from hardsight.data.formats._tables import CellSource as CellSource
+from hardsight.data.formats._tables import ListedImages as ListedImages
 from hardsight.data.formats._tables import chosen_column as chosen_column
+from hardsight.data.formats._tables import csv_cells as csv_cells
 from hardsight.data.formats._tables import csv_images as csv_images
 from hardsight.data.formats._tables import frame_source as frame_source
 from hardsight.data.formats._tables import visda_images as visda_images
+from hardsight.data.formats._texts import JSON_SUFFIXES as JSON_SUFFIXES
+from hardsight.data.formats._texts import TextSource as TextSource
+from hardsight.data.formats._texts import is_text_list as is_text_list
+from hardsight.data.formats._texts import text_columns as text_columns
+from hardsight.data.formats._texts import text_file as text_file
+from hardsight.data.formats._texts import text_parquet as text_parquet

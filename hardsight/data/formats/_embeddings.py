@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from hardsight.data.formats._stored import StoredArray
-    from hardsight.data.source import LabelPlace
+    from hardsight.data.source import ExampleSource, LabelPlace
 
 
 _SAMPLED_ROWS, _SAMPLED_PRODUCTS = 2048, 10**9  # to tell which way a square head is stored
@@ -56,6 +56,7 @@ class EmbeddingSource:
         labels: ``[N]`` int64.
         class_weights: ``[C, D]``, or ``None`` if the file holds none.
         bias: ``[C]`` or ``None``.
+        shown: the examples that the embeddings are of, as people see them, if they are at hand.
         label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
         patches: facts about the patches that changed its labels, in their order.
         numbers: as in :class:`ExampleSource`.
@@ -66,6 +67,7 @@ class EmbeddingSource:
         LabelError: a label is not an index in ``[0, C)``.
     """
 
+    shown: ExampleSource | None = None
     label_place: LabelPlace | None = None
     patches: tuple[Mapping[str, Any], ...] = ()
     numbers: NDArray[np.int64] | None = None
@@ -132,7 +134,12 @@ class EmbeddingSource:
         other._rows, other.labels = ChosenRows(self._rows, rows), self.labels[rows]
         other._ids = None if self._ids is None else np.asarray(self._ids)[rows]
         other.numbers, other.whole = self.numbered(rows), self
+        other.shown = None if self.shown is None else self.shown.subset(rows)
         return other
+
+    def position_of(self, number: int) -> int:
+        """Where the example is that has this number; see ``numbers``."""
+        return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
 
     def label_of(self, index: int) -> int:
         """Label of the example."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from hardsight.data.formats._parquet import LABEL_COLUMNS
@@ -12,6 +13,9 @@ from hardsight.data.formats._tables import IMAGE_COLUMNS
 from hardsight.data.pixels import decode, decode_file
 from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, evenly_spaced
 from hardsight.errors import BadExampleError, DataError, MissingDataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class HuggingFaceSource(ExampleSource):
@@ -44,6 +48,7 @@ class HuggingFaceSource(ExampleSource):
         self._images = dataset.select_columns([self._column]).cast_column(
             self._column, datasets.Image(decode=False)
         )
+        self._others = dataset.remove_columns([self._column])
         names = kinds[label].names if isinstance(kinds[label], datasets.ClassLabel) else None
         column: pa.ChunkedArray = dataset.select_columns([label]).with_format("arrow")[:][label]
         self.labels, self.classes = class_indices(
@@ -60,6 +65,20 @@ class HuggingFaceSource(ExampleSource):
         content = value["bytes"]
         image = decode_file(value["path"]) if content is None else decode(content)
         return Example(self.id_of(index), self.label_of(index), image)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the dataset; classes by their names."""
+        if name not in self._others.column_names:
+            return None
+        kind, values = self._others.features[name], self._others[name][:]
+        if hasattr(kind, "int2str"):
+            values = [None if value is None else kind.int2str(value) for value in values]
+        return np.array(values, dtype=object)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the dataset but for its images."""
+        return tuple(self._others.column_names)
 
     def fingerprint(self) -> str:
         """SHA-256 over labels, classes and evenly spaced images."""

@@ -200,6 +200,11 @@ class ParquetSource(ExampleSource):
         """Another column of the files, such as ``human_counts``; ``None`` if there is none."""
         return _other_column(self._files, name)
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the files."""
+        return tuple(common_schema(self._files).names)
+
     def _check_type(self, kind: pa.DataType) -> None:
         fields = {kind.field(n).name for n in range(kind.num_fields)} if self._in_struct else set()
         if "bytes" not in fields and not (
@@ -276,6 +281,7 @@ def parquet_paths(
         split=split if by_column else None,
         columns=columns,
         column=partial(_other_column, files),
+        names=schema.names,
     )
     source.label_place = LabelPlace(
         "parquet", tuple(files), existing(spec) if os.path.exists(spec) else files[0].parent,

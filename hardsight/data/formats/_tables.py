@@ -64,6 +64,8 @@ def chosen_column(columns: Sequence[str], names: Sequence[str], role: str, where
         >>> chosen_column(["File Name", "Label"], PATHS, "paths", "the header of x.csv")
         'File Name'
     """
+    if len(names) == 1 and names[0] in columns:  # as the user wrote it
+        return names[0]
     plain = [plain_name(column) for column in columns]
     twice = [name for name, count in Counter(plain).items() if count > 1 and name in names]
     if twice:
@@ -130,6 +132,11 @@ class CellSource(ExampleSource):
         """Another column of the frame."""
         return self._columns.get(name)
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the frame."""
+        return tuple(map(str, self._columns))
+
     def fingerprint(self) -> str:
         """SHA-256 over labels, classes and evenly spaced cells; it misses changes between them."""
         mark = Fingerprint("cells").add_array(self.labels).add_names(self.classes)
@@ -169,6 +176,7 @@ class ListedImages(ImageFiles):
         spec: as the user named it.
         classes: names, position = label.
         column: gives another column of the list by its name, ``None`` if there is none.
+        names: of all columns.
 
     Raises:
         DataError: none of the files is there.
@@ -184,11 +192,12 @@ class ListedImages(ImageFiles):
         spec: str,
         classes: Sequence[str] | None,
         column: Callable[[str], NDArray[Any] | None],
+        names: Sequence[str] = (),
     ) -> None:
-        indices, names = class_indices(labels, classes=classes, where=f"the labels of {spec}")
+        indices, found = class_indices(labels, classes=classes, where=f"the labels of {spec}")
         encoded = [os.fsencode(path) for path in paths]
-        super().__init__(root, encoded, indices, classes=names, spec=spec, kind="list")
-        self._column = column
+        super().__init__(root, encoded, indices, classes=found, spec=spec, kind="list")
+        self._column, self._column_names = column, tuple(names)
         looked = [self._path(index) for index in evenly_spaced(len(self), _LOOKED_AT)]
         if not any(os.path.exists(path) for path in looked):
             raise DataError(
@@ -206,9 +215,20 @@ class ListedImages(ImageFiles):
         """Another column of the list."""
         return self._column(name)
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the list."""
+        return self._column_names
+
 
 def csv_images(
-    file: Path, *, spec: str, classes: Sequence[str] | None, split: str | None
+    file: Path,
+    *,
+    spec: str,
+    classes: Sequence[str] | None,
+    split: str | None,
+    image: str | None = None,
+    label: str | None = None,
 ) -> ListedImages:
     """Images that a CSV file names, with their labels; paths start from the file's folder.
 
@@ -218,16 +238,21 @@ def csv_images(
         spec: as the user named it.
         classes: names, position = label.
         split: rows to keep.
+        image: name of the column with the paths; found by its name if ``None``.
+        label: name of the column with the labels, in the same way.
 
     Raises:
         DataError: it cannot be read, or the header leaves no choice or several.
         LabelError: a label is missing or not a class.
     """
-    header, rows = _cells(file, spec)
+    header, rows = csv_cells(file, spec)
     where = f"the header of {spec}"
-    path, label = (
+    path, label_at = (
         header.index(chosen_column(header, names, role, where))
-        for names, role in ((PATHS, "paths"), (LABELS, "labels"))
+        for names, role in (
+            (PATHS if image is None else (image,), "paths"),
+            (LABELS if label is None else (label,), "labels"),
+        )
     )
     for number, row in rows:
         if len(row) != len(header):
@@ -242,7 +267,7 @@ def csv_images(
     columns = {name: [row[at].strip() for _, row in rows] for at, name in enumerate(header)}
     source = listed_images(
         columns[header[path]],
-        [text or None for text in columns[header[label]]],
+        [text or None for text in columns[header[label_at]]],
         root=file.parent.absolute(),
         spec=spec,
         classes=classes,
@@ -250,7 +275,7 @@ def csv_images(
         columns=columns,
     )
     source.label_place = LabelPlace(
-        "list", (file,), file, name=header[label], paths=header[path],
+        "list", (file,), file, name=header[label_at], paths=header[path],
         rows=rows_of_split(columns, split, spec),
     )  # fmt: skip
     return source
@@ -266,6 +291,7 @@ def listed_images(
     split: str | None,
     columns: Mapping[str, Any],
     column: Callable[[str], NDArray[Any] | None] | None = None,
+    names: Sequence[str] | None = None,
 ) -> ListedImages:
     """The images of one split of a list, all of them if it has no column ``split``.
 
@@ -278,6 +304,7 @@ def listed_images(
         split: rows to keep.
         columns: of all rows by name, ``split`` among them if there is one.
         column: gives any column by its name; by default one of ``columns``.
+        names: of all columns; by default those of ``columns``.
     """
     values: NDArray[Any] = np.empty(len(paths), dtype=object)
     values[:] = list(labels)
@@ -291,6 +318,7 @@ def listed_images(
         spec=spec,
         classes=classes_of_all(values, kept, classes, spec),
         column=partial(_kept_column, every, kept),
+        names=[str(name) for name in (columns if names is None else names)],
     )
 
 
@@ -367,7 +395,7 @@ def visda_images(file: Path, *, classes: Sequence[str], spec: str) -> ImageFiles
     return ImageFiles(file.parent, names, labels, classes=classes, spec=spec, kind="folder")
 
 
-def _cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def csv_cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header, and the cells of every further line with its number; blank lines are left out."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as source:
@@ -416,7 +444,14 @@ def _entry(line: str, num_classes: int, where: str) -> tuple[bytes, int]:
     return os.fsencode(path), int(label)
 
 
-def frame_source(frame: Any, *, classes: Sequence[str] | None, split: str | None) -> ExampleSource:
+def frame_source(
+    frame: Any,
+    *,
+    classes: Sequence[str] | None,
+    split: str | None,
+    image: str | None = None,
+    label: str | None = None,
+) -> ExampleSource:
     """The examples of a data frame; relative paths start from the working directory.
 
     Raises:
@@ -429,9 +464,13 @@ def frame_source(frame: Any, *, classes: Sequence[str] | None, split: str | None
     names = [str(name) for name in frame.columns]
     where = f"the columns of {spec}"
     columns = {name: frame.iloc[:, at].to_numpy() for at, name in enumerate(names)}
-    label = chosen_column(names, LABELS, "labels", where)
+    label = chosen_column(names, LABELS if label is None else (label,), "labels", where)
     stored = (name for name in IMAGE_COLUMNS if name in names and not _are_paths(columns[name]))
-    pictures = next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
+    pictures = (
+        image or next(stored, None) or chosen_column(names, PATHS, "pictures or paths", where)
+    )
+    if pictures not in names:
+        raise DataError(f"no column {pictures!r} in {spec}: it has {', '.join(names)}")
     labels, known = _labels(frame.iloc[:, names.index(label)])
     cells, given = columns[pictures], known if classes is None else classes
     if _are_paths(cells):

@@ -369,6 +369,8 @@ def applied_preprocessing(source: ExampleSource, how: Preprocessing) -> Preproce
         _warn_of_plain_pixels(content, how, source)
         return Preprocessing(origin=f"the inputs of {source.spec}, as they are")
     if pixels.is_model_ready:
+        if how.white is None and {"mean", "std"}.isdisjoint(how.stated):
+            _warn_of_plain_pixels(content, how, source)
         return replace(pixels.how, origin=f"{how.origin}; applied to the tensors of {source.spec}")
     is_ours = isinstance(content, Image.Image) or not source.is_model_ready
     if not is_ours and how.white is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import hashlib
 import math
@@ -186,6 +187,60 @@ class Example:
     content: Any
 
 
+class InputKind(ABC):
+    """One kind of input, such as text: how examples become a batch, and how they are shown.
+
+    A source without a kind holds pictures, arrays, or what a user's own dataset yields.
+
+    Attributes:
+        name: in messages and metadata, such as ``"text"``.
+        origin: what is done to examples before a model sees them, in words.
+        batches_at_once: how many batches are read together, so that examples of like length can
+            go through the model together; each still has its own row.
+        in_processes: whether loader processes are of use.
+    """
+
+    name: str
+    origin: str = ""
+    batches_at_once: int = 1
+    in_processes: bool = True
+
+    @abstractmethod
+    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+        """Inputs of a batch, and what was noticed of its examples, by name."""
+
+    @abstractmethod
+    def small(self, content: Any) -> bytes | str | None:
+        """A small view of an example: an encoded picture, or a few words."""
+
+    def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
+        """The same kind, read as a model wants it.
+
+        Args:
+            model: the network.
+            reader: what makes its inputs, such as a tokenizer; ``None`` if it has none.
+            batch_size: examples at once.
+        """
+        return self
+
+    def at_once(self, batch_size: int) -> InputKind:
+        """The same kind, in batches of another size."""
+        return self
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Inputs of a batch in parts that each go through the model by themselves.
+
+    Attributes:
+        inputs: of each part.
+        order: for each example of the batch its place in all parts together.
+    """
+
+    inputs: list[Any]
+    order: list[int]
+
+
 @dataclass(frozen=True)
 class Loading:
     """How a user's DataLoader loads; ``None`` leaves the choice to the caller."""
@@ -244,6 +299,9 @@ class ExampleSource(ABC):
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
         stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
             forms cannot be compared.
+        kind: of input; ``None`` for pictures, arrays, and what a user's own dataset yields.
+        shown: the same examples as people see them, if they are something else here, such as texts
+            that were made into tokens.
         label_place: where the labels are stored; ``None`` if they are not in a file of the user's.
         patches: facts about the patches that changed its labels, in their order.
     """
@@ -258,6 +316,8 @@ class ExampleSource(ABC):
     is_stream: bool = False
     is_model_ready: bool = False
     stored_form: str = "rows"
+    kind: InputKind | None = None
+    shown: ExampleSource | None = None
     label_place: LabelPlace | None = None
     patches: tuple[Mapping[str, Any], ...] = ()
 
@@ -305,6 +365,11 @@ class ExampleSource(ABC):
     def column(self, name: str) -> NDArray[Any] | None:
         """A column stored beside the examples, such as ``human_counts``; ``None`` without it."""
         return None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns stored beside the examples, as far as they are known."""
+        return ()
 
     def numbered(self, positions: ArrayLike) -> NDArray[np.int64]:
         """The numbers of the examples at ``positions``; see ``numbers``."""
@@ -381,6 +446,12 @@ class ExampleSource(ABC):
             spec: what the result is called; as this source if ``None``.
         """
         return self._view(renumber=labels, classes=classes, spec=spec)
+
+    def of_kind(self, kind: InputKind | None) -> ExampleSource:
+        """The same examples, read in another way."""
+        other = copy.copy(self)
+        other.kind = kind
+        return other
 
     def without_labels(self) -> ExampleSource:
         """The same examples with labels that nobody can read: each is -1."""

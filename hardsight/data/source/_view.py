@@ -86,10 +86,12 @@ class SourceView(ExampleSource):
         only = self.parts[0] if len(self.parts) == 1 else None
         self.is_model_ready = any(part.is_model_ready for part in self.parts)
         self.is_stream = any(part.is_stream for part in self.parts)
-        self.stored_form = self.parts[0].stored_form
+        self.stored_form, self.kind = self.parts[0].stored_form, self.parts[0].kind
         self.passed_over = only.passed_over if only is not None else {}
         if only is None:
             return
+        if only.shown is not None:
+            self.shown = only.shown if self._rows is None else only.shown.subset(self._rows)
         self.patches = only.patches
         self.whole = only.whole
         if self._labels is None:  # a user's collate_fn would bring the labels back
@@ -166,6 +168,12 @@ class SourceView(ExampleSource):
             return None
         whole = np.concatenate(columns)
         return whole if self._rows is None else whole[self._rows]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the first part that every part has."""
+        known = [set(part.column_names) for part in self.parts]
+        return tuple(name for name in self.parts[0].column_names if all(name in k for k in known))
 
     def fingerprint(self) -> str:
         """SHA-256 over the sources and all that the view changes."""

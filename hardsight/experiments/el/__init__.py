@@ -6,6 +6,10 @@ from hardsight.experiments.el._fig5 import el_fig5 as el_fig5
 from hardsight.experiments.el._fig6 import el_fig6 as el_fig6
 from hardsight.experiments.el._fig7 import el_fig7 as el_fig7
 from hardsight.experiments.el._fig7 import el_fig7_small as el_fig7_small
+from hardsight.experiments.el._graph import compared_losses as compared_losses
+from hardsight.experiments.el._graph import el_graph as el_graph
+from hardsight.experiments.el._graph import made_up as made_up
+from hardsight.experiments.el._graph import split_of as split_of
 from hardsight.experiments.el._recipes import EXACT as EXACT
 from hardsight.experiments.el._recipes import GOOD as GOOD
 from hardsight.experiments.el._recipes import Recipe as Recipe

@@ -96,6 +96,10 @@
     return made;
   }
 
+  function words(example) {
+    return example.text ? element("p", example.text, "words") : null;
+  }
+
   function verdict(example) {
     const parts = [element("bdi", example.label)];
     if (example.outcome === "right") parts.push(" ", element("span", "✓ predicted right", "mark"));
@@ -109,11 +113,12 @@
     let at = 0;
     const fill = () => {
       const example = data.examples[rows[at]];
-      $(".enlarged-picture", dialog).replaceChildren(picture(stored, rows[at]) ?? "no picture");
+      $(".enlarged-picture", dialog).replaceChildren(picture(stored, rows[at]) ?? words(data.examples[rows[at]]) ?? "no picture");
       $("h2 bdi", dialog).textContent = example.id;
       const line = $(".verdict", dialog);
       line.replaceChildren(...verdict(example));
       line.parentElement.className = `enlarged-facts ${example.outcome}`;
+      $(".reason", dialog).textContent = example.reason ?? "";
       $("dl", dialog).replaceChildren(...data.columns.map(([title, unit], i) => {
         const pair = document.createElement("div");
         pair.append(element("dt", title), element("dd", unit ? `${example.values[i]} ${unit}` : example.values[i]));
@@ -157,7 +162,7 @@
       line.append(...verdict(example));
       text.className = example.outcome;
       text.append(line, element("p", example.id, "id"));
-      const image = picture(stored, rows[i]);
+      const image = picture(stored, rows[i]) ?? words(example);
       tip.replaceChildren(...(image ? [image] : []), text);
       tip.hidden = false;
       const box = points[i].getBoundingClientRect();

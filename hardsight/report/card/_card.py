@@ -13,7 +13,7 @@ from markupsafe import Markup
 from hardsight import __version__
 from hardsight.errors import OptionError
 from hardsight.report.card import _figures as figures
-from hardsight.report.card._view import Tables
+from hardsight.report.card._view import INDICATORS, Tables
 from hardsight.report.page import (
     Record,
     asset,
@@ -91,6 +91,11 @@ def _page(card: dict[str, Any], title: str | None) -> str:
             tables=Tables(card),
             attacks=[chart for chart in attacks if chart],
             reliability=[c for i, m in places if (c := figures.reliability_chart(i, m))],
+            refusals=[
+                chart
+                for key in INDICATORS
+                if (chart := figures.refusal_chart(key, titles[key]["title"], models))
+            ],
             bars={
                 key: [b for i, m in places if (b := figures.distribution_bars(i, m, key))]
                 for key in ("margin", "norm", "angle")

@@ -66,6 +66,33 @@ def reliability_chart(place: int, model: dict[str, Any]) -> Chart | None:
                  summary, lines, model=place)  # fmt: skip
 
 
+def refusal_chart(key: str, title: str, models: list[dict[str, Any]]) -> Chart | None:
+    """Error rate over the share accepted, one line per model."""
+    curves = {
+        place: part
+        for place, model in enumerate(models)
+        if (part := (model.get("refusal") or {}).get(key))
+    }
+    if not curves:
+        return None
+    highest = max(max(curve["risk"]) for curve in curves.values()) or 1.0
+    x = Axis(0.0, 1.0, _LEFT, _RIGHT)
+    y = axis_for(np.array([0.0, 100 * highest]), _BOTTOM, _TOP)
+    lines = []
+    for place, curve in curves.items():
+        marks = [
+            Mark(round(x.at(share), 1), round(y.at(100 * risk), 1),
+                 f"{models[place]['name']}: {percent(share)} accepted, {percent(risk)} of them "
+                 "wrong", r=1.6)
+            for share, risk in zip(curve["coverage"], curve["risk"], strict=True)
+        ]  # fmt: skip
+        lines.append(Line(place, _path(marks), marks))
+    ends = "; ".join(f"{models[p]['name']} {number(c['aurc'])}" for p, c in curves.items())
+    ticks = [Tick(tick.at, f"{tick.text}%") for tick in y.ticks(4)]
+    summary = f"{title}: error rate over the share accepted. AURC: {ends}."
+    return Chart(key, title, "share accepted", "error rate", _shares(x), ticks, summary, lines)
+
+
 def distribution_bars(place: int, model: dict[str, Any], key: str) -> Bars | None:
     """Distribution of one quantity, right above wrong."""
     part = model[key]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hardsight.report.page import NONE, number, percent
+from hardsight.report.page import NONE, group_view, number, percent
 
-_INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
+INDICATORS = ("min_energy", "free_energy", "max_probability", "avc")
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,20 @@ class Tables:
             rows.append((name, n, _marked(cells, values, "higher")))
         return rows
 
+    def groups(self, place: int) -> list[dict[str, Any]]:
+        """A table for every attribute of one model."""
+        found: dict[str, Any] = self.models[place]["groups"]
+        return [group_view(name, rows, found) for name, rows in found["attributes"].items()]
+
+    def class_name(self, number: int) -> str:
+        """Name of a class; a dash for a prediction that is none."""
+        names = self.card["data"]["classes"]
+        return str(names[number]) if 0 <= number < len(names) else NONE
+
     def ood(self, place: int) -> list[tuple[str, list[Row]]]:
         """Rows per indicator for one foreign dataset."""
         tables = []
-        for name in _INDICATORS:
+        for name in INDICATORS:
             rows = [self._estimates("auroc", "ood", place, name, "auroc")]
             for key in ("aupr_in", "aupr_out", "fpr95"):
                 rows.append(self._values(key, "ood", place, name, key, shape=percent))
@@ -101,6 +111,27 @@ class Tables:
             rows.append(self._values(key, "calibration", "before", key, shape=shape))
             rows.append(self._values(key, "calibration", "after", key, shape=shape, title=after))
         return [*rows, self._values("temperature", "calibration", "temperature")]
+
+    def refusal(self) -> list[Row]:
+        """Per indicator: area under the curve, and what the chosen threshold does."""
+        rows = []
+        for name in INDICATORS:
+            of = self._title(name).lower()
+            rows.append(self._values("aurc", "refusal", name, "aurc", title=f"AURC, {of}"))
+            rows += [
+                self._values(
+                    "open_aurc", "refusal", name, "open", place,
+                    title=f"AURC with {_short(data['spec'])}, {of}",
+                )
+                for place, data in enumerate(self.card["ood"])
+            ]  # fmt: skip
+        for name in INDICATORS:
+            of, chosen = self._title(name).lower(), ("refusal", name, "chosen")
+            accepted = self._estimates("rejection", *chosen, "judged_coverage")
+            wrong = [_estimate(_got(model, (*chosen, "judged_risk"))) for model in self.models]
+            rows.append(replace(accepted, title=f"Accepted, {of}"))
+            rows.append(Row("rejection", f"Wrong among them, {of}", wrong))
+        return rows
 
     def representation(self) -> list[Row]:
         """Probe, clusters and silhouette."""

@@ -1,5 +1,6 @@
 """What every page shares: templates, numbers in words, the file on disk."""
 
+from hardsight.report.page._groups import group_view as group_view
 from hardsight.report.page._page import MINUS as MINUS
 from hardsight.report.page._page import NONE as NONE
 from hardsight.report.page._page import Record as Record

@@ -38,6 +38,16 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """Why the label of an example may be wrong, as the table's suspects have it."""
+
+    group: str
+    suggestion: str
+    share: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Example:
     """One shown example."""
 
@@ -49,6 +59,8 @@ class Example:
     facts: list[tuple[str, str]]
     values: list[str]
     picture: Picture | None
+    doubt: Doubt | None = None
+    text: str = ""
 
     @property
     def file(self) -> str:
@@ -58,7 +70,7 @@ class Example:
     @property
     def alt(self) -> str:
         """What a screen reader says in place of the picture."""
-        return f"{self.id}: label {self.label}, predicted {self.prediction}"
+        return f"{self.text or self.id}: label {self.label}, predicted {self.prediction}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,8 @@ class Galleries:
                     "prediction": example.prediction,
                     "outcome": example.outcome,
                     "values": example.values,
+                    **({"reason": example.doubt.reason} if example.doubt else {}),
+                    **({"text": example.text} if example.text else {}),
                 }
                 for example in self.examples.values()
             },
@@ -128,7 +142,7 @@ def galleries(view: View) -> Galleries:
 
     hard, confident = view.title_of(gallery.by or ""), view.title_of(gallery.confidence_by or "")
     tracked = [
-        strip("suspects", "Probably mislabelled", "", gallery.suspects, view.title_of(SUSPICION)),
+        strip("suspects", "Probably mislabelled", "", gallery.suspects, _judged_by(view)),
         strip("late", "Learned last", "", gallery.learned_last, "First learned epoch"),
         strip("easiest", "Easiest overall", "", gallery.easiest, hard),
     ]
@@ -186,7 +200,7 @@ def _examples(view: View) -> dict[int, Example]:
     # the score the examples were chosen by stands first on each card
     shown = list(dict.fromkeys([view.gallery.by, *(name for _, name in ranked)]))[:3]
     facts = [(name, about[name]["short_title"]) for name in shown if name in scores]
-    examples = {}
+    examples, doubted = {}, set(view.gallery.suspects.tolist())
     for i, (row, key) in enumerate(zip(rows.tolist(), view.ids(rows), strict=True)):
         encoded = view.thumbnails.get(int(view.gallery.source[row]))
         own, marks = [], []
@@ -202,8 +216,28 @@ def _examples(view: View) -> dict[int, Example]:
             facts=[*own, *((title, _short(scores[name][i])) for name, title in facts)],
             values=[*marks, *(number(values[i]) for values in scores.values())],
             picture=picture(encoded) if encoded else None,
+            doubt=_doubt(view, row) if row in doubted else None,
+            text=view.excerpts.get(int(view.gallery.source[row]), ""),
         )
     return examples
+
+
+def _judged_by(view: View) -> str:
+    """What the suspects are ranked by."""
+    if SUSPICION in view.table.scores:
+        return view.title_of(SUSPICION)
+    return "the chance of a wrong label" if len(view.gallery.suspects) else ""
+
+
+def _doubt(view: View, row: int) -> Doubt:
+    doubts, share = view.doubts, view.doubts.error_share
+    suggestion = int(doubts.suggestion[row])
+    return Doubt(
+        group=doubts.groups[int(doubts.group[row])],
+        suggestion=view.class_name(suggestion) if suggestion >= 0 else "",
+        share="" if share is None else f"about {round(10 * float(share[row]))} of 10 wrong here",
+        reason=doubts.reason(row),
+    )
 
 
 def _short(value: float) -> str:

@@ -22,7 +22,7 @@ from hardsight.report.page import (
     page_file,
     replace_page,
 )
-from hardsight.report.table import _classes, _dynamics, _histograms, _map
+from hardsight.report.table import _classes, _dynamics, _groups, _histograms, _map
 from hardsight.report.table._galleries import galleries
 from hardsight.report.table._summary import summary_of
 from hardsight.report.table._view import view_of
@@ -75,6 +75,7 @@ def page(view: View) -> str:
             classes=rows[: _classes.MOST_ROWS],
             classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
             galleries=galleries(view),
+            groups=_groups.groups_of(view),
             dynamics=_dynamics.dynamics_of(view),
             scores=_meanings(view),
             errors=view.errors.head(_MOST_LISTED).to_dict("records"),

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hardsight.gallery import is_finite
 from hardsight.report.page import NONE, count, number, percent, plural
 from hardsight.stats import wilson_interval
@@ -111,7 +113,12 @@ def _hardest_class(view: View, classes: list[ClassRow]) -> list[Fact]:
 
 
 def _suspect(view: View) -> list[Fact]:
-    """How many labels lost against another class on the average of the epochs."""
+    """How many labels are estimated to be wrong, or else lost on the average of the epochs."""
+    shares = view.doubts.error_share if len(view.gallery.suspects) else None
+    if shares is not None:
+        wrong, judged = float(np.nansum(shares)), int((~np.isnan(shares)).sum())
+        said = f"estimated; {percent(wrong / max(1, judged))} of the labels"
+        return [Fact("Wrong labels", f"about {count(round(wrong))}", said)]
     if SUSPICION not in view.table.scores:
         return []
     suspect = int((view.values(SUSPICION) > 0.5).sum())

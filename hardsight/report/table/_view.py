@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from hardsight.gallery import RIGHT, WRONG, Gallery, class_numbers, gallery_rows, outcomes
 from hardsight.report.page import NONE
+from hardsight.suspects import Suspects, suspects_of
 from hardsight.table import HELD_OUT, HISTORIES, TRACKED, RunFolder, ScoreTable, error_rows
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class View:
         outcome: 1 right, 0 wrong, -1 unknown, per row.
         gallery: the rows the page shows one by one.
         thumbnails: encoded pictures by source position.
+        excerpts: first words of texts by source position.
         errors: examples that could not be read.
         histories: folder of the tracker's epochs, if the run has them.
         held_out_histories: the same of the examples that were held out.
@@ -43,6 +45,7 @@ class View:
     gallery: Gallery
     thumbnails: dict[int, bytes]
     errors: pd.DataFrame
+    excerpts: dict[int, str] = field(default_factory=dict)
     histories: Path | None = None
     held_out_histories: Path | None = None
 
@@ -67,6 +70,11 @@ class View:
         if "held_out" not in self.table.columns:
             return np.zeros(len(self.table), np.bool_)
         return self.table.column("held_out").astype(np.bool_)
+
+    @cached_property
+    def doubts(self) -> Suspects:
+        """What the table says about each of its labels."""
+        return suspects_of(self.table)
 
     @cached_property
     def num_classes(self) -> int:
@@ -125,6 +133,7 @@ def view_of(table: ScoreTable, *, folder: RunFolder | None, title: str | None) -
         gallery=gallery_rows(table),
         thumbnails=folder.thumbnails() if folder else {},
         errors=folder.errors() if folder else error_rows([]).to_pandas(),
+        excerpts=folder.excerpts() if folder else {},
         histories=folder.folder / HISTORIES if folder else None,
         held_out_histories=folder.folder / TRACKED / HELD_OUT if folder else None,
     )

@@ -20,6 +20,7 @@ from hardsight.data import (
     DATASETS,
     EmbeddingSource,
     ExampleSource,
+    group_columns,
     open_source,
 )
 from hardsight.data.pixels import PixelOptions, decisive
@@ -149,6 +150,7 @@ def evaluation_card(
     split: str | None = None,
     ood_split: str | None = None,
     train_split: str | None = None,
+    group: str | Sequence[str] | Mapping[str, Any] | None = None,
     data_root: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
@@ -172,6 +174,7 @@ def evaluation_card(
     feature_examples: int = 5000,
     map_examples: int = 1000,
     validation_share: float = 0.2,
+    wanted_error: float = 0.05,
     batch_size: int | None = None,
     workers: int | None = None,
     device: str | torch.device = "auto",
@@ -204,6 +207,9 @@ def evaluation_card(
         split: split of ``data``, such as test.
         ood_split: split of ``ood``.
         train_split: split of ``train``.
+        group: attributes to compare examples by: a column stored beside the examples, folder:1 for
+            the first folder of their paths, or FILE.csv:COLUMN for a table with a column ``id``,
+            ``path`` or ``index``. In Python also arrays by name.
         data_root: folder above those of named datasets, such as cifar10/.
         classes: class names of the data, position = label.
         num_classes: given to model factories that take it.
@@ -234,8 +240,9 @@ def evaluation_card(
         cam_layer: layer of Grad-CAM, if it is not found by itself.
         feature_examples: most examples for probe and clusters.
         map_examples: most points on the map of features.
-        validation_share: share of ``data`` that the temperature is fitted on; calibration is
-            judged on the rest.
+        validation_share: share of ``data`` that the temperature is fitted on, and the threshold of
+            ``wanted_error`` chosen on; both are judged on the rest.
+        wanted_error: error rate among the examples that the model does not refuse, in (0, 1).
         batch_size: examples at once; chosen by the device by default.
         workers: loader processes; chosen by data and cores by default.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -257,7 +264,8 @@ def evaluation_card(
     """
     settings = {
         "out": out, "head": head, "output": output, "split": split, "ood_split": ood_split,
-        "train_split": train_split, "data_root": data_root, "classes": classes,
+        "train_split": train_split, "group": list(group) if isinstance(group, Mapping) else group,
+        "data_root": data_root, "classes": classes,
         "num_classes": num_classes, "preprocessing": preprocessing, "size": size, "mean": mean,
         "std": std, "channels": channels, "crop": crop, "squash": squash, "white": white,
         "model_classes": model_classes, "class_order": class_order,
@@ -265,8 +273,8 @@ def evaluation_card(
         "attack_steps": attack_steps, "attack_examples": attack_examples,
         "explain_examples": explain_examples, "cam_layer": cam_layer,
         "feature_examples": feature_examples, "map_examples": map_examples,
-        "validation_share": validation_share, "batch_size": batch_size, "workers": workers,
-        "device": device, "seed": seed,
+        "validation_share": validation_share, "wanted_error": wanted_error,
+        "batch_size": batch_size, "workers": workers, "device": device, "seed": seed,
     }  # fmt: skip
     settings = {name: _plain(value) for name, value in settings.items()}
     _check_options(settings)
@@ -333,12 +341,16 @@ def evaluation_card(
             feature_examples=feature_examples,
             map_examples=map_examples,
             validation_share=validation_share,
+            wanted_error=wanted_error,
+            groups={} if group is None else group_columns(source, group),
+            classes=names,
         )
         card: dict[str, Any] = {
             "format": FORMAT,
             "data": {**_data_facts(source, split, names), "class_order": order.facts()},
             "ood": [_data_facts(source, ood_split, None) for source in foreign],
             "train": None if training is None else _data_facts(training, train_split, None),
+            "groups": [] if group is None else list(parts["models"][0]["groups"]["attributes"]),
             **parts,
             "settings": settings,
             "versions": versions(),
@@ -395,9 +407,9 @@ def _describe(
 
 
 def _check_options(settings: dict[str, Any]) -> None:
-    share = settings["validation_share"]
-    if not 0 < share < 1:
-        raise OptionError(f"expected validation_share in (0, 1), got {share}")
+    for name in ("validation_share", "wanted_error"):
+        if not 0 < settings[name] < 1:
+            raise OptionError(f"expected {name} in (0, 1), got {settings[name]}")
     least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
              "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
     for name, smallest in least.items():

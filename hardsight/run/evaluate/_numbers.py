@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 from hardsight.errors import StatisticError
 from hardsight.evaluate import (
     INDICATORS,
+    Rejection,
+    accepted_risk,
     accuracy,
     agreement,
     angular_silhouette,
@@ -26,14 +29,16 @@ from hardsight.evaluate import (
     linear_probe,
     negative_log_likelihood,
     ood_indicators,
+    rejection_threshold,
+    risk_coverage,
     shot_accuracy,
     tsne_map,
 )
 from hardsight.geometry import row_norms, target_angles
 from hardsight.heads import Head
 from hardsight.run.loop import Outputs
-from hardsight.scores import conditional_energy, logit_margin
-from hardsight.stats import Estimate
+from hardsight.scores import angular_visual_hardness, conditional_energy, logit_margin
+from hardsight.stats import Estimate, group_findings
 
 BINS = 15
 _HISTOGRAM_BINS = 40
@@ -77,6 +82,30 @@ def distribution_part(outputs: Outputs, head: Head) -> dict[str, Any]:
     }
 
 
+def groups_part(
+    outputs: Outputs, head: Head, groups: Mapping[str, NDArray[Any]], classes: Sequence[str]
+) -> dict[str, Any] | None:
+    """Accuracy, hardness and calibration by group; an unusable example is wrong, as everywhere."""
+    if not groups:
+        return None
+    weights = head.weight.float().cpu()
+    usable = np.flatnonzero(outputs.usable)
+    hardness, confidence = (np.full(len(outputs), np.nan) for _ in range(2))
+    hardness[usable] = outputs.per_row(
+        usable, lambda z, x, y: angular_visual_hardness(x, y, weights)
+    )
+    confidence[usable] = outputs.per_row(usable, lambda z, x, y: z.softmax(dim=1).amax(dim=1))
+    return group_findings(
+        {name: values[outputs.positions] for name, values in groups.items()},
+        outputs.labels.numpy(),
+        outputs.predictions,
+        hardness=hardness,
+        hardness_title="AVH",
+        confidence=np.minimum(confidence, 1.0),
+        classes=list(classes),
+    )
+
+
 def indicators_of(outputs: Outputs, head: Head) -> dict[str, NDArray[np.float64]]:
     """OOD indicators of all examples, ``[N]`` each, NaN where not usable; in chunks."""
     weights = head.weight.float().cpu()
@@ -106,6 +135,63 @@ def ood_part(
             continue
         part[name] = {**dataclasses.asdict(measured), "auroc": estimate(measured.auroc)}
     return part
+
+
+def refusal_part(
+    outputs: Outputs,
+    sets: Sequence[dict[str, NDArray[np.float64]]],
+    fitting: Rows,
+    judged: Rows,
+    *,
+    wanted: float,
+) -> dict[str, Any]:
+    """How well each indicator says what to refuse; thresholds stand on other examples.
+
+    Args:
+        outputs: of the model on its own data.
+        sets: indicators of its own examples, then those of each foreign dataset.
+        fitting: rows to choose thresholds on.
+        judged: rows to judge them on.
+        wanted: error rate among accepted examples.
+    """
+    if not len(fitting) or not len(judged):
+        usable = len(fitting) + len(judged)
+        return {"note": f"{usable} usable examples are too few to choose a threshold beside"}
+    right, own = outputs.right, sets[0]
+    part: dict[str, Any] = {"wanted": wanted, "validation": len(fitting), "n": len(judged)}
+    for name, values in own.items():
+        curve = risk_coverage(values[judged], right[judged])
+        chosen = rejection_threshold(values[fitting], right[fitting], wanted=wanted)
+        part[name] = {
+            "aurc": curve.aurc,
+            "best": curve.best,
+            "coverage": curve.coverage.tolist(),
+            "risk": curve.risk.tolist(),
+            "chosen": _judged_threshold(chosen, values[judged], right[judged]),
+            "open": [_open_aurc(values[judged], right[judged], each[name]) for each in sets[1:]],
+        }
+    return part
+
+
+def _judged_threshold(
+    chosen: Rejection, values: NDArray[np.float64], right: NDArray[np.bool_]
+) -> dict[str, Any]:
+    facts = dataclasses.asdict(chosen)
+    if chosen.threshold is None:
+        return {**facts, "judged_coverage": None, "judged_risk": None}
+    coverage, risk = accepted_risk(values, right, chosen.threshold)
+    return {**facts, "judged_coverage": estimate(coverage), "judged_risk": estimate(risk)}
+
+
+def _open_aurc(
+    values: NDArray[np.float64], right: NDArray[np.bool_], foreign: NDArray[np.float64]
+) -> float | None:
+    """The area with foreign examples among the own ones, which are errors if accepted."""
+    others = foreign[~np.isnan(foreign)]
+    if not len(others):
+        return None
+    both = np.concatenate([values, others])
+    return risk_coverage(both, np.concatenate([right, np.zeros(len(others), bool)])).aurc
 
 
 def calibration_rows(outputs: Outputs, *, validation_share: float, seed: int) -> tuple[Rows, Rows]:

@@ -23,8 +23,10 @@ from hardsight.run.evaluate._numbers import (
     calibration_part,
     calibration_rows,
     distribution_part,
+    groups_part,
     indicators_of,
     ood_part,
+    refusal_part,
     representation_part,
 )
 from hardsight.run.evaluate._pass import collected, spread_positions
@@ -92,6 +94,9 @@ class Study:
                 **distribution_part(output, subject.head),
                 "ood": [ood_part(sets[0], each) for each in sets[1:]],
                 "calibration": calibration_part(output, fitting, judged),
+                "refusal": refusal_part(
+                    output, sets, fitting, judged, wanted=options["wanted_error"]),
+                "groups": groups_part(output, subject.head, options["groups"], options["classes"]),
                 "representation": representation_part(
                     output, train, most_examples=options["feature_examples"],
                     most_points=options["map_examples"], seed=self.seed),

@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
+from hardsight.data.source import Parts
 from hardsight.errors import (
     AmbiguousHeadError,
+    DataError,
     HardsightError,
     HeadError,
     ModelError,
@@ -194,10 +196,11 @@ def model_traits(
             if not len(batch.index):
                 continue
             seen += len(batch.index)
-            inputs = moved(batch.inputs, device)
+            inputs, count = _together(batch.inputs, len(batch.index))
+            inputs = moved(inputs, device)
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
-                other = _rows_depend_on(model, inputs, len(batch.index), device, traits.output)
+                other = _rows_depend_on(model, inputs, count, device, traits.output)
                 return dataclasses.replace(traits, rows_depend_on=other)
             headless = headless or question.answer_of_logits(inputs)
             if seen >= _MOST_TRIED:
@@ -211,6 +214,18 @@ def model_traits(
         f"{source.spec}, so its head cannot be verified; check its weights, and mean and std of "
         "its inputs"
     )
+
+
+def _together(inputs: Any, count: int) -> tuple[Any, int]:
+    """The largest part of a batch that goes through a model at once, and how many examples it has.
+
+    Examples of different lengths may be in parts of their own.
+    """
+    if not isinstance(inputs, Parts):
+        return inputs, count
+    sizes = [len(next(iter(tree_leaves(part)))) for part in inputs.inputs]
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    return inputs.inputs[largest], sizes[largest]
 
 
 @dataclass(frozen=True)
@@ -370,6 +385,7 @@ class ModelAtWork:
         preprocessing: what it wants done to images, with the user's own values over it.
         class_names: of its outputs, as the user or else the model states them.
         traits: what the first examples show of it.
+        source: the data, read as the model wants it.
     """
 
     loaded: LoadedModel
@@ -377,12 +393,15 @@ class ModelAtWork:
     preprocessing: Preprocessing
     class_names: ClassNames
     traits: ModelTraits
+    source: ExampleSource
 
     def applied_to(self, source: ExampleSource) -> Preprocessing:
         """What is done to the examples of a source, for the record.
 
         Warns of pictures for a model of which nothing says what it wants done to them.
         """
+        if source.kind is not None:
+            return Preprocessing(origin=source.kind.origin)
         done = applied_preprocessing(source, self.preprocessing)
         are_pictures = done is self.preprocessing
         is_stated = not {"mean", "std"}.isdisjoint(done.stated)
@@ -422,6 +441,8 @@ def model_at_work(
     output: int | str | None,
     need: Need = "must",
     at_once: int = 8,
+    reader: Any = None,
+    batch_size: int | None = None,
     **loading: Any,
 ) -> Iterator[ModelAtWork]:
     """The model a user passes or names, ready for a pass over ``source``; given back as it was.
@@ -438,8 +459,19 @@ def model_at_work(
         output: the part of its output that holds the logits; ``None`` to choose it.
         need: whether there must be a head, see :func:`model_traits`.
         at_once: how many examples to find the head on.
+        reader: what makes inputs of other examples than pictures, such as a tokenizer; the
+            model's own by default.
+        batch_size: examples at once, of a verb that reads other examples than pictures.
         loading: further options of :func:`loaded_model`.
+
+    Raises:
+        DataError: the examples are of a kind that the verb does not read.
     """
+    if source.kind is not None and batch_size is None:
+        raise DataError(
+            f"{source.spec} holds examples of the kind {source.kind.name!r}, which `score` and "
+            "`train` read; this command needs pictures or arrays"
+        )
     with ExitStack() as stack:
         if isinstance(model, nn.Module):
             stack.enter_context(borrowed(model, device))
@@ -454,10 +486,17 @@ def model_at_work(
         stack.enter_context(fed_in_its_dtype(loaded.model))
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
+        if source.kind is not None and batch_size is not None:
+            own = loaded.tokenizer if reader is None else reader
+            kind = source.kind.read_for(unwrapped(network), own, batch_size=batch_size)
+            source = source.of_kind(kind)
         names = class_names or loaded.class_names
+        first = source
+        if source.kind is not None:  # a batch of one may be too few to tell a head by
+            first = source.of_kind(source.kind.at_once(at_once))
         traits = model_traits(
             network,
-            source,
+            first,
             how,
             device=device,
             head=head,
@@ -467,10 +506,10 @@ def model_at_work(
             at_once=at_once,
         )
         if traits.rows_depend_on is not None:
-            kind = type(unwrapped(network)).__name__
-            warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(kind))
+            called = type(unwrapped(network)).__name__
+            warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(called))
         stack.enter_context(returning(network, traits.output))
-        yield ModelAtWork(loaded, network, how, names, traits)
+        yield ModelAtWork(loaded, network, how, names, traits, source)
 
 
 @contextmanager

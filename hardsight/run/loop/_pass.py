@@ -22,7 +22,8 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight.data import Batch, ExampleSource, batches, thumbnail
+from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches, thumbnail
+from hardsight.data.source import Parts
 from hardsight.errors import (
     BadExampleError,
     HardsightError,
@@ -33,7 +34,7 @@ from hardsight.errors import (
 from hardsight.gallery import gallery_rows
 from hardsight.heads import Forward, Head, call_model, capture, logit_rows
 from hardsight.preprocessing import Preprocessing
-from hardsight.table import THUMBNAIL_SCHEMA, ScoreTable
+from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
@@ -318,6 +319,11 @@ class ModelPass:
             OutOfMemoryError: the batch does not fit into memory.
             ModelError: the model cannot be run on it.
         """
+        if isinstance(inputs, Parts):
+            each = [self.outputs(part, ids) for part in inputs.inputs]
+            embeddings = [part for part, _ in each if part is not None]
+            logits = torch.cat([part for _, part in each])[inputs.order]
+            return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
         self._count += 1
         with (
             self.memory_errors(ids),
@@ -509,19 +515,28 @@ def progress(
         yield lambda units, *, title=None: bar.update(task, advance=units, description=title)
 
 
-def pictures(source: ExampleSource, table: ScoreTable, *, most: int, show: bool | None) -> pa.Table:
-    """Small pictures of the examples a report shows; what is not an image has none."""
+def pictures(
+    source: ExampleSource | EmbeddingSource, table: ScoreTable, *, most: int, show: bool | None
+) -> pa.Table:
+    """Small views of the examples a report shows: pictures or a few words, as their kind has it."""
     indices = gallery_rows(table, budget=most).indices().tolist()
-    kept: dict[int, bytes] = {}
+    kept: dict[int, bytes | str] = {}
+    examples = source.shown if source.shown is not None else source
+    assert isinstance(examples, ExampleSource)
+    shown = thumbnail if examples.kind is None else examples.kind.small
     with progress("thumbnails", total=len(indices), show=show) as advance:
         # read once more: which rows are shown is known only when all are scored, and small pictures
         # of every row would be larger than the table
         for index in indices:
             try:
-                picture = thumbnail(source[source.position_of(index)].content)
+                picture = shown(examples[source.position_of(index)].content)
             except BadExampleError:
                 picture = None  # the file is gone meanwhile; its row stays
             if picture is not None:
                 kept[index] = picture
             advance(1)
-    return pa.table([list(kept), list(kept.values())], schema=THUMBNAIL_SCHEMA)
+    images = [one if isinstance(one, bytes) else None for one in kept.values()]
+    texts = [one if isinstance(one, str) else None for one in kept.values()]
+    if not any(texts):
+        return pa.table([list(kept), images], schema=THUMBNAIL_SCHEMA)
+    return pa.table([list(kept), images, texts], schema=EXCERPT_SCHEMA)

@@ -12,7 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
-from hardsight.data.formats import ComputedRows, FeatureRows, feature_rows, plain_array
+from hardsight.data.formats import (
+    ComputedRows,
+    FeatureRows,
+    TextSource,
+    feature_rows,
+    plain_array,
+)
 from hardsight.data.source import (
     check_lengths,
     class_indices,
@@ -20,7 +26,7 @@ from hardsight.data.source import (
     in_memory,
     refuse_missing,
 )
-from hardsight.errors import DataError, HeadError, LabelError
+from hardsight.errors import DataError, HeadError, LabelError, OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
@@ -118,6 +124,9 @@ def estimator_at_work(
     computed = ComputedRows(rows, estimator.features if has_head else estimator.log_probs)
     check_lengths(estimator.name, "features", computed.shape, labels=indices, ids=ids)
     source = EmbeddingSource(_spec(data), computed, indices, classes=names, ids=ids)
+    texts = rows.at(slice(0, len(rows)))
+    if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        source.shown = TextSource(texts, indices, spec=source.spec, classes=names, ids=ids)
     width = source.width
     at_once = batch_size or max(64, min(16384, (1 << 26) // width))  # at most 512 MiB of float64
     if not has_head:
@@ -182,20 +191,29 @@ def _opened(
     """Rows, labels, ids, and the names of the labels if the data or the user has them."""
     stated = None if classes is None else tuple(str(name) for name in classes)
     if not isinstance(data, str | os.PathLike | ExampleSource | EmbeddingSource):
+        stray = [name for name, value in options.items() if value is not None]
+        if stray:
+            raise OptionError(
+                f"{', '.join(stray)} cannot be used here: they belong to data by name, and this is "
+                f"a {type(data).__name__}; leave them out"
+            )
         given = plain_array(labels, names=("labels", "label", "y", "targets"), option="labels")
         rows, values, ids = feature_rows(
             data, given, columns=estimator.columns, width=estimator.width
         )
         return rows, values, ids, stated
     source = open_source(data, labels=labels, classes=classes, **options)
-    if not isinstance(source, EmbeddingSource):
+    if isinstance(source, EmbeddingSource):
+        whole = source.chunk(0, len(source))
+        ids = source.ids(0, len(source)).to_pylist()
+        return FeatureRows(in_memory(whole)), source.labels, ids, source.classes
+    if not isinstance(source, TextSource):
         raise DataError(
             f"{estimator.name} takes rows of features, and {source.spec} holds pictures; pass "
             "arrays, a data frame or stored embeddings, and labels=y"
         )
-    whole = source.chunk(0, len(source))
-    ids = source.ids(0, len(source)).to_pylist()
-    return FeatureRows(in_memory(whole)), source.labels, ids, source.classes
+    ids = [source.id_of(at) for at in range(len(source))]
+    return FeatureRows(source.texts), source.labels, ids, source.classes
 
 
 def _spec(data: Any) -> str:

@@ -182,17 +182,16 @@ class RayCluster:
             )
         job = ShardJob(
             self._prepare,
-            # in the worker the GPU is the first that it sees; batches are those of this process
-            self._sent(device=self._device, batch_size=work.scorer.batch_size),
+            self._sent(),
             work.made_of(),
             None if folder is None else folder.folder.absolute(),
         )
         return lambda numbers: self._made(job, work, numbers)
 
-    def _sent(self, **changed: Any) -> dict[str, Any]:
+    def _sent(self) -> dict[str, Any]:
         """The keywords as they are sent to workers; raises if one cannot be pickled."""
-        sent = self._asked | changed | {"engine": "local", "out": None}
-        sent["workers"] = self._loaders()
+        # of the GPUs of its node a worker sees only its own
+        sent = self._asked | {"device": self._device, "workers": self._loaders()}
         for name, value in sent.items():
             try:
                 self._ray.cloudpickle.dumps(value)
@@ -356,14 +355,14 @@ class ShardActor:
         if self._work is None:
             self._work = self._prepared()
         if self._job.folder is None:
-            return self._work.shard(number)
+            return self._work.shard(number)[:2]
         folder = RunFolder(self._job.folder)
         self._check_folder(folder)
         if number not in folder.done():  # a call is repeated if its answer was lost with a node
-            rows, unread = self._work.shard(number)
+            rows, unread, embeddings = self._work.shard(number)
             # again: a run that replaced this one meanwhile, after its driver died, must not get it
             self._check_folder(folder)
-            folder.write_shard(number, rows, unread)
+            folder.write_shard(number, rows, unread, embeddings=embeddings)
         return None, None
 
     def _prepared(self) -> ScoreWork:

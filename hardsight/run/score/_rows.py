@@ -9,24 +9,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.data.pixels import decisive
-from hardsight.errors import DataError, HeadError, ModelError
+from hardsight.errors import DataError, HeadError, ModelError, OptionError
 from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
@@ -41,7 +42,8 @@ from hardsight.run.loop import (
     pictures,
     progress,
 )
-from hardsight.run_folder import SCORE, Manifest, row_groups, values_digest
+from hardsight.run.score._neighbours import StoredVectors, neighbours
+from hardsight.run_folder import NEIGHBOURS, SCORE, Manifest, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -53,9 +55,16 @@ from hardsight.table import (
     with_metadata,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
+_MOST_HALF = float(np.finfo(np.float16).max)
+_MOST_PRODUCTS = {"cpu": 1e14}  # of a search for neighbours: about an hour on two cores
+_NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
+COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
 # what does not decide the result, and may be another when a run is continued; the weights are known
 # by what is in them
 MAY_CHANGE = ("workers", "weights", "data_root")
@@ -73,12 +82,14 @@ class Piece:
         ids: names of the examples that have a row.
         columns: all other columns by name, ``[n]`` each; they may still be on the device.
         errors: ``(index, id, reason)`` of unreadable examples.
+        embeddings: of the rows, ``[n, D]``, if they are to be kept; on the CPU, to be stored.
     """
 
     positions: int
     ids: pa.Array
     columns: dict[str, Tensor]
     errors: list[tuple[int, str, str]] = field(default_factory=list)
+    embeddings: NDArray[np.floating] | None = None
 
 
 class Scorer(Protocol):
@@ -308,10 +319,18 @@ class ModelScorer:
         workers: int,
         strict: bool,
         goes_on: str = "",
+        keep_embeddings: bool = False,
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
         self.head = model.traits.head if plan.needs_head else None
+        self._keeps = keep_embeddings
+        if keep_embeddings and self.head is None:
+            raise OptionError(
+                "keep_embeddings keeps what enters the model's head, and "
+                f"{model.traits.no_head or 'no score was asked for that needs one'}; leave it out"
+                f"{'' if model.traits.no_head else ', or ask for a score such as avh'}"
+            )
         self.num_classes = model.traits.num_classes
         self._preprocessing = model.preprocessing
         self._running = ModelPass(
@@ -349,6 +368,7 @@ class ModelScorer:
                     pa.array(passed.batch.ids, pa.string()),
                     columns,
                     self._errors(passed.batch),
+                    self._kept(passed),
                 )
 
     def check(self) -> None:
@@ -374,8 +394,14 @@ class ModelScorer:
             "prediction": torch.where(finite, logit_part.prediction, -1),
             "finite": finite,
             **decided,
+            **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
         }
+
+    def _kept(self, passed: Passed) -> NDArray[np.floating] | None:
+        if not self._keeps or passed.embeddings is None:
+            return None
+        return passed.embeddings.float().cpu().numpy()
 
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
         """Unreadable examples by their index in what the user named."""
@@ -402,20 +428,61 @@ def piece_rows(pieces: list[Piece]) -> pa.Table:
     return pa.table({**columns, "id": ids})
 
 
+def group_array(values: NDArray[Any]) -> pa.Array:
+    """An attribute as a column: numbers and truth values as they are, all else as text."""
+    if values.dtype.kind in "iufb":
+        return pa.array(values)
+    known = [value for value in values.tolist() if value is not None]
+    if known and all(isinstance(value, bool) for value in known):
+        return pa.array(values.tolist(), pa.bool_())
+    if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
+        return pa.array(values.tolist(), pa.float64(), from_pandas=True)
+    texts = [None if value is None or value != value else str(value) for value in values.tolist()]
+    return pa.array(texts, pa.string())
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Attributes of the examples, kept as columns of the table.
+
+    Attributes:
+        columns: by name, in the order of the source, ``[N]`` each.
+        numbers: of the examples in the source, ascending, if they are not their positions.
+    """
+
+    columns: Mapping[str, pa.Array]
+    numbers: NDArray[np.int64] | None
+
+    def beside(self, rows: pa.Table) -> pa.Table:
+        """Rows of the table with these columns at their end."""
+        at = rows["index"].to_numpy()
+        at = at if self.numbers is None else np.searchsorted(self.numbers, at)
+        for name, values in self.columns.items():
+            rows = rows.append_column(name, values.take(pa.array(at)))
+        return rows
+
+    def digest(self) -> str:
+        """That changes when a value does."""
+        return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
+
+
 class Totals:
     """What only all rows together can say, gathered shard by shard.
 
     Args:
         plan: which scores.
+        groups: attributes of the examples, if there are any.
 
     Attributes:
         rows: how many.
         finite: how many of them are finite.
         decided_by_bias: how many predictions would be others if the head had no bias.
+        noticed: how many examples something was noticed of, by name, such as texts that were cut.
     """
 
-    def __init__(self, plan: ScorePlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: ScorePlan, groups: Groups | None = None) -> None:
+        self.noticed: dict[str, int] = {}
+        self._plan, self._groups = plan, groups
         self._passes = {
             spec.name: spec.over_dataset() for spec in plan.dataset_specs if spec.over_dataset
         }
@@ -427,6 +494,10 @@ class Totals:
         self.finite += _count(shard["finite"])
         if _BY_BIAS in shard.column_names:
             self.decided_by_bias += _count(shard[_BY_BIAS])
+        for column in shard.column_names:
+            if column.startswith(_NOTICED):
+                name = column.removeprefix(_NOTICED)
+                self.noticed[name] = self.noticed.get(name, 0) + _count(shard[column])
         for over_dataset in self._passes.values():
             over_dataset.add(*_norms_and_labels(shard))
 
@@ -435,7 +506,8 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        return rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        rows = rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        return rows if self._groups is None else self._groups.beside(rows)
 
 
 def _norms_and_labels(rows: pa.Table) -> tuple[Tensor, Tensor]:
@@ -466,6 +538,7 @@ class ScoreWork:
         about: metadata of the table, completed when all shards are there.
         batches_per_shard: whole batches, so that shards can be made in any order, and again.
         workers: loader processes, as asked.
+        groups: attributes that the table keeps.
     """
 
     source: Source
@@ -474,19 +547,21 @@ class ScoreWork:
     about: dict[str, Any]
     batches_per_shard: int
     workers: int | None
+    groups: Groups | None = None
 
     @property
     def rows_per_shard(self) -> int:
         """Source positions of a shard."""
         return self.batches_per_shard * self.scorer.batch_size
 
-    def shard(self, number: int) -> tuple[pa.Table, pa.Table]:
-        """Rows and unreadable examples of one shard, made without those before it."""
+    def shard(self, number: int) -> tuple[pa.Table, pa.Table, NDArray[np.floating] | None]:
+        """Rows, unreadable examples and embeddings of one shard, made without those before it."""
         start = number * self.rows_per_shard
         with closing(self.scorer.pieces(start, start + self.rows_per_shard)) as made:
             pieces = list(made)
             self.scorer.check()
-        return piece_rows(pieces), error_rows([error for piece in pieces for error in piece.errors])
+        errors = error_rows([error for piece in pieces for error in piece.errors])
+        return piece_rows(pieces), errors, _compact(pieces)
 
     def made_of(self) -> Manifest:
         """What the run is made of, from the metadata of its table."""
@@ -504,6 +579,7 @@ class ScoreWork:
                 _as_defined(name, facts["version"]) for name, facts in about["scores"].items()
             ],
             "preprocessing": decisive(about.get("preprocessing", {})),
+            "columns": [data[key] for key in COLUMNS if key in data],
             "class_order": about["class_order"]["taken"],
             "precision": about.get("precision", config["precision"]),
             "device": config["device"].partition(":")[0],  # any GPU of a machine will do
@@ -513,11 +589,13 @@ class ScoreWork:
             "sample": about["sample"],
             "strict": config["strict"],
             "thumbnails": config["thumbnails"],
+            "keep_embeddings": config["keep_embeddings"],
             "seed": about["seed"],
         }
         fingerprints = {
             "data": data["fingerprint"],
             "chosen rows": data.get("chosen", {}).get("fingerprint"),
+            "groups": None if self.groups is None else self.groups.digest(),
             "model": model["digest"],
             "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
         }
@@ -539,6 +617,9 @@ class ScoreRun:
         about: metadata of the table, completed at the end.
         batches_per_shard: whole batches, so that a resumed run forms the same batches.
         show: force the progress bar on or off.
+        keep_embeddings: look for the nearest neighbours of every example, by embeddings that are
+            kept, or by the data if it is embeddings.
+        groups: attributes that the table keeps.
         elsewhere: makes the shards of some numbers, in any order, and writes them to the folder if
             there is one; ``None`` if this process makes them.
     """
@@ -551,10 +632,13 @@ class ScoreRun:
         *,
         batches_per_shard: int,
         show: bool | None,
+        keep_embeddings: bool = False,
+        groups: Groups | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.folder, self.plan, self.about = folder, plan, about
+        self.folder, self.plan, self.about, self.groups = folder, plan, about, groups
         self.batches_per_shard, self.show = batches_per_shard, show
+        self._keeps = keep_embeddings
         self.elsewhere = elsewhere
 
     def table(self, scorer: Scorer, source: Source, *, thumbnails: int) -> ScoreTable:
@@ -572,7 +656,7 @@ class ScoreRun:
         first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
-        totals = Totals(self.plan)
+        totals = Totals(self.plan, self.groups)
         for shard in shards():
             totals.add(shard)
         self._count(source, totals, errors)
@@ -580,13 +664,34 @@ class ScoreRun:
         schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
+        if self._keeps:
+            stored = StoredVectors(self.folder.embeddings())
+            self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
-            if thumbnails and not isinstance(source, EmbeddingSource) and not source.is_stream:
+            can_show = isinstance(source, ExampleSource) and not source.is_stream
+            if thumbnails and (can_show or source.shown is not None):
                 small = pictures(source, table, most=thumbnails, show=self.show)
                 self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
         return read_table(self.folder.folder)
+
+    def _find_neighbours(self, vectors: EmbeddingSource | StoredVectors, shards: Shards) -> None:
+        """Write the nearest neighbours of all rows beside the table."""
+        assert self.folder is not None
+        device = torch.device(self.about["config"]["device"])
+        width = vectors.chunk(0, 1).shape[1]
+        if len(vectors) ** 2 * width > _MOST_PRODUCTS.get(device.type, math.inf):
+            warn(
+                f"the embeddings are kept, but near-duplicates were not looked for: among "
+                f"{len(vectors):,} examples that would take hours on this device; score on a GPU"
+            )
+            return
+        keys = [(part["index"].to_numpy(), part["label"].to_numpy()) for part in shards()]
+        index, labels = (np.concatenate([key[at] for key in keys]) for at in range(2))
+        with progress("nearest neighbours", total=len(vectors), done=0, show=self.show) as advance:
+            rows = neighbours(vectors, index, labels, device=device, advance=advance)
+        self.folder.write_side_file(NEIGHBOURS, rows)
 
     def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""
@@ -610,7 +715,7 @@ class ScoreRun:
                 folder.begin()  # only now: what fails on the first examples leaves no folder
                 end = (number + 1) * per_shard
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
-                folder.write_shard(number, rows, errors, mark=mark)
+                folder.write_shard(number, rows, errors, mark=mark, embeddings=_compact(pieces))
         if folder is None:
             return lambda: iter(kept), failed
         return folder.shards, sum(part.num_rows for part in folder.shards("errors"))
@@ -669,11 +774,22 @@ class ScoreRun:
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "
                 "came: it may have ended too early, or its length may be wrong"
             )
-        self.about["counts"] = {"errors": errors, "non_finite": totals.rows - totals.finite}
+        self.about["counts"] = {
+            "errors": errors, "non_finite": totals.rows - totals.finite, **totals.noticed
+        }  # fmt: skip
         if isinstance(source, ExampleSource) and source.passed_over:
             self.about["counts"]["passed_over"] = dict(source.passed_over)
         if "bias" not in self.about:  # of stored embeddings it is known from the first examples
             self.about["bias"] = {"flip_rate": totals.decided_by_bias / totals.rows}
+
+
+def _compact(pieces: list[Piece]) -> NDArray[np.floating] | None:
+    """The embeddings of consecutive pieces in half precision, unless one is too large for it."""
+    parts = [piece.embeddings for piece in pieces if piece.embeddings is not None]
+    if not parts:
+        return None
+    full = np.concatenate(parts)
+    return full if np.abs(full).max(initial=0) > _MOST_HALF else full.astype(np.float16)
 
 
 def _complete_from_the_start(folder: RunFolder) -> int:

@@ -14,11 +14,17 @@ from torch import Tensor, nn
 
 from hardsight._checks import checked_options, versions, warn, warns_of
 from hardsight.config import Settings
-from hardsight.data import EmbeddingSource, ExampleSource, data_marks, open_source
+from hardsight.data import (
+    EmbeddingSource,
+    ExampleSource,
+    data_marks,
+    group_columns,
+    open_source,
+)
 from hardsight.data.pixels import PixelOptions
 from hardsight.errors import OptionError, RunMismatchError, ShapeError
 from hardsight.heads import Head
-from hardsight.models import ClassNames, is_as_made, is_estimator
+from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
 from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
@@ -33,13 +39,16 @@ from hardsight.run.loop import (
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
 from hardsight.run.score._ray import ray_cluster
 from hardsight.run.score._rows import (
+    COLUMNS,
     MAY_CHANGE,
     EmbeddingScorer,
+    Groups,
     ModelScorer,
     ScorePlan,
     Scorer,
     ScoreRun,
     ScoreWork,
+    group_array,
     length_of,
     naming_other_scores,
     piece_rows,
@@ -51,7 +60,7 @@ from hardsight.run_folder import (
     open_parquet,
     tensors_digest,
 )
-from hardsight.table import ScoreTable, read_table
+from hardsight.table import KEY_COLUMNS, ScoreTable, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +87,8 @@ class ScoreConfig(
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
         "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "shard_rows", "seed", "engine", "ray_address", "ray_actors", "ray_cpus", "ray_gpus",
+        "keep_embeddings", "shard_rows", "seed", "engine", "ray_address", "ray_actors",
+        "ray_cpus", "ray_gpus",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -116,6 +126,12 @@ def score_notes(table: ScoreTable) -> list[str]:
     if counts["errors"]:
         listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
         notes.append(f"{counts['errors']:,} examples could not be read{listed}")
+    if counts.get("truncated"):
+        rows = len(table)
+        notes.append(
+            f"{counts['truncated']:,} of {rows:,} texts are longer than the model takes, and were "
+            f"cut: {about['preprocessing']['origin']}"
+        )
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
     return notes
@@ -138,6 +154,11 @@ def score(
     weights: str | os.PathLike[str] | None = None,
     split: str | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    image_column: str | None = None,
+    tokenizer: Any = None,
+    max_tokens: int | None = None,
     patch: str
     | os.PathLike[str]
     | Patch
@@ -145,6 +166,7 @@ def score(
     | Sequence[os.PathLike[str] | Patch]
     | None = None,
     rows: Any = None,
+    group: str | Sequence[str] | Mapping[str, Any] | None = None,
     labels: Any = None,
     class_weights: Any = None,
     bias: Any = None,
@@ -166,6 +188,7 @@ def score(
     sample: str = "unknown",
     strict: bool = False,
     thumbnails: int = 600,
+    keep_embeddings: bool = False,
     shard_rows: int | None = None,
     seed: int = 0,
     engine: str = "local",
@@ -210,12 +233,25 @@ def score(
             running code.
         split: split of data that has several, such as train or test.
         data_root: folder above those of named datasets, such as cifar10/.
+        text_column: column of a ``.csv``, ``.jsonl`` or ``.parquet`` file that holds the texts to
+            classify, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
+        image_column: column that holds the paths of pictures, if it is not called path, or if
+            there is a column of texts as well.
+        tokenizer: folder of the tokenizer of a model of texts; by default the one beside the
+            model. In Python also the tokenizer itself.
+        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
+            Longer texts are cut, and the summary says how many.
         patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
             the labels that they give it. Several are laid over it in their order. In Python also
             from :func:`hardsight.read_patch`.
         rows: file of ``hardsight select``: the examples to score, which keep their index; also a
             .parquet or .csv file with a column ``index``, or an .npy file. In Python also an array
             of numbers or of booleans.
+        group: attributes to compare examples by, kept as columns that report and card show: a
+            column stored beside the examples, folder:1 for the first folder of their paths, or
+            FILE.csv:COLUMN for a table with a column ``id``, ``path`` or ``index``. In Python also
+            arrays by name.
         labels: of stored embeddings: file with their labels. In Python also the labels themselves,
             for a classifier of scikit-learn as it was fitted on them.
         class_weights: of stored embeddings: file with the head's weights. In Python also the
@@ -248,6 +284,9 @@ def score(
         sample: whether the model was trained on this data; stated in the table.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
+        keep_embeddings: keep what enters the model's head in the folder of the run, and look for
+            near-duplicates with another label. Takes 2 bytes per number, and time that grows with
+            the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
         seed: of a model that is initialised at random.
         engine: what does the work: ``local`` is this process; ``ray`` spreads the shards over a
@@ -294,6 +333,7 @@ def score(
                 versions=made_of.versions,
                 may_change=MAY_CHANGE,
                 may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
+                defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
             )
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
             if (folder.is_done or folder.goes_on) and not is_drawn:
@@ -312,6 +352,8 @@ def score(
             about,
             batches_per_shard=work.batches_per_shard,
             show=show_progress,
+            keep_embeddings=keep_embeddings,
+            groups=work.groups,
             elsewhere=None if cluster is None else cluster.shards_of(work, folder),
         )
         return run.table(scorer, source, thumbnails=thumbnails)
@@ -324,7 +366,9 @@ def score_work(
     class_weights: Any, bias: Any, classes: Any, num_classes: Any, preprocessing: Any, size: Any,
     mean: Any, std: Any, channels: Any, crop: Any, squash: Any, white: Any, model_classes: Any,
     class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
-    strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, **others: Any,
+    strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
+    label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
+    keep_embeddings: Any, **others: Any,
 ) -> Iterator[ScoreWork]:  # fmt: skip
     """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster."""
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
@@ -334,6 +378,8 @@ def score_work(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if keep_embeddings and out is None:
+        raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
     pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
@@ -354,6 +400,7 @@ def score_work(
             fitted = estimator_at_work(
                 model, data, labels, plan, classes=classes, stated=names, device=place,
                 class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
+                text_column=text_column, label_column=label_column, image_column=image_column,
             )  # fmt: skip
             source = fitted.source
         else:
@@ -365,10 +412,19 @@ def score_work(
                 classes=classes,
                 class_weights=class_weights,
                 data_root=data_root,
+                text_column=text_column,
+                label_column=label_column,
+                image_column=image_column,
+                max_tokens=max_tokens,
                 rows=rows,
                 patch=patch,
             )
         marks = data_marks(source)
+        if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
+            raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
+        columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
+                           strict=True))  # fmt: skip
+        groups = None if group is None else _groups(source, group, plan)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
             "head": head if isinstance(head, str) else None,
@@ -378,6 +434,7 @@ def score_work(
             "precision": precision,
             "strict": strict,
             "thumbnails": thumbnails,
+            "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
         }
         scorer: Scorer
@@ -409,11 +466,12 @@ def score_work(
                 class_names=names, head=head, output=output, need=plan.need,
                 # of a single row a scaled head cannot be told from other layers
                 at_once=min(8, max(2, size_of_batch)), num_classes=num_classes, seed=seed,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=trust_remote_code, batch_size=size_of_batch,
+                reader=_reader(tokenizer, trust_remote_code),
             )  # fmt: skip
             with naming_other_scores():
                 ready = stack.enter_context(work)
-            names, traits = ready.class_names, ready.traits
+            names, traits, source = ready.class_names, ready.traits, ready.source
             plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
@@ -421,10 +479,11 @@ def score_work(
                 plan,
                 device=place,
                 precision=chosen_precision(precision, place),
-                batch_size=size_of_batch,
-                workers=chosen_workers(workers, length=length_of(source)),
+                batch_size=size_of_batch * _batches_at_once(source),
+                workers=_processes(workers, source),
                 strict=strict,
                 goes_on="" if out is None else _GOES_ON,
+                keep_embeddings=keep_embeddings,
             )
             about["model"] = {
                 **ready.facts(),
@@ -438,6 +497,7 @@ def score_work(
         about["data"] = {
             "spec": source.spec,
             "split": split,
+            **{key: value for key, value in columns.items() if value is not None},
             "fingerprint": marks["data"],
             "named": len(source.classes),
             "patches": list(source.patches),
@@ -447,11 +507,13 @@ def score_work(
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
+        if groups is not None:
+            about["groups"] = list(groups.columns)
         about["batch_size"] = scorer.batch_size
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
-        yield ScoreWork(source, scorer, plan, about, per_shard, workers)
+        yield ScoreWork(source, scorer, plan, about, per_shard, workers, groups)
 
 
 def _check_engine(asked: Mapping[str, Any]) -> None:
@@ -464,6 +526,27 @@ def _check_engine(asked: Mapping[str, Any]) -> None:
             f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
             "(--engine ray), or leave it out"
         )
+
+
+def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
+    """A tokenizer, by itself or by its folder."""
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer
+    found = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
+    if found is None:
+        raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
+    return found
+
+
+def _batches_at_once(source: ExampleSource) -> int:
+    return 1 if source.kind is None else source.kind.batches_at_once
+
+
+def _processes(workers: int | None, source: ExampleSource) -> int:
+    """Loader processes; none by default for examples that are read faster than they are sent."""
+    if workers is None and source.kind is not None and not source.kind.in_processes:
+        return 0
+    return chosen_workers(workers, length=length_of(source))
 
 
 def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
@@ -491,6 +574,27 @@ def _refuse_estimator_options(**options: Any) -> None:
             f"{', '.join(named)} cannot be used with a fitted classifier of scikit-learn, which "
             "has weights of its own; leave it out"
         )
+
+
+def _groups(
+    source: ExampleSource | EmbeddingSource,
+    group: str | Sequence[str] | Mapping[str, Any],
+    plan: ScorePlan,
+) -> Groups:
+    """Attributes as columns of the table.
+
+    Raises:
+        OptionError: the table has a column of that name.
+    """
+    columns = {}
+    for name, values in group_columns(source, group).items():
+        if name in (*KEY_COLUMNS, *(spec.name for spec in plan.specs)):
+            raise OptionError(
+                f"the table has a column {name!r} of its own, so that it cannot be a group; "
+                "examples are compared by class in any case. Store the attribute by another name"
+            )
+        columns[name] = group_array(values)
+    return Groups(columns, source.numbers)
 
 
 def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:

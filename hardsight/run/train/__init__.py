@@ -8,6 +8,7 @@ from hardsight.run.train._batches import Shard as Shard
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
+from hardsight.run.train._batches import class_balanced_rows as class_balanced_rows
 from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
@@ -18,6 +19,7 @@ from hardsight.run.train._config import DataConfig as DataConfig
 from hardsight.run.train._config import LossConfig as LossConfig
 from hardsight.run.train._config import ModelConfig as ModelConfig
 from hardsight.run.train._config import OptimizerConfig as OptimizerConfig
+from hardsight.run.train._config import SamplingConfig as SamplingConfig
 from hardsight.run.train._config import ScheduleConfig as ScheduleConfig
 from hardsight.run.train._config import TrainConfig as TrainConfig
 from hardsight.run.train._data import Sources as Sources

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -202,7 +204,10 @@ def recorded(
 
 
 class HostState:
-    """What a forward pass may change on the host: random states, and values that modules hold.
+    """What a forward pass may change on the host: random states, and what modules hold.
+
+    A tensor that takes the place of another, as in ``self.mean = 0.9 * self.mean + ...``, is such
+    a change: every replay would read the first one. To write into a tensor is none.
 
     Args:
         model: as it is now.
@@ -222,12 +227,21 @@ class HostState:
         self._model = model
         self._python, self._torch = random.getstate(), torch.get_rng_state()
         self._numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # what a model may use
-        self._values = {
-            (module, key): value
-            for module in model.modules()
-            for key, value in vars(module).items()
-            if isinstance(value, bool | int | float | str)
-        }
+        held = list(_held(model))
+        self._values = {(at, key): (values, values[key]) for at, key, values in held}
+        self._marks = {(at, key): _mark(values[key]) for at, key, values in held}
+        self._contents = [
+            (values[key], copy.copy(values[key]))
+            for _, key, values in held
+            if isinstance(values[key], _GROWING)
+        ]
+        with torch.no_grad():
+            self._tensors = [
+                (value, value.clone())
+                for values, value in self._values.values()
+                # not activations, nor what a validation pass has left
+                if isinstance(value, Tensor) and value.grad_fn is None and not value.is_inference()
+            ]
 
     def changed(self) -> str:
         """What is not as it was, in words; empty if nothing."""
@@ -238,8 +252,8 @@ class HostState:
             or str(now._numpy) != str(self._numpy)
         ):
             return "its forward pass draws random numbers on the CPU"
-        before = self._values
-        moved = [key for (at, key), value in now._values.items() if before.get((at, key)) != value]
+        before = self._marks
+        moved = [key for (at, key), mark in now._marks.items() if before.get((at, key)) != mark]
         return f"its forward pass changes {', '.join(moved[:3])}" if moved else ""
 
     def put_back(self) -> None:
@@ -247,8 +261,36 @@ class HostState:
         random.setstate(self._python)
         torch.set_rng_state(self._torch)
         np.random.set_state(self._numpy)  # noqa: NPY002
-        for (module, key), value in self._values.items():
-            vars(module)[key] = value
+        for (_, key), (values, value) in self._values.items():
+            values[key] = value
+        for container, content in self._contents:
+            container.clear()
+            (container.extend if hasattr(container, "extend") else container.update)(content)
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+
+
+_GROWING = (list, deque, dict, set)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+
+
+def _held(model: nn.Module) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
+    """Where a model holds values of its own and buffers: module, name, and the dict it is in."""
+    for module in model.modules():
+        yield from ((module, key, module._buffers) for key in module._buffers)
+        yield from ((module, key, vars(module)) for key in vars(module).keys() - _OF_EVERY_MODULE)
+
+
+def _mark(value: Any) -> Hashable:
+    """What differs if a value was replaced. Of activations nothing: no later step may read them."""
+    if isinstance(value, Tensor):
+        return (id(value),) if value.grad_fn is None else ()
+    if isinstance(value, dict):
+        return tuple((key, _mark(one)) for key, one in value.items())
+    if isinstance(value, (tuple, *_GROWING)):
+        return tuple(_mark(one) for one in value)
+    return (value,) if isinstance(value, bool | int | float | str | None) else ()
 
 
 def _uncached(device: str) -> AbstractContextManager[Any]:

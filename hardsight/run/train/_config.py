@@ -17,6 +17,8 @@ RAMPS = ("none", "gaussian", "linear")
 SELECTIONS = ("accuracy", "loss", "last")
 STRATEGIES = ("auto", "ddp", "fsdp")
 SAMPLINGS = ("shuffled", "class_balanced")
+SAMPLING_ORDERS = ("none", "easy_first", "hard_first", "self_paced", "weighted")
+_SHARES = ("easy_first", "hard_first", "self_paced")
 ATTACKS = ("pgd", "fgsm")
 NORMS = ("linf", "l2")
 _LARGEST = 3.4e38  # about the largest number that a float32 holds
@@ -61,6 +63,12 @@ class DataConfig:
         validation: share of the training split that is held out to select the model; 0 for none.
         validation_split: a split of its own for that, instead of a share.
         test_split: evaluated once, after the model was selected.
+        text_column: column that holds the texts of a file, if it is not called text.
+        label_column: column that holds the labels, if it is not called label.
+        image_column: column that holds the paths of pictures, if it is not called path, or if
+            there is a column of texts as well.
+        tokenizer: folder of the tokenizer, if the model brings none.
+        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
             the model learns the labels that they give it. Several are laid over it in their order.
@@ -88,6 +96,11 @@ class DataConfig:
     validation: float = setting(0.1, only_with={"validation_split": (None,)}, off=0)
     validation_split: str | None = None
     test_split: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    image_column: str | None = None
+    tokenizer: str | None = None
+    max_tokens: int | None = None
     classes: tuple[str, ...] | None = None
     patch: str | tuple[str, ...] | None = None
     size: tuple[int, int] | None = None
@@ -146,6 +159,39 @@ class LossConfig:
             return self.weight * gaussian_ramp_up(since, ramp_epochs=self.ramp_epochs)
         is_rising = self.ramp == "linear" and since < self.ramp_epochs
         return self.weight * (since / self.ramp_epochs if is_rising else 1.0)
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Table ``[sampling]``; a plain string is its name.
+
+    Attributes:
+        name: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws, each of
+            a random class first and then of one of its examples, with replacement.
+        order: as many draws by hardness: ``easy_first`` (a curriculum), ``hard_first``,
+            ``self_paced`` (easy first, by what the tracker saw in the last epoch) or ``weighted``;
+            see :class:`hardsight.tracking.HardnessSampler`.
+        by: score or summary of ``table``; for ``self_paced`` a measure of the tracker, such as
+            ``avh``, ``loss`` or ``el2n``.
+        table: run or table that has the hardness of the training examples.
+        start: share of the examples in the first epoch, in (0, 1].
+        full_epoch: epoch, counted from 0, from which on all examples are drawn.
+        power: of ``weighted``: chances are rank to this power; below 0 easy ones come more often.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str = setting("shuffled", choices=SAMPLINGS, called="sampling")
+    order: str = setting("none", choices=SAMPLING_ORDERS, called="order of sampling")
+    by: str = setting("avh", only_with={"order": (*_SHARES, "weighted")})
+    table: str | None = None
+    start: float = setting(0.3, only_with={"order": _SHARES})
+    full_epoch: int = setting(10, only_with={"order": _SHARES})
+    power: float = setting(1.0, only_with={"order": ("weighted",)})
+
+    @property
+    def draws_each_once(self) -> bool:
+        """Whether an epoch draws every example once."""
+        return self.name == "shuffled" and self.order == "none"
 
 
 @dataclass(frozen=True)
@@ -249,8 +295,7 @@ class TrainConfig:
         optimizer: see :class:`OptimizerConfig`.
         schedule: of the learning rate.
         augment: of training images.
-        sampling: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws,
-            each of a random class first and then of one of its examples, with replacement.
+        sampling: which examples an epoch draws; see :class:`SamplingConfig`.
         adversarial: train on images changed by an attack on the model of the moment.
         freeze_body: train the classifier head alone; all else stays as it is, batch norm included.
         reset_head: give the head new random weights first, if ``model.weights`` brought some.
@@ -295,7 +340,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     augment: AugmentConfig = AugmentConfig()
-    sampling: str = setting("shuffled", choices=SAMPLINGS)
+    sampling: SamplingConfig = SamplingConfig()
     adversarial: AdversarialConfig | None = None
     freeze_body: bool = False
     reset_head: bool = False

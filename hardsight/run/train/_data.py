@@ -37,6 +37,9 @@ def is_first_process() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
+Read = Callable[[ExampleSource], ExampleSource]
+
+
 @dataclass(frozen=True)
 class Sources:
     """The data of a run.
@@ -91,7 +94,13 @@ class Sources:
 
 
 def opened_sources(
-    config: DataConfig, data: Any, *, seed: int, validation: Any = None, rows: Any = None
+    config: DataConfig,
+    data: Any,
+    *,
+    seed: int,
+    validation: Any = None,
+    read: Read = lambda source: source,
+    rows: Any = None,
 ) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
@@ -100,14 +109,15 @@ def opened_sources(
         data: what to open; the recipe's name, or a user's object.
         seed: of the validation part.
         validation: examples to validate on, instead of a part or a split of ``data``.
+        read: what is done to a source first, such as making tokens of its texts.
         rows: numbers of the examples to train on, instead of the file that ``config`` names.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    train = _examples(data, config, config.split, patch=config.patch,
-                      rows=config.rows if rows is None else rows)  # fmt: skip
-    marks = data_marks(train)
+    opened = _examples(data, config, config.split, patch=config.patch,
+                       rows=config.rows if rows is None else rows)  # fmt: skip
+    marks, train = data_marks(opened), read(opened)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
@@ -118,14 +128,14 @@ def opened_sources(
     if config.imbalance > 1:
         learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
-        name: None if split is None else _other_split(data, config, split, train)
+        name: None if split is None else read(_other_split(data, config, split, train))
         for name, split in (("validation", config.validation_split), ("test", config.test_split))
     }
     for name, source in others.items():
         if source is not None:
             _check_apart(f"{name}_split", source, train, config)
     if validation is not None:
-        others["validation"] = _other_split(validation, config, None, train)
+        others["validation"] = read(_other_split(validation, config, None, train))
     first = Decoded(train, how, learned)
     measured = _measured(first, config, how)
     other, held = others["validation"], None
@@ -248,8 +258,10 @@ def _examples(
     data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
 ) -> ExampleSource:
     source = open_source(
-        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows
-    )
+        data, split=split, classes=config.classes, data_root=config.root, patch=patch, rows=rows,
+        text_column=config.text_column, label_column=config.label_column,
+        image_column=config.image_column, max_tokens=config.max_tokens,
+    )  # fmt: skip
     if isinstance(source, EmbeddingSource):
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:

@@ -21,7 +21,7 @@ from hardsight.config import defaults_of
 from hardsight.errors import RunMismatchError
 from hardsight.models import MODELS, LoadedModel
 from hardsight.run.loop import pictures
-from hardsight.run.train._config import TrainConfig
+from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._data import Sources, is_first_process
 from hardsight.run.train._images import Decoded
 from hardsight.run_folder import (
@@ -82,6 +82,7 @@ def recipe_of(
     watched: Mapping[str, Decoded],
     own_weights: str | None,
     brings: bool,
+    hardness: str | None = None,
 ) -> dict[str, Any]:
     """Everything that decides the result, as it is written down.
 
@@ -91,11 +92,13 @@ def recipe_of(
         watched: examples that are only looked at, by name.
         own_weights: digest of the weights that a user's own module begins with.
         brings: whether the user brings examples of their own to validate on.
+        hardness: digest of the hardness that examples are drawn by.
     """
     recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
         "chosen_rows": sources.chosen,
+        "hardness": hardness,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
         "own_weights": own_weights,
@@ -129,6 +132,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
         fingerprints={
             "training data": recipe["data_fingerprint"],
             "chosen rows": recipe["chosen_rows"],
+            "hardness of the examples": recipe["hardness"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
             _OWN_WEIGHTS: began_with,
@@ -184,6 +188,8 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     data, split = config.data, config.data.test_split or config.data.split
     words = ["--data", data.name]
     words += ["--split", split] if split else []
+    for key, value in (*_columns(data), ("tokenizer", data.tokenizer)):
+        words += ["--" + key.replace("_", "-"), str(value)] if value is not None else []
     words += ["--data-root", data.root] if data.root else []
     if data.patch is not None and data.test_split is None:
         files = [data.patch] if isinstance(data.patch, str) else data.patch
@@ -192,6 +198,12 @@ def next_step(folder: Path, config: TrainConfig, loaded: LoadedModel) -> str:
     words += ["--out", f"{folder}-scores"]
     words += ["--trust-remote-code"] if config.model.trust_remote_code else []
     return f"hardsight score --model {typed_model(folder, loaded)} {shlex.join(words)}"
+
+
+def _columns(data: DataConfig) -> list[tuple[str, Any]]:
+    """Which columns of a table are what, as far as the recipe says."""
+    keys = ("text_column", "label_column", "image_column", "max_tokens")
+    return [(key, getattr(data, key)) for key in keys]
 
 
 def typed_model(folder: Path, loaded: LoadedModel) -> str:
@@ -232,7 +244,7 @@ def trackers_of(
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
     # drawn with replacement, an example counts as what it was when it first came
-    repeats = "first" if config.sampling == "class_balanced" else "error"
+    repeats = "error" if config.sampling.draws_each_once else "first"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
     if not sources.holds_out:
@@ -281,6 +293,7 @@ def kept_dynamics(
             "spec": config.data.name,
             "split": config.data.split,
             "fingerprint": sources.fingerprint,
+            **{key: value for key, value in _columns(config.data) if value is not None},
             "patches": list(sources.train.source.patches),
         },
         "class_order": None if sources.order is None else sources.order.facts(),

@@ -28,7 +28,7 @@ from hardsight.run.loop import (
     random_states_kept,
     returning,
 )
-from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
+from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, Shard, batches_of
 from hardsight.run.train._config import TrainConfig
 from hardsight.run.train._data import (
     Sources,
@@ -67,12 +67,15 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run.train._sampling import SelfPaced, epoch_rows
+from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
 
 _DATA_KEYS = (
-    "split", "root", "validation", "validation_split", "test_split", "classes", "patch", "size",
-    "channels", "mean", "std", "crop", "squash", "white", "imbalance",
+    "split", "root", "validation", "validation_split", "test_split", "text_column", "label_column",
+    "image_column", "tokenizer", "max_tokens", "classes", "patch", "size", "channels", "mean",
+    "std", "crop", "squash", "white", "imbalance",
 )  # fmt: skip
 
 
@@ -141,9 +144,10 @@ def train(
             key ``track_test`` does the same with the test split, under the name ``test``.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
-            ``validation``, ``validation_split``, ``test_split``, ``classes``, ``patch``, ``size``,
-            ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white`` and ``imbalance`` go
-            to its table ``data``. ``validation`` may also be examples of their
+            ``validation``, ``validation_split``, ``test_split``, ``text_column``,
+            ``label_column``, ``image_column``, ``tokenizer``, ``max_tokens``, ``classes``,
+            ``patch``, ``size``, ``channels``, ``mean``, ``std``, ``crop``, ``squash``, ``white``
+            and ``imbalance`` go to its table ``data``. ``validation`` may also be examples of their
             own, anything that ``data`` can be: then all of ``data`` is trained on. ``rows``, too,
             goes to ``data``: a file of ``hardsight select``, or an array, as
             :func:`hardsight.data.open_source` takes them.
@@ -213,6 +217,7 @@ class _Task:
         watched: examples that are only looked at, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
+        rows: which examples an epoch draws, if not every one once.
     """
 
     config: TrainConfig
@@ -225,6 +230,7 @@ class _Task:
     watched: Mapping[str, Decoded]
     recipe: dict[str, Any]
     show: bool | None
+    rows: EpochRows | None = None
 
 
 def run_recipe(
@@ -242,11 +248,18 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
+        texts = TextReader(config, model, device)
         sources = opened_sources(
-            config.data, data, seed=config.seed, validation=validation, rows=rows
+            config.data,
+            data,
+            seed=config.seed,
+            validation=validation,
+            rows=rows,
+            read=texts.read,
         )
+        stack.enter_context(texts.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
-        loaded = loaded_for(
+        loaded = texts.loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
         )
         sources = normalised_for(loaded, sources, config.data)
@@ -257,6 +270,7 @@ def run_recipe(
         own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
         are_balanced = any(term.class_balance is not None for term in config.loss)
         loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
+        rows_of_epoch, hardness = epoch_rows(config, sources)
         watched = _watched(config, sources, track_on)
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
@@ -264,7 +278,12 @@ def run_recipe(
             warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
-            config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
+            config,
+            sources,
+            watched=watched,
+            own_weights=own_weights,
+            brings=validation is not None,
+            hardness=hardness,
         )
         return _run(
             pl,
@@ -280,6 +299,7 @@ def run_recipe(
                 watched=watched,
                 recipe=recipe,
                 show=show,
+                rows=rows_of_epoch,
             ),
         )
 
@@ -397,6 +417,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         shard=shard,
         workers=chosen_workers(config.workers, length=len(sources.train)),
         show=task.show,
+        rows=task.rows,
     )
     model.train()
     if chosen_layout(config.channels_last, task.device):
@@ -411,6 +432,8 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         assert head is not None
         trackers = trackers_of(config, sources, model.get_submodule(head.name), start)
         callbacks += trackers.callbacks()
+        if isinstance(task.rows, SelfPaced):
+            task.rows.tracker = trackers.trained
     if task.watched:
         assert head is not None
         layer = model.get_submodule(head.name)

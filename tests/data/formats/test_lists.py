@@ -329,9 +329,9 @@ def test_embeddings_in_a_data_frame_are_embeddings():
 
 def test_a_data_frame_without_pictures_says_what_it_has():
     with pytest.raises(
-        DataError, match=r"no column of pictures or paths .* DataFrame.*got text, label"
+        DataError, match=r"no column of pictures or paths .* DataFrame.*got words, label"
     ):
-        open_source(pd.DataFrame({"text": ["a", "b"], "label": [0, 1]}))
+        open_source(pd.DataFrame({"words": ["a", "b"], "label": [0, 1]}))
     with pytest.raises(DataError, match="no examples in DataFrame"):
         open_source(pd.DataFrame({"path": [], "label": []}))
 

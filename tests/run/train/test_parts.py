@@ -54,7 +54,13 @@ def test_losses_that_never_reach_the_head_are_told_of(images, net, tmp_path, los
         torch.testing.assert_close(done.model.state_dict()[key], value, rtol=0, atol=0)
 
 
-REACHING = [name for name, spec in LOSSES.items() if name not in ("amc", "euclidean_contrastive")]
+OF_EMBEDDINGS = ("amc", "angular_triplet", "euclidean_contrastive")
+REACHING = [name for name in LOSSES if name not in OF_EMBEDDINGS]
+
+
+@pytest.mark.parametrize("name", OF_EMBEDDINGS)
+def test_losses_of_embeddings_alone_do_not_reach_the_head(name):
+    assert not TotalLoss([LossConfig(name)]).trains_head(epochs=1, num_classes=3)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", *REACHING])

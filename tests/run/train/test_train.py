@@ -1350,18 +1350,69 @@ class SkipsAtRandom(nn.Sequential):
         return self[2](self[1](hidden) if torch.rand(()) < 0.5 else hidden)
 
 
+class Averages(nn.Sequential):
+    """Puts another tensor in the place of a buffer: a replay would read the old one for ever."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.register_buffer("mean", torch.zeros(5))
+
+    def forward(self, inputs):
+        self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0)
+        return super().forward(inputs - self.mean)
+
+
+class AveragesAside(Averages):
+    """The same with a tensor that is no buffer."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        del self.mean
+        self.mean = torch.zeros(5)
+
+
+class Remembers(nn.Sequential):
+    """Keeps what it has seen in a list."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.seen = ["nothing"]
+
+    def forward(self, inputs):
+        self.seen.append(inputs)
+        return super().forward(inputs)
+
+
+class RemembersTheLast(Remembers):
+    """The list stays as long as it is."""
+
+    def forward(self, inputs):
+        self.seen[0] = inputs
+        return nn.Sequential.forward(self, inputs)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Counts, "changes passes"), (SkipsAtRandom, "draws random numbers on the CPU")],
+    [
+        (Counts, "changes passes"),
+        (SkipsAtRandom, "draws random numbers on the CPU"),
+        (Averages, "changes mean"),
+        (AveragesAside, "changes mean"),
+        (Remembers, "changes seen"),
+        (RemembersTheLast, "changes seen"),
+    ],
 )
 def test_what_a_pass_changes_on_the_host_is_seen_and_undone(kind, why):
     model = kind(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     model.passes = 2
     before, drawn = HostState(model), torch.get_rng_state()
+    held = {name: getattr(model, name) for name in ("mean", "seen") if hasattr(model, name)}
     model(torch.ones(4, 5))
     assert why in before.changed()
     before.put_back()
     assert model.passes == 2
+    assert all(getattr(model, name) is value for name, value in held.items())
+    assert held.get("seen", ["nothing"]) == ["nothing"]
     assert torch.equal(torch.get_rng_state(), drawn)
 
 

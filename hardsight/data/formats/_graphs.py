@@ -1,0 +1,194 @@
+"""Graphs in the text files of the TU collection: a folder of ``NAME_A.txt`` and its companions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight._checks import warn
+from hardsight.data.graphs import Graph, Graphs
+from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices
+from hardsight.errors import BadExampleError, DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GRAPHS = "_graph_indicator.txt"  # ends the file that a folder of graphs is known by
+
+
+class GraphSource(ExampleSource):
+    """Graphs with a label each, in memory.
+
+    Args:
+        graphs: one per example; one without nodes cannot be read.
+        labels: one per graph, in any form that :func:`class_indices` takes.
+        spec: as the user named it.
+        classes: names, position = label.
+    """
+
+    kind = Graphs()
+
+    def __init__(
+        self,
+        graphs: Sequence[Graph],
+        labels: Any,
+        *,
+        spec: str,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.spec, self.graphs = spec, list(graphs)
+        where = f"the labels of {spec}"
+        self.labels, self.classes = class_indices(labels, classes=classes, where=where)
+        if len(self.labels) != len(self.graphs):
+            raise DataError(
+                f"expected one label per graph, got {len(self.graphs):,} graphs and "
+                f"{len(self.labels):,} labels in {spec}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __getitem__(self, index: int) -> Example:
+        graph = self.graphs[index]
+        if not len(graph):
+            raise BadExampleError("the graph has no nodes")
+        return Example(self.id_of(index), self.label_of(index), graph)
+
+    @property
+    def width(self) -> int:
+        """How many features a node has."""
+        return int(self.graphs[0].features.shape[1])
+
+    def fingerprint(self) -> str:
+        """SHA-256 over labels, classes and all graphs."""
+        mark = Fingerprint("graphs").add_array(self.labels).add_names(self.classes)
+        for graph in self.graphs:
+            mark.add_array(graph.edges).add_array(graph.features)
+        return mark.hexdigest()
+
+
+def tu_graphs(
+    folder: Path, *, spec: str, classes: Sequence[str] | None = None, attributes: bool = False
+) -> GraphSource:
+    """Graphs of a TU folder; features are the one-hot kinds of the nodes.
+
+    Without kinds they are the numbers beside the nodes, and without those a constant. Labels of the
+    graphs are numbered in the order of their values, whose text is the name of the class.
+
+    Args:
+        folder: with ``NAME_A.txt``, ``NAME_graph_indicator.txt`` and ``NAME_graph_labels.txt``.
+        spec: as the user named it.
+        classes: names, position = label.
+        attributes: put the numbers beside the nodes after the kinds, if there are any.
+
+    Raises:
+        DataError: a file is missing, or the files do not fit each other.
+    """
+    names = sorted(file.name.removesuffix(GRAPHS) for file in folder.glob(f"*{GRAPHS}"))
+    if len(names) > 1:
+        raise DataError(
+            f"{spec} holds several sets of graphs ({', '.join(names)}); put each in its own folder"
+        )
+    read = _Files(folder, names[0], spec)
+    graph_of = read.numbers(GRAPHS).reshape(-1)
+    values = read.numbers("_graph_labels.txt").reshape(-1)
+    edges = read.numbers("_A.txt")
+    _check(graph_of, values, edges, spec)
+    kinds, features = _node_features(read, len(graph_of), attributes=attributes)
+    graphs = _cut(graph_of - 1, edges.T - 1, kinds, features, len(values))
+    lonely = sum(_has_lonely(graph) for graph in graphs)
+    if lonely:
+        warn(
+            f"{lonely:,} of {len(graphs):,} graphs of {spec} have nodes without edges, which a "
+            "graph network sees by themselves alone"
+        )
+    distinct, labels = np.unique(values, return_inverse=True)
+    own = tuple(str(value) for value in distinct.tolist())
+    return GraphSource(graphs, labels, spec=spec, classes=classes or own)
+
+
+class _Files:
+    """The text files of one set of graphs."""
+
+    def __init__(self, folder: Path, name: str, spec: str) -> None:
+        self._folder, self._name, self._spec = folder, name, spec
+
+    def numbers(self, suffix: str, kind: type = np.int64) -> NDArray[Any]:
+        """Numbers of a file, a row per line."""
+        file = self._folder / f"{self._name}{suffix}"
+        if not file.is_file():
+            raise DataError(f"{self._spec} has no {file.name}, which a set of graphs needs")
+        try:
+            return np.loadtxt(file, dtype=kind, delimiter=",", ndmin=2)
+        except ValueError as err:
+            raise DataError(f"{file} cannot be read as numbers: {err}") from err
+
+    def has(self, suffix: str) -> bool:
+        """Whether there is such a file."""
+        return (self._folder / f"{self._name}{suffix}").is_file()
+
+
+def _check(graph_of: NDArray[Any], values: NDArray[Any], edges: NDArray[Any], spec: str) -> None:
+    if not len(values):
+        raise DataError(f"no examples in {spec}: there are no labels of graphs")
+    if graph_of.size and (graph_of.min() < 1 or graph_of.max() > len(values)):
+        raise DataError(
+            f"expected nodes of graphs 1 to {len(values)} in {spec}, as there are labels, got "
+            f"{graph_of.min()} to {graph_of.max()}"
+        )
+    if (np.diff(graph_of) < 0).any():
+        raise DataError(f"expected the nodes of {spec} graph after graph; sort them")
+    if not edges.size:
+        raise DataError(f"no edges in {spec}: a graph network has nothing to pass on")
+    if edges.shape[1] != 2 or edges.min() < 1 or edges.max() > len(graph_of):
+        raise DataError(
+            f"expected edges between the nodes 1 to {len(graph_of):,} of {spec}, got "
+            f"{edges.min()} to {edges.max()} in {edges.shape[1]} columns"
+        )
+    apart = int((graph_of[edges[:, 0] - 1] != graph_of[edges[:, 1] - 1]).sum())
+    if apart:
+        raise DataError(f"{apart:,} edges of {spec} join nodes of two graphs; repair its files")
+
+
+def _node_features(
+    read: _Files, count: int, *, attributes: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Kind and features of every node."""
+    kinds: NDArray[Any] = np.zeros(count, dtype=np.int64)
+    parts: list[NDArray[Any]] = []
+    if read.has("_node_labels.txt"):
+        _, kinds = np.unique(read.numbers("_node_labels.txt")[:, 0], return_inverse=True)
+        parts.append(np.eye(int(kinds.max()) + 1, dtype=np.float32)[kinds])
+    if read.has("_node_attributes.txt") and (attributes or not parts):
+        parts.append(read.numbers("_node_attributes.txt", np.float32))
+    if any(len(part) != count for part in parts):
+        raise DataError(f"expected a line for each of {count:,} nodes in every file of nodes")
+    features = np.concatenate(parts, axis=1) if parts else np.ones((count, 1), dtype=np.float32)
+    return kinds, features
+
+
+def _cut(
+    graph_of: NDArray[Any], edges: NDArray[Any], kinds: NDArray[Any], features: NDArray[Any],
+    count: int,
+) -> list[Graph]:  # fmt: skip
+    """The graphs one by one; ``graph_of`` ascends, edges are sorted by their graph."""
+    of_edge = graph_of[edges[0]]
+    edges = edges[:, np.argsort(of_edge, kind="stable")]
+    numbers = np.arange(count + 1)
+    nodes = np.searchsorted(graph_of, numbers)
+    cuts = np.searchsorted(np.sort(of_edge), numbers)
+    return [
+        Graph(
+            edges[:, cuts[at] : cuts[at + 1]] - nodes[at],
+            features[nodes[at] : nodes[at + 1]],
+            kinds[nodes[at] : nodes[at + 1]],
+        )
+        for at in range(count)
+    ]
+
+
+def _has_lonely(graph: Graph) -> bool:
+    return len(np.unique(graph.edges)) < len(graph)

@@ -1,0 +1,310 @@
+"""Texts with a label each: CSV, JSONL and parquet files, data frames, and Hugging Face datasets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight._checks import warn
+from hardsight.data.formats._parquet import column_values, common_schema, stored_class_names
+from hardsight.data.formats._tables import (
+    LABELS,
+    PATHS,
+    chosen_column,
+    classes_of_all,
+    csv_cells,
+    plain_name,
+    rows_of_split,
+)
+from hardsight.data.source import Example, ExampleSource, Fingerprint, class_indices, id_at
+from hardsight.data.texts import Texts
+from hardsight.errors import BadExampleError, DataError, LabelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# the documented name first
+TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+_NUMBER = re.compile(r"\s*-?[0-9]+([.,][0-9]+)?\s*")
+_LOOKED_AT = 200  # texts, to see whether they are text
+_MANY = 50  # different labels, before they are taken for something else than classes
+
+
+class TextSource(ExampleSource):
+    """Texts in memory, each with a label.
+
+    Args:
+        texts: one per example; ``None`` for one that is missing.
+        labels: one per text, in any form that :func:`class_indices` takes.
+        spec: as the user named it.
+        classes: names, position = label.
+        ids: one per text; positions if there are none.
+        columns: others, by name.
+        max_tokens: most tokens of a text that a model is to see.
+
+    Raises:
+        DataError: there are no texts, or the column holds something else.
+        LabelError: a label is missing or not a class, or nearly every text has one of its own.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Any],
+        labels: Any,
+        *,
+        spec: str,
+        classes: Sequence[str] | None = None,
+        ids: Any = None,
+        columns: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        self.spec, self._texts, self._ids = spec, list(texts), ids
+        self._columns = dict(columns or {})
+        if not self._texts:
+            raise DataError(f"no examples in {spec}: there are no texts")
+        _check_are_texts(self._texts, spec)
+        where = f"the labels of {spec}"
+        values, names = _counted_from_1(labels, classes, where)
+        _check_are_classes(values, names, where)
+        self.labels, self.classes = class_indices(values, classes=names, where=where)
+        if len(self.labels) != len(self._texts):
+            raise DataError(
+                f"expected one label per text, got {len(self._texts):,} texts and "
+                f"{len(self.labels):,} labels in {spec}"
+            )
+        self.kind = Texts(max_tokens)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> Example:
+        return Example(self.id_of(index), self.label_of(index), self.text_of(index))
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts, an empty one for each that is missing."""
+        return [text if isinstance(text, str) else "" for text in self._texts]
+
+    def text_of(self, index: int) -> str:
+        """The text.
+
+        Raises:
+            BadExampleError: it is missing or empty.
+        """
+        text = self._texts[index]
+        if text is None or (isinstance(text, float) and np.isnan(text)):
+            raise BadExampleError("no text is stored for it")
+        if not isinstance(text, str):
+            raise BadExampleError(f"expected a text, got {type(text).__name__}")
+        if not text.strip():
+            raise BadExampleError("the text is empty")
+        return text
+
+    def id_of(self, index: int) -> str:
+        """Stored id, or position."""
+        return id_at(self._ids, index)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Another column of the file."""
+        found = self._columns.get(name)
+        return None if found is None else np.asarray(found)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over labels, classes and all texts."""
+        mark = Fingerprint("texts").add_array(self.labels).add_names(self.classes)
+        return mark.add_names([repr(text) for text in self._texts]).hexdigest()
+
+
+def is_text_list(header: Sequence[str]) -> bool:
+    """Whether a list with these columns is one of texts, by their names alone.
+
+    Raises:
+        DataError: it may be one of texts or one of pictures.
+    """
+    plain = [plain_name(name) for name in header]
+    texts = [name for name, short in zip(header, plain, strict=True) if short in TEXTS]
+    paths = [name for name, short in zip(header, plain, strict=True) if short in PATHS]
+    if texts and paths:
+        raise DataError(
+            f"the columns {', '.join(texts)} and {', '.join(paths)} could both be the examples: "
+            f"pass text_column={texts[0]!r} (--text-column {texts[0]}) for texts, or "
+            f"image_column={paths[0]!r} (--image-column {paths[0]}) for pictures"
+        )
+    return bool(texts)
+
+
+def text_file(
+    file: Path,
+    *,
+    spec: str,
+    text: str | None,
+    label: str | None,
+    classes: Sequence[str] | None,
+    split: str | None,
+    max_tokens: int | None,
+) -> TextSource:
+    """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
+    if file.suffix.lower() in JSON_SUFFIXES:
+        columns = _json_columns(file, spec)
+    else:
+        columns = _csv_columns(file, spec)
+    return text_columns(
+        columns, spec=spec, text=text, label=label, classes=classes, split=split,
+        max_tokens=max_tokens,
+    )  # fmt: skip
+
+
+def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSource:
+    """Texts of parquet files; see :func:`text_columns`."""
+    schema = common_schema(files)
+    columns = {name: column_values(files, name) for name in schema.names}
+    label = options.get("label") or next((n for n in schema.names if plain_name(n) in LABELS), None)
+    names = None if label is None else stored_class_names(schema, label)
+    options["classes"] = options.get("classes") or names
+    return text_columns(columns, spec=spec, **options)
+
+
+def text_columns(
+    columns: Mapping[str, Any],
+    *,
+    spec: str,
+    text: str | None,
+    label: str | None,
+    classes: Sequence[str] | None,
+    split: str | None,
+    max_tokens: int | None,
+) -> TextSource:
+    """Texts and labels among columns of equal length.
+
+    Args:
+        columns: by name.
+        spec: as the user named it.
+        text: name of the column with the texts; found by its name if ``None``.
+        label: name of the column with the labels, in the same way.
+        classes: names, position = label.
+        split: rows to keep, by a column ``split``.
+        max_tokens: most tokens of a text that a model is to see.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    header = list(columns)
+    texts = columns[_column(header, text, TEXTS, "text", spec)]
+    label_name = _column(header, label, LABELS, "label", spec)
+    values = np.empty(len(texts), dtype=object)
+    values[:] = [_plain(value) for value in columns[label_name]]
+    kept = rows_of_split(columns, split, spec)
+    classes = classes_of_all(values, kept, classes, spec)
+    rows = range(len(texts)) if kept is None else kept.tolist()
+    ids = columns.get("id")
+    return TextSource(
+        [texts[row] for row in rows],
+        [values[row] for row in rows],
+        spec=spec,
+        classes=classes,
+        ids=None if ids is None else [str(ids[row]) for row in rows],
+        columns={name: [cells[row] for row in rows] for name, cells in columns.items()},
+        max_tokens=max_tokens,
+    )
+
+
+def _column(
+    header: Sequence[str], stated: str | None, names: Sequence[str], role: str, spec: str
+) -> str:
+    if stated is None:
+        return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
+    if stated not in header:
+        raise DataError(
+            f"no column {stated!r} in {spec}: it has {', '.join(header) or 'no columns'}; pass "
+            f"{role}_column= (--{role}-column) with one of them"
+        )
+    return stated
+
+
+def _csv_columns(file: Path, spec: str) -> dict[str, list[str | None]]:
+    header, rows = csv_cells(file, spec)
+    for number, row in rows:
+        if len(row) != len(header):
+            raise DataError(
+                f"line {number} of {spec} has {len(row)} cells, the header {len(header)}; quote "
+                'cells that hold the separator: "good, not great"'
+            )
+    if not rows:
+        raise DataError(f"no examples in {spec}: it has no rows below its header")
+    return {name: [row[at] or None for _, row in rows] for at, name in enumerate(header)}
+
+
+def _json_columns(file: Path, spec: str) -> dict[str, list[Any]]:
+    rows: list[Mapping[str, Any]] = []
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, Mapping):
+                        raise DataError(
+                            f"expected an object in line {number} of {spec}, got "
+                            f"{type(row).__name__}; write a line such as "
+                            '{"text": "...", "label": "..."}'
+                        )
+                    rows.append(row)
+    except (OSError, UnicodeDecodeError, ValueError) as err:
+        raise DataError(f"cannot read {spec}: {err}; expected one JSON object per line") from err
+    if not rows:
+        raise DataError(f"no examples in {spec}: it has no lines")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """A label without spaces around it; nothing for an empty one."""
+    if isinstance(value, str):
+        return value.strip() or None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_are_texts(texts: Sequence[Any], spec: str) -> None:
+    some = [text for text in texts[:_LOOKED_AT] if text is not None]
+    if some and all(not isinstance(text, str) or _NUMBER.fullmatch(text) for text in some):
+        raise DataError(
+            f"expected texts in {spec}, got {some[0]!r}: the column holds numbers, not text; name "
+            "another one by text_column= (--text-column)"
+        )
+
+
+def _counted_from_1(
+    labels: Any, classes: Sequence[str] | None, where: str
+) -> tuple[Any, Sequence[str] | None]:
+    """Labels that count from 1, such as stars, are classes by that name, not by that position."""
+    if classes is not None:
+        return labels, classes
+    values = list(labels)
+    try:
+        numbers = {int(value) for value in values if float(value) == int(float(value))}
+    except (TypeError, ValueError):
+        return labels, None
+    top = max(numbers, default=0)
+    if len(numbers) < 2 or numbers != set(range(1, top + 1)):
+        return labels, None
+    warn(
+        f"{where} are 1 to {top}: they are {top} classes of these names, the first is 1; pass "
+        "classes=[...] (--classes) to name them otherwise"
+    )
+    return [str(int(value)) for value in values], tuple(str(n) for n in range(1, top + 1))
+
+
+def _check_are_classes(labels: Any, classes: Sequence[str] | None, where: str) -> None:
+    distinct = {str(value) for value in labels if value is not None}
+    if classes is None and len(distinct) > max(_MANY, len(labels) // 2):
+        shown = ", ".join(sorted(distinct)[:3])
+        raise LabelError(
+            f"{where} have {len(distinct):,} different values in {len(labels):,} rows, such as "
+            f"{shown[:80]}: they are not classes; name another column by label_column= "
+            "(--label-column)"
+        )

@@ -1,0 +1,123 @@
+"""A graph as an example: how several become one batch, and how one is drawn.
+
+Several graphs are one graph whose parts do not touch, with the number of its graph for every node:
+what graph networks of torch-geometric take.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.data.source import InputKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+_COLOURS = (
+    "#1971c2", "#e8590c", "#2f9e44", "#9c36b5", "#e03131", "#0c8599", "#f08c00", "#5f3dc4",
+    "#846358", "#868e96",
+)  # fmt: skip
+_STEPS = 60  # of the spring layout
+_MOST_NODES = 400  # that are laid out by springs; more lie on a circle
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes with features, and edges between them.
+
+    Attributes:
+        edges: pairs of nodes, ``[2, E]``; an edge in both directions is there twice.
+        features: of the nodes, ``[n, F]``.
+        kinds: of the nodes, ``[n]``, for the colours of a drawing.
+    """
+
+    edges: NDArray[np.int64]
+    features: NDArray[np.float32]
+    kinds: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+class Graphs(InputKind):
+    """Graphs for a network that takes ``x``, ``edge_index`` and ``batch``."""
+
+    name = "graph"
+    origin = "nodes with their features, edges, and the number of its graph for every node"
+    in_processes = False
+
+    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+        """One graph of all, whose parts do not touch."""
+        return joined(contents), {}
+
+    def small(self, content: Any) -> bytes:
+        """A drawing."""
+        return drawing(content)
+
+
+def joined(graphs: Sequence[Graph]) -> dict[str, Tensor]:
+    """Graphs as one: features ``x [n, F]``, ``edge_index [2, E]``, and ``batch [n]``."""
+    import torch
+
+    sizes = np.array([len(graph) for graph in graphs])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    edges = [graph.edges + start for graph, start in zip(graphs, starts, strict=True)]
+    return {
+        "x": torch.from_numpy(np.concatenate([graph.features for graph in graphs])),
+        "edge_index": torch.from_numpy(np.concatenate(edges, axis=1)),
+        "batch": torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes)),
+    }
+
+
+def drawing(graph: Graph, *, size: int = 160) -> bytes:
+    r"""A graph as a PNG: nodes in the colours of their kinds, laid out by springs.
+
+    Example:
+        >>> edges = np.array([[0, 1, 2], [1, 2, 0]])
+        >>> drawing(Graph(edges, np.ones((3, 1), np.float32), np.zeros(3, np.int64)))[:4]
+        b'\x89PNG'
+    """
+    from PIL import Image, ImageDraw
+
+    places = _laid_out(graph) * (size - 24) + 12
+    image = Image.new("RGB", (2 * size, 2 * size), "white")  # halved below, which smooths it
+    pen = ImageDraw.Draw(image)
+    for first, second in graph.edges.T.tolist():
+        ends = [tuple((2 * places[node]).tolist()) for node in (first, second)]
+        pen.line(ends, fill="#adb5bd", width=2)
+    radius = max(3.0, 13.0 - len(graph) / 12)
+    for node, (across, down) in enumerate((2 * places).tolist()):
+        box = (across - radius, down - radius, across + radius, down + radius)
+        pen.ellipse(box, fill=_COLOURS[int(graph.kinds[node]) % len(_COLOURS)])
+    sink = io.BytesIO()
+    image.resize((size, size), Image.Resampling.LANCZOS).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def _laid_out(graph: Graph) -> NDArray[np.float64]:
+    """Places in the unit square, always the same for the same graph (Fruchterman-Reingold)."""
+    count = len(graph)
+    turn = 2 * np.pi * np.arange(count) / max(count, 1)
+    places = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    if 2 < count <= _MOST_NODES:
+        links = np.zeros((count, count), dtype=bool)
+        links[graph.edges[0], graph.edges[1]] = True
+        links |= links.T
+        ideal = (4 / count) ** 0.5
+        for step in range(_STEPS):
+            apart = places[:, None] - places[None]  # [n, n, 2]
+            far = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
+            push = ideal**2 / far**2 - np.where(links, far / ideal, 0) - 0.05 * far
+            move = (apart * push[..., None]).sum(axis=1)
+            length = np.maximum(np.linalg.norm(move, axis=1, keepdims=True), 1e-9)
+            places = places + move / length * np.minimum(length, 0.2 * (1 - step / _STEPS))
+    low, high = places.min(axis=0), places.max(axis=0)
+    spread = max(float((high - low).max()), 1e-9)
+    found: NDArray[np.float64] = (places - (low + high) / 2) / spread + 0.5
+    return found

@@ -1,0 +1,6 @@
+"""Texts: shown, and made into tokens for a model."""
+
+from hardsight.data.texts._tokens import Texts as Texts
+from hardsight.data.texts._tokens import Tokens as Tokens
+from hardsight.data.texts._tokens import packed_rows as packed_rows
+from hardsight.data.texts._tokens import unpacking as unpacking

@@ -1,0 +1,279 @@
+"""Texts as inputs: tokens of a model's own tokenizer, padded no further than they must be.
+
+A row of the table must not depend on the texts it happens to be read with. So texts of like length
+go through the model together, padding is always on the right and masked, and every result goes back
+to the place of its text.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.data.source import InputKind, Parts
+from hardsight.errors import BadExampleError, ModelError, OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+TRUNCATED = "truncated"
+_SHOWN = 280  # characters of a text in a gallery
+_AT_ONCE = 16  # batches among which texts are sorted by length
+_ENDLESS = 10**6  # what a tokenizer without a limit of its own says is larger
+
+
+class Texts(InputKind):
+    """Texts that no model has been named for: they can be shown, not yet put into batches.
+
+    Args:
+        limit: most tokens of a text that a model is to see; its own limit if ``None``.
+    """
+
+    name = "text"
+    in_processes = False
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        if limit is not None and limit < 1:
+            raise OptionError(f"expected max_tokens to be 1 or more, got {limit}")
+
+    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+        """Refused: nothing says what the tokens are."""
+        raise ModelError(
+            "texts need a tokenizer, and the model brings none; name a model with one, "
+            "hf:FOLDER, or pass tokenizer= (--tokenizer), the folder of one"
+        )
+
+    def small(self, content: Any) -> str:
+        """The first words."""
+        words = " ".join(str(content).split())
+        return words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
+
+    def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
+        """Texts by a model's tokenizer, held to what the model takes."""
+        if reader is None:
+            self.collated([])
+        return Tokens(reader, model, limit=self.limit, batch_size=batch_size)
+
+
+class Tokens(Texts):
+    """Texts by the tokenizer of a model.
+
+    Args:
+        tokenizer: of transformers.
+        model: that takes its tokens.
+        limit: most tokens of a text; by default as many as tokenizer and model say.
+        batch_size: texts that go through the model together.
+
+    Attributes:
+        limit: most tokens of a text; longer ones are cut, and counted.
+        keys: names of the model's inputs.
+
+    Raises:
+        ModelError: the tokenizer does not fit the model, or has no token for padding.
+        OptionError: the limit is beyond what the model takes.
+    """
+
+    batches_at_once = _AT_ONCE
+
+    def __init__(
+        self, tokenizer: Any, model: nn.Module, *, limit: int | None = None, batch_size: int = 64
+    ) -> None:
+        super().__init__(limit)
+        self._tokenizer, self._batch_size = tokenizer, batch_size
+        self.keys, self._pads = _keys(tokenizer, model)
+        _check_vocabulary(tokenizer, model)
+        self._padding = _padding(tokenizer, model) if self._pads else 0
+        self.limit = _limit(tokenizer, model, limit)
+        most = "as long as they are" if self.limit is None else f"at most {self.limit} of a text"
+        self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
+
+    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+        """Tensors by the names of the model's inputs, and which texts were cut."""
+        rows, cut = self.encoded(contents)
+        lengths = [len(row[IDS]) for row in rows]
+        order = sorted(range(len(rows)), key=lambda at: (-lengths[at], at))  # the longest first
+        chunks = list(self._chunks(order, lengths))
+        place = {at: number for number, at in enumerate(order)}
+        if len(chunks) == 1:
+            return self.padded([rows[at] for at in range(len(rows))]), {TRUNCATED: cut}
+        inputs = [self.padded([rows[at] for at in chunk]) for chunk in chunks]
+        return Parts(inputs, [place[at] for at in range(len(rows))]), {TRUNCATED: cut}
+
+    def at_once(self, batch_size: int) -> Tokens:
+        """The same, with more or fewer texts that go through the model together."""
+        other = copy.copy(self)
+        other._batch_size = batch_size
+        return other
+
+    def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
+        """Tokens of each text by the names of the inputs, and whether it was cut.
+
+        Raises:
+            BadExampleError: a text has no tokens.
+        """
+        whole = self._called(texts)
+        cut = [self.limit is not None and len(row[IDS]) > self.limit for row in whole]
+        if any(cut):
+            long = [text for text, is_cut in zip(texts, cut, strict=True) if is_cut]
+            shorter = iter(self._called(long, truncation=True, max_length=self.limit))
+            whole = [
+                next(shorter) if is_cut else row for row, is_cut in zip(whole, cut, strict=True)
+            ]
+        for text, row in zip(texts, whole, strict=True):
+            if not row[IDS]:
+                raise BadExampleError(f"the tokenizer finds no tokens in {text[:40]!r}")
+        return whole, cut
+
+    def padded(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        """Rows of one width, ``[B, L]`` for every input; padding is on the right."""
+        import torch
+
+        width = max(len(row[IDS]) for row in rows)
+        fills = {IDS: self._padding, MASK: 0, TYPES: 0}
+        found = {}
+        for key in self.keys:
+            array = np.full((len(rows), width), fills[key], dtype=np.int64)
+            for at, row in enumerate(rows):
+                array[at, : len(row[key])] = row[key]
+            found[key] = torch.from_numpy(array)
+        return found
+
+    def _chunks(self, order: list[int], lengths: list[int]) -> Iterator[list[int]]:
+        """Texts that go through the model together; of one length each if none may be padded."""
+        chunk: list[int] = []
+        for at in order:
+            is_other = not self._pads and chunk and lengths[at] != lengths[chunk[0]]
+            if is_other or len(chunk) == self._batch_size:
+                yield chunk
+                chunk = []
+            chunk.append(at)
+        if chunk:
+            yield chunk
+
+    def _called(self, texts: list[str], **options: Any) -> list[dict[str, list[int]]]:
+        found = self._tokenizer(
+            texts, padding=False, return_attention_mask=True, verbose=False,
+            return_token_type_ids=TYPES in self.keys, **options,
+        )  # fmt: skip
+        zeros = [[0] * len(ids) for ids in found[IDS]]
+        ones = [[1] * len(ids) for ids in found[IDS]]
+        columns = {IDS: found[IDS], MASK: ones, TYPES: found.get(TYPES, zeros)}
+        return [{key: columns[key][at] for key in self.keys} for at in range(len(texts))]
+
+
+def packed_rows(tokens: Tokens, texts: list[str]) -> tuple[Tensor, int]:
+    """All texts as one tensor ``[N, K, L]`` for training, and how many of them were cut.
+
+    K are the inputs of the model, ids first; see :func:`unpacking`.
+    """
+    import torch
+
+    rows, cut = tokens.encoded(texts)
+    found = tokens.padded(rows)
+    return torch.stack([found[key] for key in tokens.keys], dim=1).to(torch.int32), sum(cut)
+
+
+@contextmanager
+def unpacking(model: nn.Module, tokens: Tokens) -> Iterator[None]:
+    """A model of texts takes :func:`packed_rows`, ``[B, K, L]``, meanwhile.
+
+    On a CPU columns that are padding in every row of a batch are left out. A GPU may record the
+    step, whose shapes may not change.
+    """
+
+    def unpacked(_module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if not args or getattr(args[0], "ndim", 0) != 3:
+            return args, kwargs
+        rows = args[0].long()
+        if MASK in tokens.keys and rows.device.type == "cpu":
+            rows = rows[:, :, : int(rows[:, tokens.keys.index(MASK)].sum(dim=1).max())]
+        return (), {key: rows[:, at] for at, key in enumerate(tokens.keys)} | kwargs
+
+    handle = model.register_forward_pre_hook(unpacked, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _keys(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
+    """Names of the inputs that both know, and whether the model can be told of padding."""
+    taken = inspect.signature(model.forward).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    if IDS not in taken and not takes_all:
+        raise ModelError(
+            f"expected a model that takes {IDS}, got {type(model).__name__}"
+            f"({', '.join(taken)}); name its input {IDS}, and {MASK} for what is not padding"
+        )
+    made = set(getattr(tokenizer, "model_input_names", (IDS, MASK)))
+    # a model that swallows any keyword is not asked for types, which few know
+    has_mask = MASK in taken or takes_all
+    keys = [IDS, *([MASK] if has_mask else []), *([TYPES] if TYPES in made & set(taken) else [])]
+    return tuple(keys), has_mask
+
+
+def _check_vocabulary(tokenizer: Any, model: nn.Module) -> None:
+    rows = _embeddings(model)
+    if rows is not None and len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer):,} tokens, and {type(model).__name__} embeddings "
+            f"for {rows:,}: it is not the tokenizer of this model; name its own"
+        )
+
+
+def _embeddings(model: Any) -> int | None:
+    find = getattr(model, "get_input_embeddings", None)
+    try:
+        layer = None if find is None else find()
+    except (NotImplementedError, AttributeError):
+        return None
+    return getattr(layer, "num_embeddings", None)
+
+
+def _padding(tokenizer: Any, model: Any) -> int:
+    """Token of padding: the model's, which may look for it, else the tokenizer's.
+
+    Raises:
+        ModelError: one of them has none.
+    """
+    own = getattr(tokenizer, "pad_token_id", None)
+    config = getattr(model, "config", None)
+    knows = hasattr(config, "pad_token_id")
+    wanted = getattr(config, "pad_token_id", None)
+    if own is None or (knows and wanted is None):
+        who = "the tokenizer" if own is None else "the config"
+        raise ModelError(
+            f"{who} of {type(model).__name__} has no padding token, so that texts of different "
+            "length cannot share a batch; set one, tokenizer.pad_token = tokenizer.eos_token, and "
+            "the model's, model.config.pad_token_id = tokenizer.pad_token_id, and save both"
+        )
+    return int(wanted if wanted is not None else own)
+
+
+def _limit(tokenizer: Any, model: Any, limit: int | None) -> int | None:
+    """Most tokens of a text, by tokenizer, model and user."""
+    config = getattr(model, "config", None)
+    places = getattr(config, "max_position_embeddings", None)
+    if isinstance(places, int) and getattr(config, "model_type", "") in _SHIFTED:
+        places -= int(getattr(config, "pad_token_id", 1) or 0) + 1
+    own = getattr(tokenizer, "model_max_length", None)
+    known = [most for most in (own, places) if isinstance(most, int) and 0 < most < _ENDLESS]
+    if limit is None:
+        return min(known, default=None)
+    if isinstance(places, int) and limit > places > 0:
+        raise OptionError(
+            f"max_tokens = {limit} is more than the {places} positions of "
+            f"{type(model).__name__}; leave it out, or pass at most {places}"
+        )
+    return limit
+
+
+# models whose positions begin behind the number of the padding token
+_SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")

@@ -1,0 +1,31 @@
+"""How pages show groups: the worst first, and not thousands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MOST_ROWS = 200
+
+
+def group_view(
+    name: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the template of one attribute reads.
+
+    Args:
+        name: of the attribute.
+        rows: :class:`hardsight.stats.GroupNumbers` as plain values.
+        found: what holds for all attributes: ``tested_from`` and ``hardness_title``.
+    """
+    least = found["tested_from"]
+    return {
+        "name": name,
+        "rows": rows[:_MOST_ROWS],
+        "hidden": max(0, len(rows) - _MOST_ROWS),
+        "small": sum(row["n"] < least for row in rows),
+        "least": least,
+        "has_hardness": any(row["hardness"] for row in rows),
+        "hardness_title": found["hardness_title"],
+        "has_confidence": any(row["gap"] for row in rows),
+    }
