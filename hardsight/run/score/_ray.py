@@ -9,6 +9,7 @@ it does for its own.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -103,6 +104,9 @@ def _check_connected(ray: Any, address: str | None) -> None:
 
 def _connect(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine unasked
+    # it prints an error for every pool of actors, about a case that this file does not make: what
+    # they are told stays in the object store as long as the driver lives
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = address or os.environ.get("RAY_ADDRESS")
     # what workers print is not for this terminal: their errors come back as values
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -275,9 +279,11 @@ class RayCluster:
             raise OutputError(_stopped(said, job, work, lost))
 
     def _say_how_far(self) -> None:
+        """Show Ray's progress bars, or nothing at all: its records are in its own files."""
         show = self._asked["show_progress"]
         context = self._ray.data.DataContext.get_current()
         context.enable_progress_bars = sys.stderr.isatty() if show is None else show
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 _FILES = "store the data as files and name them"
