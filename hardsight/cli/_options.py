@@ -103,7 +103,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "validation_share": _INSIDE,
     "wanted_error": _INSIDE,
     "alpha": _INSIDE,
-    "limit": _least(2),
+    **dict.fromkeys(("limit", "folds", "out_of_sample"), _least(2)),
     "feature_examples": _least(10),
     "map_examples": _least(10),
     **dict.fromkeys(

@@ -46,6 +46,7 @@ class ScoreKeys(TypedDict, total=False):
     device: str
     precision: str
     sample: str
+    out_of_sample: int | None
     strict: bool
     thumbnails: int
     keep_embeddings: bool

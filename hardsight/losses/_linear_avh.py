@@ -10,7 +10,7 @@ from hardsight.errors import OptionError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
 from hardsight.kernels import angular_log_odds, angular_loss, fused_inputs
 from hardsight.losses._angles import avh_logits
-from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._linear import cast_for_linear, other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import check_linear, is_plain_reduction, log_odds_loss
 from hardsight.losses._logits import cross_entropy_curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
@@ -36,7 +36,8 @@ def linear_avh_loss(
     r""":func:`~hardsight.losses.avh_loss` without its N x C matrix of angles.
 
     Values and gradients are those of the plain loss, computed chunk by chunk: the extra memory
-    does not grow with N x C.
+    does not grow with N x C. Under ``torch.autocast`` both tensors are rounded to its dtype first,
+    as a linear layer does it, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``, any scale.
@@ -73,6 +74,7 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
+    embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
         return sharded_loss(
             cross_entropy_curve,

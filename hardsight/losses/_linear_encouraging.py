@@ -11,7 +11,7 @@ from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen, widen_together
 from hardsight.kernels import fused_inputs, linear_log_odds, linear_loss
 from hardsight.losses._encouraging import encouraging_curve
-from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._linear import cast_for_linear, other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
@@ -41,7 +41,9 @@ def linear_encouraging_loss(
     r"""``encouraging_loss(embeddings @ class_weights.T + bias, labels)`` without the logits.
 
     Values and gradients are those of :func:`~hardsight.losses.encouraging_loss` over the logits,
-    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only.
+    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only. Under
+    ``torch.autocast`` embeddings and class weights are rounded to its dtype first, as a linear
+    layer does it, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``.
@@ -85,6 +87,7 @@ def linear_encouraging_loss(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
     )
     _check_bias(bias, class_weights.shape[0])
+    embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
         return sharded_loss(
             curve,

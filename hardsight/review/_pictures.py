@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 160, 1024
 SIZES = {"small": SMALL, "large": LARGE}
+MAP = "map"  # in place of a size: what the model looked at
 _TINY = 64  # up to this many pixels a side a picture is kept exactly
 _MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
 _MOST_TEXT = 20_000
@@ -57,6 +58,7 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
+        self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
         columns = ("text_column", "label_column", "image_column")
         self._columns = {key: about[key] for key in columns if key in about}
         self._run = None if table.path is None else table.path.absolute().parent
@@ -158,7 +160,7 @@ class Pictures:
             self._is_open.set()
 
     def _opened(self) -> Any:
-        from hardsight.data import EmbeddingSource, open_source
+        from hardsight.data import EmbeddingSource, open_source, unlabelled_source
 
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
@@ -166,7 +168,11 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        source = open_source(self._place(self._spec), split=self._split, **self._columns)
+        place = self._place(self._spec)
+        if self._is_unlabelled:
+            source = unlabelled_source(place, split=self._split)
+        else:
+            source = open_source(place, split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None
@@ -181,6 +187,16 @@ class Pictures:
             return spec
         places = (folder / spec for folder in (self._run, *list(self._run.parents)[:3]))
         return next((str(place) for place in places if place.exists()), spec)
+
+
+def shown_again(encoded: bytes, size: int) -> Shown:
+    """A picture from a file of ours, decoded and encoded again before anybody sees it."""
+    made = _decoded_again(encoded, size) if encoded else None
+    return (
+        Shown(b"", note="no map" if not encoded else "cannot be read")
+        if made is None
+        else (Shown(*made))
+    )
 
 
 def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
@@ -211,9 +227,11 @@ def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
 
 
 def _written(image: Image.Image, size: int) -> tuple[bytes, str]:
-    if max(image.size) > size:
-        image = image.copy()
-        image.thumbnail((size, size))
+    from PIL import Image
+
+    if (longest := max(image.size)) > size:
+        width, height = (max(1, round(side * size / longest)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
     sink = io.BytesIO()
     if max(image.size) <= _TINY:
         image.save(sink, "PNG", compress_level=1)

@@ -20,6 +20,7 @@ from hardsight.run_folder._files import write_parquet as write_parquet
 from hardsight.run_folder._files import write_text as write_text
 from hardsight.run_folder._files import writing as writing
 from hardsight.run_folder._folder import ADAPT as ADAPT
+from hardsight.run_folder._folder import CLASS_WEIGHTS as CLASS_WEIGHTS
 from hardsight.run_folder._folder import DEMO as DEMO
 from hardsight.run_folder._folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder._folder import EMBEDDINGS as EMBEDDINGS
@@ -27,6 +28,8 @@ from hardsight.run_folder._folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder._folder import ERRORS as ERRORS
 from hardsight.run_folder._folder import EVALUATE as EVALUATE
 from hardsight.run_folder._folder import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._folder import FOLDS as FOLDS
+from hardsight.run_folder._folder import HEADS as HEADS
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
 from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS

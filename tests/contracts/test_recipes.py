@@ -23,7 +23,7 @@ import hardsight as hs
 from hardsight.errors import HardsightError
 from hardsight.patch import write_patch
 from hardsight.run.adapt import AdaptConfig
-from hardsight.run.train import TrainConfig
+from hardsight.run.train import FoldsResult, TrainConfig
 from tests.exchange.made import patch_for
 
 NET = """
@@ -220,6 +220,7 @@ TRAIN = {
     "autotune": Case({"autotune": True}),
     "resident": Case({"resident": False}),
     "workers": Case({"workers": 1}),
+    "folds": Case({"folds": 2}),
     "track": Case({"track": True}),
     "thumbnails": Case({"thumbnails": 3, "track": True}, {"track": True}),
     "track_test": Case({"test_split": "two", "track_test": True}, {"test_split": "two"}),
@@ -229,6 +230,8 @@ TRAIN = {
 }
 # what a key cannot do beside another one
 NO_PART = {
+    "folds": Case({"folds": 2, "devices": 2}, refused="one after the other on one device"),
+    "track": Case({"folds": 2, "track": True}, refused="as many histories; leave one"),
     "thumbnails": Case({"thumbnails": 3}, warned="thumbnails plays no part"),
     "track_test": Case({"track_test": True}, refused="track_test needs data.test_split"),
     "select": Case({"validation": 0.0, "select": "loss"}, refused="needs examples that are held"),
@@ -409,6 +412,8 @@ def observed(places, given, monkeypatch):
         done = trained(places, given)
     except Stop:
         return notes
+    if isinstance(done, FoldsResult):
+        return [done.folds, notes]
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in done.history]
     thumbnails = done.folder / "thumbnails.parquet"
     return [

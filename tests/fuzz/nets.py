@@ -140,8 +140,8 @@ def make_net(
                                                        plain=0.96)  # fmt: skip
     classes = num_classes + draw.pick("net.more classes", (0, 1, 3), plain=0.8)
 
-    def made_of(rows: list[int]) -> tuple[_Body, Head]:
-        body = _body(draw, flat[rows], tokens, depends_on)
+    def made_of(rows: list[int], pixels: Array = flat) -> tuple[_Body, Head]:
+        body = _body(draw, pixels[rows], tokens, depends_on)
         return body, make_head(draw, body.features, body.tokens, marked[rows], classes=classes)
 
     def without_features(rows: list[int]) -> Head:
@@ -157,6 +157,9 @@ def make_net(
     if quirk == "nan":
         logits = np.where(marked[:, None], np.nan, logits)
         features = None if features is None else np.where(marked[:, None], np.nan, features)
+    if quirk == "nan" and depends_on == "batch":  # one such row spoils the mean of all
+        spoilt = made_of(list(range(len(flat))), np.where(marked[:, None], np.nan, flat))[1]
+        logits, features = spoilt.logits, spoilt.features
     weights = "none"
     if quirk in _MADE:
         weights = draw.pick("net.weights", **_split(_WEIGHTS), plain=0.8)

@@ -5,7 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
+from hardsight.errors import (
+    GradientError,
+    HardsightWarning,
+    LabelError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
+from hardsight.kernels import tell_of_mixed_dtypes
 from hardsight.losses import (
     LinearEncouragingLoss,
     _linear_encouraging,
@@ -307,3 +315,10 @@ def test_a_negative_label_that_nobody_looks_at_is_not_read_as_the_last_class():
     labels = labels.clamp_min(0).index_fill(0, torch.tensor([3]), -1)
     found = _linear_encouraging._log_odds_torch(x, labels, w, None)
     assert torch.equal(found.isnan(), torch.arange(len(x)) == 3)
+
+
+def test_what_mixed_dtypes_cost_is_said_once():
+    said = r"embeddings in torch\.float16 and class_weights in torch\.float32.*inside torch\.autoc"
+    with pytest.warns(HardsightWarning, match=said):
+        tell_of_mixed_dtypes(torch.float16, torch.float32)
+    tell_of_mixed_dtypes(torch.float16, torch.float32)  # a second warning would be an error

@@ -1,5 +1,7 @@
 """Any model on any labelled data: one table, a row per example."""
 
+from hardsight.run.score._logistic import Fitted as Fitted
+from hardsight.run.score._logistic import HeadFitter as HeadFitter
 from hardsight.run.score._rows import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.score._rows import length_of as length_of
 from hardsight.run.score._score import SAMPLES as SAMPLES

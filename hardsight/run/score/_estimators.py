@@ -141,7 +141,7 @@ def estimator_at_work(
         parts = [torch.tensor(estimator.weight), torch.tensor(estimator.bias)]
         head = Head(name=estimator.name, weight=parts[0], bias=parts[1])
         facts |= {"digest": tensors_digest(*parts), "head": "coef_"}
-        scorer = EmbeddingScorer(source, head, plan, device=device, batch_size=at_once)
+        scorer = EmbeddingScorer(source, [head], plan, device=device, batch_size=at_once)
     return EstimatorAtWork(
         source, scorer, plan, known, facts, "" if has_head else _missing(estimator)
     )

@@ -196,6 +196,7 @@ class RayCluster:
         """The keywords as they are sent to workers; raises if one cannot be pickled."""
         # of the GPUs of its node a worker sees only its own
         sent = self._asked | {"device": self._device, "workers": self._loaders()}
+        sent["show_progress"] = False
         for name, value in sent.items():
             try:
                 self._ray.cloudpickle.dumps(value)

@@ -32,7 +32,9 @@ from hardsight.geometry import widen
 from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
+    FOLD,
     ClassOrder,
+    Folds,
     ModelAtWork,
     ModelPass,
     ModelTraits,
@@ -57,6 +59,8 @@ from hardsight.table import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hardsight.run.score._refit import Refit
 
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
@@ -197,21 +201,37 @@ def _column_spec(name: str) -> ScoreSpec:
 
 
 class EmbeddingScorer:
-    """Scores stored embeddings through a stored head."""
+    """Scores stored embeddings through a stored head, or the rows of each fold through its own.
+
+    Args:
+        source: the embeddings.
+        heads: one, or with ``folds`` one per fold; they may also be given to :meth:`use` later.
+        plan: which scores.
+        device: to compute on.
+        batch_size: rows at once.
+        num_classes: of the heads; only needed if they are not there yet.
+        folds: which head scores which row.
+    """
 
     def __init__(
         self,
         source: EmbeddingSource,
-        head: Head,
+        heads: Sequence[Head],
         plan: ScorePlan,
         *,
         device: torch.device,
         batch_size: int | None,
+        num_classes: int | None = None,
+        folds: Folds | None = None,
     ) -> None:
         self.source, self.plan, self.device = source, plan, device
         self.batch_size = batch_size or 16384
-        self.num_classes = head.num_classes
-        self._head = head
+        self.num_classes = num_classes or heads[0].num_classes
+        self._heads, self._folds = list(heads), folds
+
+    def use(self, heads: Sequence[Head]) -> None:
+        """Take heads that were fitted meanwhile, one per fold."""
+        self._heads = list(heads)
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
@@ -226,13 +246,13 @@ class EmbeddingScorer:
         end = len(self.source) if stop is None else min(stop, len(self.source))
         firsts = range(start, end, self.batch_size)
         if self.device.type != "cpu":
-            head = self._tiled_head()
-            yield from (self._piece(head, first, self._rows(first)) for first in firsts)
+            tiled = self._tiled_heads()
+            yield from (self._piece(tiled, first, self._rows(first)) for first in firsts)
             return
         with _one_thread_each() as cores, ThreadPoolExecutor(cores) as pool:
-            heads: Queue[TiledHead] = Queue()
+            heads: Queue[list[TiledHead]] = Queue()
             for _ in range(cores):
-                heads.put(self._tiled_head())
+                heads.put(self._tiled_heads())
             waiting: deque[Future[Piece]] = deque()
             for first in firsts:
                 # read here, in order: a reader may keep its place in the file
@@ -246,51 +266,101 @@ class EmbeddingScorer:
     def check(self) -> None:
         """Nothing is left to check: the numbers follow from what is stored."""
 
-    def _tiled_head(self) -> TiledHead:
-        bias = None if self._head.bias is None else self._head.bias.to(self.device)
-        return TiledHead(self._head.weight.to(self.device), bias, parts=self.plan.parts)
+    def _tiled_heads(self) -> list[TiledHead]:
+        return [
+            TiledHead(
+                head.weight.to(self.device),
+                None if head.bias is None else head.bias.to(self.device),
+                parts=self.plan.parts,
+            )
+            for head in self._heads
+        ]
 
-    def _piece_by_any(self, heads: Queue[TiledHead], first: int, rows: Tensor) -> Piece:
-        head = heads.get()  # its working memory serves one thread at a time
+    def _piece_by_any(self, heads: Queue[list[TiledHead]], first: int, rows: Tensor) -> Piece:
+        tiled = heads.get()  # its working memory serves one thread at a time
         try:
-            return self._piece(head, first, rows)
+            return self._piece(tiled, first, rows)
         finally:
-            heads.put(head)
+            heads.put(tiled)
 
     @torch.inference_mode()
     def bias_facts(self) -> dict[str, Any]:
         """How often the bias decides, on the first examples; a pass of its own would cost more."""
-        rows = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
-        if self._head.bias is None:
-            return {"flip_rate": 0.0, "rows": rows}
+        count = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
+        rows, decided = self._rows(0, count), 0.0
+        for head, at in self._shares(0, count):
+            if head.bias is not None and len(at):
+                decided += float(self._decided(head, rows[at]).sum())
+        return {"flip_rate": decided / count, "rows": count}
+
+    def _decided(self, head: Head, rows: Tensor) -> Tensor:
         # files may hold them in different precisions
-        dtype = widen(self._head.weight).dtype
+        dtype = widen(head.weight).dtype
+        assert head.bias is not None
         embeddings, weight, bias = (
-            tensor.to(self.device, dtype)
-            for tensor in (self._rows(0, rows), self._head.weight, self._head.bias)
+            tensor.to(self.device, dtype) for tensor in (rows, head.weight, head.bias)
         )
-        decided = decided_by_bias(torch.addmm(bias, embeddings, weight.T), self._head)
-        return {"flip_rate": float(decided.float().mean()), "rows": rows}
+        return decided_by_bias(torch.addmm(bias, embeddings, weight.T), head)
+
+    def _shares(self, first: int, last: int) -> Iterator[tuple[Head, Tensor]]:
+        """Each head with the rows of a range that it scores, by their place in the range."""
+        for at, head in enumerate(self._heads):
+            yield head, self._share(at, first, last)
+
+    def _share(self, at: int, first: int, last: int) -> Tensor:
+        if self._folds is None:
+            return torch.arange(last - first, device=self.device)
+        rows = np.flatnonzero(self._folds.number[first:last] == at + 1)
+        return torch.from_numpy(rows).to(self.device)
 
     def _rows(self, first: int, count: int | None = None) -> Tensor:
         last = min(first + (count or self.batch_size), len(self.source))
         return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
 
     @torch.inference_mode()
-    def _piece(self, head: TiledHead, first: int, rows: Tensor) -> Piece:
+    def _piece(self, heads: list[TiledHead], first: int, rows: Tensor) -> Piece:
         last = first + len(rows)
-        labels = torch.from_numpy(self.source.labels[first:last])
+        every = torch.arange(first, last)
+        if self._folds is None:
+            columns = self._columns(heads[0], every, rows)
+            return Piece(last - first, self.source.ids(first, last), columns)
+        shares = [self._share(at, first, last) for at in range(len(heads))]
+        parts = [
+            {
+                **self._columns(head, every[at.cpu()], rows[at]),
+                FOLD: torch.full((len(at),), fold),
+            }
+            for fold, (head, at) in enumerate(zip(heads, shares, strict=True), start=1)
+        ]
+        at, order = torch.cat(shares).cpu().sort()
+        columns = {
+            name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)]
+            for name in parts[0]
+        }
+        ids = self.source.ids(first, last).take(pa.array(at.numpy()))
+        return Piece(last - first, ids, columns, self._unscored(first, last))
+
+    def _columns(self, head: TiledHead, at: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        """The columns of some rows, by their positions in the source."""
+        labels = torch.from_numpy(self.source.labels[at.numpy()])
         summaries = head.summaries(rows, labels.to(self.device))
         assert summaries.predictions is not None
         finite = torch.isfinite(summaries.predictions.largest)
-        columns = {
-            "index": torch.from_numpy(self.source.numbered(range(first, last))),
+        return {
+            "index": torch.from_numpy(self.source.numbered(at)),
             "label": labels,
             "prediction": torch.where(finite, summaries.predictions.prediction, -1),
             "finite": finite,
             **self.plan.scores(summaries),
         }
-        return Piece(last - first, self.source.ids(first, last), columns)
+
+    def _unscored(self, first: int, last: int) -> list[tuple[int, str, str]]:
+        assert self._folds is not None
+        source = self.source
+        return self._folds.unscored(
+            source.labels, source.classes,
+            lambda at: (int(source.numbered(at)), source.id_of(at)), among=range(first, last),
+        )  # fmt: skip
 
 
 @contextmanager
@@ -506,7 +576,8 @@ class Totals:
         for name, over_dataset in self._passes.items():
             values = over_dataset.values(*_norms_and_labels(rows))
             rows = rows.append_column(name, pa.array(values.numpy()))
-        rows = rows.select([*KEY_COLUMNS, *(spec.name for spec in self._plan.specs)])
+        keys = [*KEY_COLUMNS, *(name for name in (FOLD,) if name in rows.column_names)]
+        rows = rows.select([*keys, *(spec.name for spec in self._plan.specs)])
         return rows if self._groups is None else self._groups.beside(rows)
 
 
@@ -539,6 +610,7 @@ class ScoreWork:
         batches_per_shard: whole batches, so that shards can be made in any order, and again.
         workers: loader processes, as asked.
         groups: attributes that the table keeps.
+        refit: fits heads to the embeddings, before they are scored.
     """
 
     source: Source
@@ -548,6 +620,7 @@ class ScoreWork:
     batches_per_shard: int
     workers: int | None
     groups: Groups | None = None
+    refit: Refit | None = None
 
     @property
     def rows_per_shard(self) -> int:
@@ -587,6 +660,7 @@ class ScoreWork:
             "rows_per_shard": self.rows_per_shard,
             "workers": self.workers,
             "sample": about["sample"],
+            "out_of_sample": config["out_of_sample"],
             "strict": config["strict"],
             "thumbnails": config["thumbnails"],
             "keep_embeddings": config["keep_embeddings"],
@@ -665,6 +739,8 @@ class ScoreRun:
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
         if self._keeps:
+            if isinstance(scorer, ModelScorer) and scorer.head is not None:
+                self.folder.keep_class_weights(scorer.head.weight.detach().float().cpu().numpy())
             stored = StoredVectors(self.folder.embeddings())
             self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
         with self.folder.new_table(parts, schema) as table:

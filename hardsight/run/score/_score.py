@@ -29,15 +29,19 @@ from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
+    OUT_OF_SAMPLE,
+    check_fold_count,
     chosen_device,
     chosen_precision,
     chosen_workers,
+    decoded_once,
     matched_classes,
     model_at_work,
     stated_classes,
 )
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
 from hardsight.run.score._ray import ray_cluster
+from hardsight.run.score._refit import Refit
 from hardsight.run.score._rows import (
     COLUMNS,
     MAY_CHANGE,
@@ -86,9 +90,9 @@ class ScoreConfig(
     without=_ONLY_IN_PYTHON,
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
-        "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "keep_embeddings", "shard_rows", "seed", "engine", "ray_address", "ray_actors",
-        "ray_cpus", "ray_gpus",
+        "batch_size", "workers", "device", "precision", "sample", "out_of_sample", "strict",
+        "thumbnails", "keep_embeddings", "shard_rows", "seed", "engine", "ray_address",
+        "ray_actors", "ray_cpus", "ray_gpus",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -186,6 +190,7 @@ def score(
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
+    out_of_sample: int | None = None,
     strict: bool = False,
     thumbnails: int = 600,
     keep_embeddings: bool = False,
@@ -282,13 +287,16 @@ def score(
         workers: loader processes; chosen by data and cores by default.
         precision: of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
+        out_of_sample: of stored embeddings: share them out over this many folds, and score each
+            example by a head that is fitted to the other folds; no ``class_weights`` are needed.
+            In Python for images see ``folds`` of :func:`hardsight.train`.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
         keep_embeddings: keep what enters the model's head in the folder of the run, and look for
             near-duplicates with another label. Takes 2 bytes per number, and time that grows with
             the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
-        seed: of a model that is initialised at random.
+        seed: of a model that is initialised at random, and of folds.
         engine: what does the work: ``local`` is this process; ``ray`` spreads the shards over a
             Ray cluster, whose nodes share a disk, and gives the same table.
         ray_address: of the running cluster, such as ``auto`` or HOST:6379; by default RAY_ADDRESS
@@ -346,6 +354,8 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
+        if work.refit is not None:
+            about |= work.refit.fit(folder, show=show_progress)
         run = ScoreRun(
             folder,
             work.plan,
@@ -368,7 +378,7 @@ def score_work(
     class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
     strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
     label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
-    keep_embeddings: Any, **others: Any,
+    keep_embeddings: Any, out_of_sample: Any, show_progress: Any, **others: Any,
 ) -> Iterator[ScoreWork]:  # fmt: skip
     """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster."""
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
@@ -378,6 +388,9 @@ def score_work(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if out_of_sample is not None:
+        check_fold_count(out_of_sample)
+        sample = _sample_of_folds(sample)
     if keep_embeddings and out is None:
         raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
@@ -419,6 +432,7 @@ def score_work(
                 rows=rows,
                 patch=patch,
             )
+        source = decoded_once(source, workers=workers, show=show_progress)
         marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
@@ -436,9 +450,12 @@ def score_work(
             "thumbnails": thumbnails,
             "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
+            "out_of_sample": out_of_sample,
         }
         scorer: Scorer
+        refit: Refit | None = None
         if fitted is not None:
+            _refuse_folds_of_images(out_of_sample)
             _refuse_pixel_options(pixels, preprocessing)
             _refuse_estimator_options(
                 head=head, output=output, weights=weights, class_weights=class_weights, bias=bias,
@@ -453,12 +470,21 @@ def score_work(
                 head=head if isinstance(head, str) else None, output=output, weights=weights,
                 trust_remote_code=trust_remote_code or None,
             )  # fmt: skip
-            stored = _stored_head(model, head, source)
-            scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
-            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
-            about["bias"] = scorer.bias_facts()
+            if out_of_sample is not None:
+                _refuse_head(model=model, head=head, class_weights=class_weights, bias=bias)
+                refit = Refit(source, out_of_sample, device=place, seed=seed)
+                scorer = refit.scorer(plan, batch_size=batch_size)
+                about["model"] = refit.model_facts()
+            else:
+                stored = _stored_head(model, head, source)
+                scorer = EmbeddingScorer(
+                    source, [stored], plan, device=place, batch_size=batch_size
+                )
+                parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
+                about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
+                about["bias"] = scorer.bias_facts()
         else:
+            _refuse_folds_of_images(out_of_sample)
             usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
             size_of_batch = batch_size or usual
             work = model_at_work(
@@ -513,7 +539,7 @@ def score_work(
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
-        yield ScoreWork(source, scorer, plan, about, per_shard, workers, groups)
+        yield ScoreWork(source, scorer, plan, about, per_shard, workers, groups, refit)
 
 
 def _check_engine(asked: Mapping[str, Any]) -> None:
@@ -525,6 +551,11 @@ def _check_engine(asked: Mapping[str, Any]) -> None:
         raise OptionError(
             f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
             "(--engine ray), or leave it out"
+        )
+    if engine == "ray" and asked["out_of_sample"] is not None:
+        raise OptionError(
+            "out_of_sample fits its heads in this process, so that it cannot be used with "
+            "engine='ray'; leave one of them out"
         )
 
 
@@ -564,6 +595,33 @@ def _refuse_model_options(**options: Any) -> None:
         raise OptionError(
             f"{', '.join(named)} cannot be used with stored embeddings, which need no model; leave "
             "it out (their head is class_weights=, --class-weights)"
+        )
+
+
+def _sample_of_folds(sample: str) -> str:
+    if sample not in ("unknown", OUT_OF_SAMPLE):
+        raise OptionError(
+            f"sample = {sample!r} contradicts out_of_sample, whose heads never see the examples "
+            "they score; leave one of them out"
+        )
+    return OUT_OF_SAMPLE
+
+
+def _refuse_head(**heads: Any) -> None:
+    named = [name for name, value in heads.items() if value is not None]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with out_of_sample, which fits a head for each "
+            "fold; leave it out, or leave out_of_sample out to score with that head"
+        )
+
+
+def _refuse_folds_of_images(out_of_sample: int | None) -> None:
+    if out_of_sample is not None:
+        raise OptionError(
+            "out_of_sample fits heads to stored embeddings; images need a model trained for each "
+            f"fold: hs.train(..., folds={out_of_sample}), or `hardsight score --out-of-sample "
+            f"{out_of_sample} --recipe recipe.toml`"
         )
 
 

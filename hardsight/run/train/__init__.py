@@ -39,6 +39,8 @@ from hardsight.run.train._fit import trainer_of as trainer_of
 from hardsight.run.train._folder import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.train._folder import typed_model as typed_model
 from hardsight.run.train._folder import write_examples as write_examples
+from hardsight.run.train._folds import FoldsResult as FoldsResult
+from hardsight.run.train._folds import run_folds as run_folds
 from hardsight.run.train._images import Decoded as Decoded
 from hardsight.run.train._images import Examples as Examples
 from hardsight.run.train._images import Row as Row

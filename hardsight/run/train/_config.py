@@ -321,6 +321,8 @@ class TrainConfig:
             time at the start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default if they fit.
         workers: loader processes, if the images are not resident.
+        folds: train this many models, each on all but one part of the training split, and write
+            one table in which every example is scored by the model that did not see it.
         track: record every training example's hardness in every epoch, that of the held-out ones
             from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
@@ -360,6 +362,7 @@ class TrainConfig:
     autotune: bool = False
     resident: bool | None = None
     workers: int | None = None
+    folds: int | None = None
     track: bool = False
     thumbnails: int = 600
     track_test: bool = False
@@ -388,7 +391,9 @@ class TrainConfig:
             ("optimizer.lr", self.optimizer.lr, 0),
             ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
             ("workers", self.workers, 0),
+            ("folds", self.folds, 2),
         )
+        _check_folds(self)
         _check_shares(self.batch_size, self.devices * self.num_nodes)
         if ":" in self.device and self.devices > 1:
             raise ConfigError(
@@ -432,6 +437,24 @@ def _check_tables(config: TrainConfig) -> None:
     if config.adversarial is not None:
         check_settings(config.adversarial, where="the table adversarial")
         _check_attack(config.adversarial)
+
+
+def _check_folds(config: TrainConfig) -> None:
+    """Raise if the recipe asks for something that several models do not have."""
+    if config.folds is None:
+        return
+    for key in ("track", "track_test"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"{key} records one model over its epochs, and folds = {config.folds} trains "
+                f"{config.folds} of them, of which each example would have as many histories; "
+                f"leave one of the two out"
+            )
+    if config.devices * config.num_nodes > 1:
+        raise ConfigError(
+            f"folds trains its models one after the other on one device, got devices = "
+            f"{config.devices}, num_nodes = {config.num_nodes}; leave them out"
+        )
 
 
 def _check_attack(adversarial: AdversarialConfig) -> None:

@@ -22,7 +22,7 @@ from hardsight.errors import RunMismatchError
 from hardsight.models import MODELS, LoadedModel
 from hardsight.run.loop import pictures
 from hardsight.run.train._config import DataConfig, TrainConfig
-from hardsight.run.train._data import Sources, is_first_process
+from hardsight.run.train._data import PartOfData, Sources, is_first_process
 from hardsight.run.train._images import Decoded
 from hardsight.run_folder import (
     AGAIN,
@@ -82,6 +82,7 @@ def recipe_of(
     watched: Mapping[str, Decoded],
     own_weights: str | None,
     brings: bool,
+    part: PartOfData | None = None,
     hardness: str | None = None,
 ) -> dict[str, Any]:
     """Everything that decides the result, as it is written down.
@@ -92,6 +93,7 @@ def recipe_of(
         watched: examples that are only looked at, by name.
         own_weights: digest of the weights that a user's own module begins with.
         brings: whether the user brings examples of their own to validate on.
+        part: the only examples that are looked at, if not all.
         hardness: digest of the hardness that examples are drawn by.
     """
     recipe = {
@@ -105,6 +107,8 @@ def recipe_of(
     }
     if brings and sources.validation is not None:
         recipe["validation"] = sources.validation.source.fingerprint()
+    if part is not None:
+        recipe["part"] = {"what": part.what, "digest": part.digest()}
     recipe["tracked"] = {name: data.source.fingerprint() for name, data in watched.items()}
     return recipe
 
@@ -135,6 +139,7 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
             "hardness of the examples": recipe["hardness"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
+            "part of the training data": recipe.get("part", {}).get("digest"),
             _OWN_WEIGHTS: began_with,
         },
         versions=recipe["versions"],
