@@ -19,6 +19,7 @@ Examples:
   hardsight score --data embeddings.npy --labels labels.npy --class-weights head.safetensors \\
                   --out run
   hardsight score config.toml --set device=cpu --resume
+  hardsight score config.toml --engine ray --ray-address auto --out /shared/run
 
 \b
 Every example scored by a model that did not see it, which is what finds wrong labels:
@@ -38,7 +39,8 @@ _RECIPE = (
     "run/score/_score.py:score", without=("preprocessing", "show_progress"),
     first=("data", "model", "weights", "out"),
     last=("batch_size", "workers", "device", "precision", "sample", "out_of_sample", "thumbnails",
-          "shard_rows", "seed", "resume", "overwrite", "strict"),
+          "shard_rows", "seed", "engine", "ray_address", "ray_actors", "ray_cpus", "ray_gpus",
+          "resume", "overwrite", "strict"),
 )  # fmt: skip
 @click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help=_RECIPE)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",

@@ -52,6 +52,11 @@ class ScoreKeys(TypedDict, total=False):
     keep_embeddings: bool
     shard_rows: int | None
     seed: int
+    engine: str
+    ray_address: str | None
+    ray_actors: int | tuple[int, int] | None
+    ray_cpus: float | None
+    ray_gpus: float | None
 
 
 class EvaluateKeys(TypedDict, total=False):

@@ -3,6 +3,7 @@
 from hardsight.run_folder._files import AGAIN as AGAIN
 from hardsight.run_folder._files import MANIFEST as MANIFEST
 from hardsight.run_folder._files import Manifest as Manifest
+from hardsight.run_folder._files import differences as differences
 from hardsight.run_folder._files import held as held
 from hardsight.run_folder._files import open_parquet as open_parquet
 from hardsight.run_folder._files import put_in_place as put_in_place

@@ -372,6 +372,7 @@ class ModelPass:
         batch_size: int,
         workers: int = 0,
         start: int = 0,
+        stop: int | None = None,
         strict: bool = False,
         check: Callable[[Batch], None] = lambda batch: None,
     ) -> Iterator[Passed]:
@@ -384,6 +385,7 @@ class ModelPass:
             batch_size: examples at once.
             workers: loader processes; they end with the loop.
             start: first position.
+            stop: behind the last position; ``None`` for the end.
             strict: raise at the first example that cannot be read.
             check: raises if a batch is not one for this model, before it is run.
         """
@@ -391,6 +393,7 @@ class ModelPass:
             source,
             preprocessing,
             start=start,
+            stop=stop,
             batch_size=batch_size,
             workers=workers,
             strict=strict,
