@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardsight._checks import is_transformed
+from hardsight._checks import check_tensors, is_transformed
 from hardsight.errors import GradientError
 from hardsight.geometry import widen_together
 from hardsight.kernels import is_fusible, linear_inputs, tell_of_mixed_dtypes
@@ -48,6 +48,7 @@ def cast_for_linear(embeddings: Tensor, class_weights: Tensor, impl: str) -> tup
     Outside of autocast mixed dtypes are widened, never rounded. If that is slow here, it is said
     once: on a GPU the kernels for float32 take about ten times as long as those for bfloat16.
     """
+    check_tensors(embeddings=embeddings, class_weights=class_weights)
     cast = linear_inputs(embeddings, class_weights)
     is_mixed = embeddings.is_cuda and cast[0].dtype != cast[1].dtype
     if is_mixed and impl != "torch" and not torch.compiler.is_compiling():

@@ -15,7 +15,8 @@ from hardsight.losses._linear import cast_for_linear, other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
-from hardsight.losses._sharded import ShardLogits, sharded_loss
+from hardsight.losses._sharded import ShardLogits, refuse_smoothing, sharded_loss
+from hardsight.losses._smoothed import smoothed_loss
 from hardsight.ranks import Group
 from hardsight.registry import loss
 
@@ -31,6 +32,7 @@ def linear_encouraging_loss(
     bonus: str = "log",
     power: float = 2.0,
     clamp: float = 0.0,
+    label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -57,6 +59,8 @@ def linear_encouraging_loss(
         bonus: see there.
         power: see there.
         clamp: see there.
+        label_smoothing: see there. All logits of an example then have a part in its loss: rows are
+            taken some at a time, in plain torch, also on a GPU.
         weight: see there.
         ignore_index: see there.
         reduction: see there.
@@ -89,6 +93,7 @@ def linear_encouraging_loss(
     _check_bias(bias, class_weights.shape[0])
     embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
+        refuse_smoothing(label_smoothing)
         return sharded_loss(
             curve,
             linear_shard_logits(bias, impl),
@@ -102,6 +107,12 @@ def linear_encouraging_loss(
             group=process_group,
         )
     check_linear(embeddings, labels, class_weights)
+    if label_smoothing != 0:
+        return smoothed_loss(
+            curve, lambda rows, _: _chunk_logits(rows, class_weights, bias), embeddings, labels,
+            len(class_weights), weight=weight, ignore_index=ignore_index,
+            label_smoothing=label_smoothing, reduction=reduction, check_finite=check_finite,
+        )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
     is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
     if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
@@ -136,6 +147,7 @@ class LinearEncouragingLoss(HeadLossModule):
         bonus: str = "log",
         power: float = 2.0,
         clamp: float = 0.0,
+        label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -155,6 +167,7 @@ class LinearEncouragingLoss(HeadLossModule):
             bonus=bonus,
             power=power,
             clamp=clamp,
+            label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,
             reduction=reduction,

@@ -116,6 +116,8 @@ class Pictures:
         if isinstance(content, str):
             return Shown(content[:_MOST_TEXT].encode("utf-8", "replace"), TEXT)
         made = None if content is None else _encoded(content, size)
+        if isinstance(content, bytes):  # drawn by the kind of the example
+            made = _decoded_again(content, size)
         if made is not None:
             return Shown(*made)
         encoded = None if small is None else _decoded_again(small, size)
@@ -143,7 +145,8 @@ class Pictures:
                     return None, f"the data has changed: it ends before example {index}"
                 if self._source.id_of(position) != id:
                     return None, f"the data has changed: example {index} is another one now"
-                return self._source[position].content, ""
+                content, kind = self._source[position].content, self._source.kind
+                return content if kind is None else kind.large(content), ""
         except HardsightError as err:
             return None, str(err)
         except Exception as err:  # decoders and other people's datasets raise almost anything

@@ -281,7 +281,7 @@ class Session:
             "suggestion": int(suspects.suggestion[row]),
             "reason": suspects.reason(row),
             "group": suspects.groups[int(suspects.group[row])],
-            "error_share": None if share is None else float(share[row]),
+            "error_share": None if share is None or np.isnan(share[row]) else float(share[row]),
             "scores": self._scores(row),
             "nearest": self._nearest(row),
             "map": self.maps.prediction(id) if id in self.maps else None,

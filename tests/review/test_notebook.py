@@ -2,6 +2,7 @@
 
 import http.server
 import re
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -16,7 +17,7 @@ from tests.review import made
 from tests.review.test_browser import act, ready
 
 CELLS = (
-    "import hardsight as hs\napp = hs.review({run!r}, token={token!r})",
+    "import hardsight as hs\napp = hs.review({run!r}, token={token!r}, port={port})",
     "print(app.url)\nfound = app.decisions()\nprint(found['verdict'].tolist())",
     "app.close()\nprint('closed')",
 )
@@ -45,7 +46,10 @@ def notebook_page(tmp_path):
 
 
 def test_a_notebook_shows_the_app_inline_and_reads_its_decisions(chromium, run, notebook_page):
-    cells = [nbformat.v4.new_code_cell(c.format(run=str(run), token=made.TOKEN)) for c in CELLS]
+    with socket.socket() as free:  # not among those that other tests try first
+        free.bind(("127.0.0.1", 0))
+        values = {"run": str(run), "token": made.TOKEN, "port": free.getsockname()[1]}
+    cells = [nbformat.v4.new_code_cell(cell.format(**values)) for cell in CELLS]
     client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60)
     file, address = notebook_page
     with client.setup_kernel():

@@ -218,6 +218,10 @@ class InputKind(ABC):
     def small(self, content: Any) -> bytes | str | None:
         """A small view of an example: an encoded picture, or a few words."""
 
+    def large(self, content: Any) -> bytes | str | None:
+        """All of an example that a person can look at; as :meth:`small` by default."""
+        return self.small(content)
+
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
         """The same kind, read as a model wants it.
 

@@ -318,7 +318,15 @@ def run_recipe(
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        texts = TextReader(config, model, device)
+        texts: TextReader | None = None
+
+        def read(source: ExampleSource) -> ExampleSource:
+            nonlocal texts
+            if source.kind is None and config.data.tokenizer is None:
+                return source
+            texts = texts or TextReader(config, model, device)
+            return texts.read(source)
+
         sources = opened_sources(
             config.data,
             data,
@@ -326,11 +334,14 @@ def run_recipe(
             validation=validation,
             rows=rows,
             part=part,
-            read=texts.read,
+            read=read,
         )
-        stack.enter_context(texts.at_work())
+        loaded = None
+        if texts is not None:
+            loaded = texts.loaded
+            stack.enter_context(texts.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
-        loaded = texts.loaded or loaded_for(
+        loaded = loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
         )
         sources = normalised_for(loaded, sources, config.data)
