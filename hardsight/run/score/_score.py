@@ -378,7 +378,8 @@ def score_work(
     class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
     strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
     label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
-    keep_embeddings: Any, out_of_sample: Any, show_progress: Any, **others: Any,
+    keep_embeddings: Any, out_of_sample: Any, show_progress: Any, engine: Any,
+    **others: Any,
 ) -> Iterator[ScoreWork]:  # fmt: skip
     """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster."""
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
@@ -432,7 +433,8 @@ def score_work(
                 rows=rows,
                 patch=patch,
             )
-        source = decoded_once(source, workers=workers, show=show_progress)
+        if engine == "local":  # else each node would decode what the others do
+            source = decoded_once(source, workers=workers, show=show_progress)
         marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
