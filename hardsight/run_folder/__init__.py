@@ -40,3 +40,5 @@ from hardsight.run_folder._folder import TRACKED as TRACKED
 from hardsight.run_folder._folder import TRAIN as TRAIN
 from hardsight.run_folder._folder import RunFolder as RunFolder
 from hardsight.run_folder._folder import RunKind as RunKind
+from hardsight.run_folder._same import FirstOutputs as FirstOutputs
+from hardsight.run_folder._same import check_same_values as check_same_values

@@ -218,6 +218,7 @@ class Manifest:
             what it is in words.
         versions: of the packages that can change a number.
         files: names of what the run leaves in its folder.
+        first_outputs: of the model it began with, the attributes of a :class:`FirstOutputs`.
     """
 
     kind: str
@@ -226,6 +227,7 @@ class Manifest:
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    first_outputs: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> None:
         """Put it into the folder, in place of an older one."""
