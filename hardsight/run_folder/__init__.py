@@ -2,8 +2,10 @@
 
 from hardsight.run_folder._files import AGAIN as AGAIN
 from hardsight.run_folder._files import MANIFEST as MANIFEST
+from hardsight.run_folder._files import MEND as MEND
 from hardsight.run_folder._files import Manifest as Manifest
 from hardsight.run_folder._files import held as held
+from hardsight.run_folder._files import mended_by as mended_by
 from hardsight.run_folder._files import open_parquet as open_parquet
 from hardsight.run_folder._files import put_in_place as put_in_place
 from hardsight.run_folder._files import read_parquet as read_parquet

@@ -33,6 +33,7 @@ from hardsight.run_folder._files import (
     DISCARDED,
     FINISHED,
     MANIFEST,
+    MEND,
     PARTIAL,
     UNFINISHED,
     Manifest,
@@ -69,7 +70,7 @@ HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
-_ROOM = "free some space or choose another --out, then continue with --resume"
+_ROOM = f"{MEND} or choose another --out, then continue with --resume"
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 
 
