@@ -251,6 +251,8 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Put it into the folder, in place of an older one."""
         content = {"format": FORMAT, **vars(self)}
+        if self.first_outputs is None:  # of a run without a model that is held to them
+            del content["first_outputs"]
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
 

@@ -39,6 +39,7 @@ from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train import DataConfig, HostState, opened_sources
 from hardsight.run.train.engine import BEST, LAST, TrainModule
+from hardsight.run_folder import RunFolder
 from hardsight.tracking import HardnessTracker
 
 # in other processes, too: threads change the rounding
@@ -488,7 +489,7 @@ def test_a_run_does_not_go_on_in_changed_code_with_the_same_weights(
         train()
     else:
         with monkeypatch.context() as patch:
-            patch.setattr("hardsight.run.train._train._load_best", dying)
+            patch.setattr(RunFolder, "finish", dying)
             with pytest.raises(KeyboardInterrupt):
                 train()
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
