@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# name[extras]>=version; marker
-BOUND = re.compile(r"(?P<name>[\w.-]+(\[[\w,-]+\])?)>=(?P<version>[\w.]+)(?P<marker>\s*;.*)?")
+# name[extras]>=version; marker. Constraints of pip may not name extras
+BOUND = re.compile(r"(?P<name>[\w.-]+)(\[[\w,-]+\])?>=(?P<version>[\w.]+)(?P<marker>\s*;.*)?")
 OWN = re.compile(r"hardsight\[(?P<extras>[\w,-]+)\]")
 
 

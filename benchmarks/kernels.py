@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for kernels.csv and kernels.json")
     parser.add_argument("--skip", default="", help="methods to leave out, comma-separated")
     parser.add_argument(
-        "--work", default="scores,loss,encouraging,few,float32", help="parts to run"
+        "--work", default="scores,loss,encouraging,few,float32,autocast", help="parts to run"
     )
     parser.add_argument("--seconds", type=float, default=200, help="after them peers are left out")
     parser.add_argument("--resume", action="store_true", help="go on after the rows in --out")
@@ -136,6 +136,7 @@ def main() -> None:
         "encouraging": (encouraging_work, ENCOURAGING),
         "few": (few_work, FEW),
         "float32": (float32_work, FLOAT32),
+        "autocast": (autocast_work, LOSSES),
     }
     print(HEADER)
     for name in options.work.split(","):
@@ -361,6 +362,43 @@ def float32_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]
         ("hardsight", lambda: loss(x, "triton")),
         ("hardsight, embeddings in bfloat16", lambda: loss(narrow, "triton")),
         ("hardsight, plain", lambda: loss(x, "torch")),
+    ]
+
+
+def autocast_work(rows: int, width: int, classes: int) -> tuple[str, list[Method]]:
+    """Rounded embeddings beside float32 master weights, as a training loop under autocast has them.
+
+    Held against all of it in bfloat16, and against the same call outside of autocast, which widens.
+    """
+    x, labels, narrow = inputs(rows, width, classes)
+    x.requires_grad_()
+    narrow.requires_grad_()
+    w = narrow.detach().float().requires_grad_()
+
+    def loss(weights: Tensor, *, inside: bool) -> Call:
+        def call() -> object:
+            with torch.autocast("cuda", torch.bfloat16, enabled=inside):
+                value = linear_avh_loss(x, labels, weights, scale=SCALE)
+            return torch.autograd.grad(value, (x, weights))
+
+        return call
+
+    def compiled() -> Call:
+        function = torch.compile(plain_avh_loss, dynamic=False)
+
+        def call() -> object:
+            with torch.autocast("cuda", torch.bfloat16):
+                value = function(x, labels, w)
+            return torch.autograd.grad(value, (x, w))
+
+        return call
+
+    return "AVH loss, autocast", [
+        ("3 GEMMs", lambda: lambda: three_products(x.detach(), narrow.detach())),
+        ("hardsight, all in bfloat16", lambda: loss(narrow, inside=False)),
+        ("hardsight, float32 weights", lambda: loss(w, inside=True)),
+        ("hardsight, outside of autocast", lambda: loss(w, inside=False)),
+        ("compile", compiled),
     ]
 
 

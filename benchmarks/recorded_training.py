@@ -2,7 +2,8 @@
 
 The loop keeps its images on the device, crops and mirrors them there, computes in bfloat16 with
 channels last, and replays its whole step as a CUDA graph, with and without ``torch.compile``: what
-a user who knows how would write. Batches are full ones of the same size in both.
+a user who knows how would write. Batches are full ones of the same size in both. On a CPU, for
+:mod:`benchmarks.networks`, the loop takes its steps one by one in float32.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hardsight.models import load_model
 
 _SIDE, _PADDING, _CLASSES = 32, 4, 10
 _WARM_UPS = 4
+_GREY_ALREADY = ("mnist_cnn", "small_cnn", "el_mnist", "el_attack")  # one channel by default
 # what of hardsight train is timed: its default, without recorded steps, with every example tracked
 _OURS: dict[str, dict[str, Any]] = {
     "hardsight train": {},
@@ -37,43 +39,57 @@ class Loop:
 
     Args:
         name: of the network.
-        images: ``[N, 3, 32, 32]``, bytes.
+        images: ``[N, C, H, H]``, bytes.
         labels: ``[N]``.
         batch_size: of every step.
         is_compiled: run the network through ``torch.compile``.
+        device: ``cuda`` or ``cpu``.
     """
 
     def __init__(
-        self, name: str, images: Tensor, labels: Tensor, *, batch_size: int, is_compiled: bool
+        self,
+        name: str,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        batch_size: int,
+        is_compiled: bool = False,
+        device: str = "cuda",
     ) -> None:
-        model = load_model(name, num_classes=_CLASSES).model.cuda().train()
-        self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._device, self._side = device, images.shape[-1]
+        factory = {"num_classes": _CLASSES}
+        if images.shape[1] == 1 and name not in _GREY_ALREADY:
+            factory["channels"] = 1
+        model = load_model(name, **factory).model.to(device).train()
+        layout = torch.channels_last if device == "cuda" else torch.contiguous_format
+        self._model = model.to(memory_format=layout)  # type: ignore[call-overload]
         self._run = torch.compile(self._model) if is_compiled else self._model
-        padded = torch.nn.functional.pad(images.cuda(), (_PADDING,) * 4)
+        padded = torch.nn.functional.pad(images.to(device), (_PADDING,) * 4)
         self._frames = padded.permute(0, 2, 3, 1).contiguous()
-        self._labels, self._size = labels.cuda(), batch_size
-        self._rows = torch.zeros(batch_size, dtype=torch.long, device="cuda")
-        self._offsets = torch.zeros(batch_size, 2, dtype=torch.long, device="cuda")
-        self._flips = torch.zeros(batch_size, dtype=torch.bool, device="cuda")
-        rate = torch.tensor(0.1, device="cuda")
+        self._labels, self._size = labels.to(device), batch_size
+        self._rows = torch.zeros(batch_size, dtype=torch.long, device=device)
+        self._offsets = torch.zeros(batch_size, 2, dtype=torch.long, device=device)
+        self._flips = torch.zeros(batch_size, dtype=torch.bool, device=device)
+        rate = torch.tensor(0.1, device=device) if device == "cuda" else 0.1
         self._optimizer = torch.optim.SGD(
             self._model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4, fused=True
         )
-        self._graph = self._recorded()
+        self._replay = self._recorded().replay if device == "cuda" else self._step
 
     def epoch(self) -> None:
         """One pass over all full batches, in a random order."""
         count = len(self._labels)
-        order = torch.randperm(count, device="cuda")
-        offsets = torch.randint(2 * _PADDING + 1, (count, 2), device="cuda")
-        flips = torch.rand(count, device="cuda") < 0.5
+        order = torch.randperm(count, device=self._device)
+        offsets = torch.randint(2 * _PADDING + 1, (count, 2), device=self._device)
+        flips = torch.rand(count, device=self._device) < 0.5
         for start in range(0, count - self._size + 1, self._size):
             part = slice(start, start + self._size)
             self._rows.copy_(order[part])
             self._offsets.copy_(offsets[part])
             self._flips.copy_(flips[part])
-            self._graph.replay()
-        torch.cuda.synchronize()
+            self._replay()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
 
     def _recorded(self) -> Any:
         aside = torch.cuda.Stream()
@@ -89,12 +105,14 @@ class Loop:
         return graph
 
     def _step(self) -> None:
-        down = torch.arange(_SIDE, device="cuda") + self._offsets[:, :1]
-        right = torch.arange(_SIDE, device="cuda").expand(self._size, -1)
-        right = torch.where(self._flips[:, None], _SIDE - 1 - right, right) + self._offsets[:, 1:]
+        side, at = self._side, torch.arange(self._side, device=self._device)
+        down = at + self._offsets[:, :1]
+        right = at.expand(self._size, -1)
+        right = torch.where(self._flips[:, None], side - 1 - right, right) + self._offsets[:, 1:]
         windows = self._frames[self._rows[:, None, None], down[:, :, None], right[:, None, :]]
         inputs = windows.permute(0, 3, 1, 2).float() / 255
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        is_fast = self._device == "cuda"
+        with torch.autocast(self._device, torch.bfloat16, is_fast, cache_enabled=False):
             logits = self._run(inputs)
         self._optimizer.zero_grad(set_to_none=True)
         cross_entropy(logits.float(), self._labels[self._rows]).backward()

@@ -313,18 +313,17 @@ def draw(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     figure, axes = panels(1, len(names), width=2.7, height=2.7)
     for axis, name in zip(axes, names, strict=True):
         axis.plot([0, 1], [0, 1], color="#868e96", linewidth=1)
-        for method, mark in ((OURS, "o"), (TRACKED, "^")):
-            own = [row for row in rows if (row["dataset"], row["name"]) == (name, method)]
-            if own:
-                axis.scatter(
-                    [row["estimated"] for row in own], [row["wrong"] / row["count"] for row in own],
-                    s=[4 + 4 * np.log10(row["count"]) for row in own], marker=mark, alpha=0.45,
-                    label=method.split(", ")[1], linewidths=0,
-                )  # fmt: skip
+        for kind in ("symmetric", "pairs", "none"):
+            own = [row for row in rows if (row["dataset"], row["kind"]) == (name, kind)]
+            axis.scatter(
+                [row["estimated"] for row in own], [row["wrong"] / row["count"] for row in own],
+                s=[6 + 5 * np.log10(row["count"]) for row in own], alpha=0.55, label=kind,
+                linewidths=0,
+            )  # fmt: skip
         axis.set(title=name, xlabel="estimated share of wrong labels", xlim=(-0.02, 1.02),
                  ylim=(-0.02, 1.02))  # fmt: skip
     axes[0].set_ylabel("true share")
-    axes[0].legend(loc="upper left")
+    axes[-1].legend(loc="lower right")
     save(figure, file)
 
 
@@ -334,7 +333,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hardsight"))
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--limit", type=int, default=10_000, help="examples of each dataset")
-    parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.05, 0.1, 0.2])
+    parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.05, 0.2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--shares", type=Path, help="write the reliability of shares to this CSV")
     parser.add_argument("--figure", type=Path, help="draw it to this file")

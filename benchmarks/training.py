@@ -73,7 +73,19 @@ def main(args: Sequence[str] | None = None) -> None:
         "--variants", nargs="+", choices=list(_VARIANTS), default=list(_VARIANTS),
         help="synthetic comes first: the others are compared with it",
     )  # fmt: skip
+    parser.add_argument(
+        "--networks", nargs="*", metavar="NAME",
+        help="instead: each of these beside a loop by hand (all of them without names), and a grid",
+    )  # fmt: skip
+    parser.add_argument("--device", help="with --networks; cuda if there is one")
     options = parser.parse_args(args)
+    if options.networks is not None:
+        from benchmarks import networks
+
+        networks.compare(
+            options.networks, device=options.device, repeats=options.repeats, file=options.out
+        )
+        return
     settings = {
         "epochs": 2,  # the first one warms up and is left out
         "batch_size": options.batch_size,

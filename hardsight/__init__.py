@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hardsight.review import review as review
     from hardsight.run.adapt import adapt as adapt
     from hardsight.run.evaluate import evaluation_card as evaluation_card
+    from hardsight.run.queue import queue as queue
     from hardsight.run.score import score as score
     from hardsight.run.study import study_degradation as study_degradation
     from hardsight.run.study import study_dynamics as study_dynamics
@@ -70,6 +71,7 @@ _VERBS = {
     "evaluation_card": "hardsight.run.evaluate",
     "find_head": "hardsight.heads",
     "read_patch": "hardsight.patch",
+    "queue": "hardsight.run.queue",
     "read_table": "hardsight.table",
     "score": "hardsight.run.score",
     "select": "hardsight.selection",

@@ -133,6 +133,10 @@ class OutputError(HardsightError, OSError):
     """A result could not be written."""
 
 
+class EngineError(HardsightError, RuntimeError):
+    """A cluster cannot be reached, or stopped before all of its work was done."""
+
+
 class MissingExtraError(HardsightError, ImportError):
     """An optional dependency is not installed or does not import."""
 

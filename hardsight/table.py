@@ -30,7 +30,15 @@ import pyarrow as pa
 from hardsight._checks import checked_options
 from hardsight.errors import MissingDataError, OptionError, TableError
 from hardsight.registry import unknown_name, words_of
-from hardsight.run_folder import ADAPT, PSEUDO_LABELS, SCORE, TABLE_METADATA, TRAIN, open_parquet
+from hardsight.run_folder import (
+    ADAPT,
+    FOLDS,
+    PSEUDO_LABELS,
+    SCORE,
+    TABLE_METADATA,
+    TRAIN,
+    open_parquet,
+)
 from hardsight.run_folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder import ERRORS as ERRORS
@@ -111,8 +119,7 @@ class ScoreTable:
             TableError: there is no such column; says why a score is missing, or names the nearest.
         """
         self._check_column(name)
-        values: NDArray[Any] = self._source.column(name).to_numpy()
-        return values
+        return _numpy_of(self._source.column(name))
 
     def _check_column(self, name: str) -> None:
         if name in self.columns:
@@ -378,13 +385,26 @@ class TableFile:
         return TableError(f"{self._path} is not a readable parquet file: {err}")
 
 
+def _numpy_of(column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column as numpy, without the pandas that pyarrow would load for it: half a second."""
+    kind = column.type
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if column.num_chunks == 1 and not column.null_count:
+        if is_plain:
+            return np.from_dlpack(column.chunk(0))
+        if pa.types.is_boolean(kind):  # a bit each there, a byte here
+            return np.from_dlpack(column.chunk(0).cast(pa.uint8())).view(np.bool_)
+    values: NDArray[Any] = column.to_numpy()
+    return values
+
+
 def read_table(path: str | os.PathLike[str]) -> ScoreTable:
     """Read the table of a run, be it one of scoring, training or adapting, or a file.
 
     Args:
         path: the folder of a finished run of ``hardsight score``, of ``hardsight train`` with
-            ``track = true``, or of ``hardsight adapt``, whose table is that of the pseudo-labels of
-            the last round; or a parquet file that hardsight wrote.
+            ``folds`` or ``track = true``, or of ``hardsight adapt``, whose table is that of the
+            pseudo-labels of the last round; or a parquet file that hardsight wrote.
 
     Raises:
         MissingDataError: there is no table there; says what there is instead.
@@ -412,7 +432,7 @@ def _table_of(run: RunFolder) -> Path:
             f"the {kind.what} in {folder} is unfinished; continue it with `{kind.command} ... "
             f"--out {folder} --resume`"
         )
-    if kind is SCORE:
+    if kind in (SCORE, FOLDS):
         return folder / TABLE
     if kind is ADAPT and (last := _last_rounds(folder)):
         if len(last) > 1:
@@ -428,8 +448,9 @@ def _table_of(run: RunFolder) -> Path:
         )
     if not (folder / DYNAMICS).exists():
         raise MissingDataError(
-            f"{folder} is a training run without dynamics; train with `--set track=true`, or score "
-            f"the model: `hardsight score --model {folder} --data ... --out SCORES`"
+            f"{folder} is a training run without dynamics; train with `--set track=true` or with "
+            f"`--folds 5`, or score the model: `hardsight score --model {folder} --data ... --out "
+            "SCORES`"
         )
     return folder / DYNAMICS
 

@@ -29,6 +29,9 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # it took longer than all training. What is synced, and when, tests/run_folder checks.
 os.fsync = os.fstat  # still refuses a descriptor that is not open
 
+# No test writes into the cache of whoever runs it; those of the cache have a folder of their own.
+os.environ["HARDSIGHT_CACHE"] = "off"
+
 # Lightning asks all installed packages for plugins, a file each, whenever a run begins.
 importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 

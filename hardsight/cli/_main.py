@@ -26,10 +26,13 @@ _COMMANDS = {
     "report": ("hardsight.cli._report", "a table -> one self-contained HTML file"),
     "review": ("hardsight.cli._review", "look at the suspects, fix their labels, in the browser"),
     "patch": ("hardsight.cli._patch", "decisions -> a patch; a patch -> a corrected copy"),
+    "export": ("hardsight.cli._export", "a run -> Hugging Face, Label Studio, FiftyOne, cleanlab"),
+    "queue": ("hardsight.cli._queue", "a model + a pool without labels -> what to label next"),
     "select": ("hardsight.cli._select", "a table -> the rows worth keeping"),
     "evaluate": ("hardsight.cli._evaluate", "one card: accuracy, OOD, calibration, attacks, maps"),
     "study": ("hardsight.cli._study", "scores against people, degradation levels and epochs"),
     "experiment": ("hardsight.cli._experiment", "the papers' tables and figures, made again"),
+    "cache": ("hardsight.cli._cache", "decoded pictures on disk: where, how many, clear them"),
     "doctor": ("hardsight.cli._doctor", "versions, devices, optional parts and what is missing"),
 }
 

@@ -18,6 +18,18 @@ def pair(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple
     return int(parts[0]), int(parts[-1])
 
 
+def least_and_most(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    """``4`` or ``2-8`` as a range."""
+    if value is None:
+        return None
+    parts = value.split("-")
+    if not all(part.isdigit() for part in parts) or len(parts) > 2:
+        raise click.BadParameter(f"expected 4 or 2-8 (least and most), got {value!r}")
+    return int(parts[0]), int(parts[-1])
+
+
 def floats(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[float, ...] | None:
@@ -74,6 +86,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "sample": {"type": click.Choice(["in-sample", "out-of-sample", "unknown"])},
     "class_order": {"type": click.Choice(["auto", "name", "position"])},
     "channels": {"type": click.Choice(["1", "3"]), "callback": whole},
+    "engine": {"type": click.Choice(["local", "ray"])},
+    "ray_address": {"metavar": "ADDRESS"},
+    "ray_actors": {"callback": least_and_most, "metavar": "N[-N]"},
     "model_classes": {"metavar": "NAME[,NAME]|FILE"},
     "patch": {"metavar": "FILE[,FILE]"},
     "output": {"callback": key_or_position, "metavar": "NAME|POSITION"},
@@ -88,7 +103,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "validation_share": _INSIDE,
     "wanted_error": _INSIDE,
     "alpha": _INSIDE,
-    "limit": _least(2),
+    **dict.fromkeys(("limit", "folds", "out_of_sample"), _least(2)),
     "feature_examples": _least(10),
     "map_examples": _least(10),
     **dict.fromkeys(

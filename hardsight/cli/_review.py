@@ -16,6 +16,7 @@ import click
 @click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME[:PORT]",
               help="A further name of the page, such as that of a proxy.")  # fmt: skip
 @click.option("--data", help="Where the data lies now, if not where it was scored.")
+@click.option("--card", help="Folder of `hardsight evaluate` on the same data: its Grad-CAM maps.")
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 def review(
     run: Path,
@@ -24,6 +25,7 @@ def review(
     token: str | None,
     allow_hosts: tuple[str, ...],
     data: str | None,
+    card: str | None,
     no_browser: bool,
 ) -> None:
     """Look at the suspects of RUN one by one and fix their labels, in the browser.
@@ -35,7 +37,7 @@ def review(
 
     app = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=False,
+        is_framed=False, card=card, owns_process=True,
     )  # fmt: skip
     for note in app.notes:
         click.echo(note)

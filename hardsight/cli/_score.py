@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,18 @@ Examples:
   hardsight score --data embeddings.npy --labels labels.npy --class-weights head.safetensors \\
                   --out run
   hardsight score config.toml --set device=cpu --resume
+  hardsight score config.toml --engine ray --ray-address auto --out /shared/run
+
+\b
+Every example scored by a model that did not see it, which is what finds wrong labels:
+  hardsight score --out-of-sample 5 --recipe recipe.toml --out run
+  hardsight score --out-of-sample 5 --data embeddings.npy --labels labels.npy --out run
 """
+_OF_RECIPES = ("out", "data_root", "device", "seed", "resume", "overwrite")
+_RECIPE = (
+    "With --out-of-sample: a recipe of `hardsight train`, by which a model is trained for each "
+    "fold. It names the data and the model."
+)
 
 
 @click.command(epilog=_EPILOG)
@@ -26,19 +38,26 @@ Examples:
 @flags_of(
     "run/score/_score.py:score", without=("preprocessing", "show_progress"),
     first=("data", "model", "weights", "out"),
-    last=("batch_size", "workers", "device", "precision", "sample", "thumbnails", "shard_rows",
-          "seed", "resume", "overwrite", "strict"),
+    last=("batch_size", "workers", "device", "precision", "sample", "out_of_sample", "thumbnails",
+          "shard_rows", "seed", "engine", "ray_address", "ray_actors", "ray_cpus", "ray_gpus",
+          "resume", "overwrite", "strict"),
 )  # fmt: skip
+@click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help=_RECIPE)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of CONFIG, in TOML syntax.")  # fmt: skip
-def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None:
+def score(
+    config: Path | None, recipe: Path | None, overrides: tuple[str, ...], **flags: Any
+) -> None:
     """Score every example of labelled data and write one table, a row per example.
 
     CONFIG is an optional TOML file with the same keys as the options; options override it.
     """
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    if recipe is not None:
+        _by_recipe(recipe, overrides, config, set_flags)
+        return
     from hardsight.run.score import ScoreConfig, run_score  # torch loads only when this runs
 
-    set_flags = {name: value for name, value in flags.items() if value is not None}
     if config is None and "data" not in set_flags:
         raise click.UsageError("name the data: --data photos/ (or a CONFIG file that does)")
     settings = ScoreConfig.load(config, overrides, **set_flags)
@@ -51,6 +70,35 @@ def score(config: Path | None, overrides: tuple[str, ...], **flags: Any) -> None
             f"stopped; continue with the same command and --resume (out: {settings.out})"
         ) from None
     _print_summary(table)
+
+
+def _by_recipe(
+    recipe: Path, overrides: tuple[str, ...], config: Path | None, given: dict[str, Any]
+) -> None:
+    """Train a model for each fold, as `hardsight train --folds` does."""
+    folds = given.pop("out_of_sample", None)
+    if folds is None:
+        raise click.UsageError(
+            "--recipe trains a model for each fold: say how many, --out-of-sample 5"
+        )
+    others = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RECIPES]
+    if config is not None or others:
+        named = ", ".join([*(["CONFIG"] if config else []), *others])
+        raise click.UsageError(
+            f"{named} cannot be used with --recipe, which says what is trained and scored; change "
+            "it by --set KEY=VALUE"
+        )
+    from hardsight.cli._train import print_folds
+    from hardsight.run.train import TrainConfig, run_train
+
+    root = given.pop("data_root", None)
+    if root is not None:
+        overrides = (*overrides, f"data.root={json.dumps(root)}")
+    try:
+        result = run_train(TrainConfig.load(recipe, overrides, folds=folds, **given))
+    except KeyboardInterrupt:
+        raise click.ClickException("stopped; continue with the same command and --resume") from None
+    print_folds(result)
 
 
 def _print_summary(table: ScoreTable) -> None:

@@ -27,6 +27,7 @@ Examples:
   hardsight train recipe.toml
   hardsight train recipe.toml --set optimizer.lr=0.05 --set epochs=5 --out runs/short
   hardsight train recipe.toml --resume
+  hardsight train recipe.toml --folds 5 --out runs/unseen
 """
 
 
@@ -34,12 +35,16 @@ Examples:
 @click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
 @flags_of(_RECIPE, "out", out={"help": "Folder of the run, over the recipe's."})
 @flags_of("run/train/_config.py:DataConfig", "root", names_of={"root": "data_root"})
-@flags_of(_RECIPE, "device", "epochs", "seed", "resume", "overwrite", defaults=False)
+@flags_of(_RECIPE, "folds", "device", "epochs", "seed", "resume", "overwrite", defaults=False)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Override one key of RECIPE, in TOML syntax.")  # fmt: skip
 def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **flags: Any) -> None:
     """Train the model of RECIPE, a TOML file, and keep it in a folder that can be scored."""
-    from hardsight.run.train import TrainConfig, run_train  # torch loads only when this runs
+    from hardsight.run.train import (
+        FoldsResult,
+        TrainConfig,
+        run_train,
+    )  # torch loads only when this runs
 
     set_flags = {name: value for name, value in flags.items() if value is not None}
     if data_root is not None:
@@ -51,7 +56,10 @@ def train(recipe: Path, overrides: tuple[str, ...], data_root: str | None, **fla
         raise click.ClickException(
             f"interrupted; continue with: {_continued(recipe, config.out, overrides, set_flags)}"
         ) from None
-    _print_result(result, config)
+    if isinstance(result, FoldsResult):
+        print_folds(result)
+    else:
+        _print_result(result, config)
 
 
 def _continued(
@@ -65,6 +73,29 @@ def _continued(
     for override in overrides:
         words += ["--set", override]
     return shlex.join(words)
+
+
+def print_folds(result: Any) -> None:
+    """Say what came of training by folds; `hardsight score --out-of-sample` says the same."""
+    from rich.console import Console
+
+    console, table = Console(highlight=False), result.table
+    each = [fold["accuracy"] for fold in result.folds]
+    console.print(
+        f"[bold]{len(table):,} rows[/], each scored by the one of {len(each)} models that did not "
+        "see it",
+        soft_wrap=True,
+    )
+    console.print(
+        f"accuracy {table.accuracy():.2%} ({min(each):.2%} to {max(each):.2%} by fold)",
+        soft_wrap=True,
+    )
+    tests = [fold["test"]["accuracy"] for fold in result.folds if fold["test"]]
+    if tests:
+        console.print(f"test accuracy {min(tests):.2%} to {max(tests):.2%}", soft_wrap=True)
+    console.print(f"table -> {table.path}", soft_wrap=True, markup=False)
+    report = shlex.join(["hardsight", "report", str(result.folder)])
+    console.print(f"next: {result.next_step}, or {report}", soft_wrap=True, markup=False)
 
 
 def _print_result(result: Any, config: Any) -> None:

@@ -46,11 +46,17 @@ class ScoreKeys(TypedDict, total=False):
     device: str
     precision: str
     sample: str
+    out_of_sample: int | None
     strict: bool
     thumbnails: int
     keep_embeddings: bool
     shard_rows: int | None
     seed: int
+    engine: str
+    ray_address: str | None
+    ray_actors: int | tuple[int, int] | None
+    ray_cpus: float | None
+    ray_gpus: float | None
 
 
 class EvaluateKeys(TypedDict, total=False):

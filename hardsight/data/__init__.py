@@ -6,9 +6,15 @@ package loads no torch.
 
 from hardsight.data._batches import Batch as Batch
 from hardsight.data._batches import batches as batches
+from hardsight.data._cache import WORTH_KEEPING as WORTH_KEEPING
+from hardsight.data._cache import CacheEntry as CacheEntry
+from hardsight.data._cache import PictureCache as PictureCache
+from hardsight.data._cache import decoded_picture as decoded_picture
+from hardsight.data._cache import kept_pictures as kept_pictures
 from hardsight.data._groups import group_columns as group_columns
 from hardsight.data._open import data_marks as data_marks
 from hardsight.data._open import open_source as open_source
+from hardsight.data._open import unlabelled_source as unlabelled_source
 from hardsight.data.formats import EmbeddingSource as EmbeddingSource
 from hardsight.data.formats import MemorySource as MemorySource
 from hardsight.data.formats import UnlabelledFolder as UnlabelledFolder

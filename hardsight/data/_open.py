@@ -33,6 +33,7 @@ from hardsight.data.formats import (
     ParquetSource,
     StreamSource,
     TextSource,
+    UnlabelledFolder,
     array_place,
     chosen_column,
     column_values,
@@ -253,6 +254,28 @@ def _with_patch(
     other = source.relabelled(fixed.labels)
     other.patches = (*source.patches, fixed.facts)
     return other
+
+
+def unlabelled_source(
+    data: Any,
+    *,
+    split: str | None = None,
+    classes: Sequence[str] | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+) -> ExampleSource | EmbeddingSource:
+    """Data whose labels play no part: images below a folder as they lie, or any other form.
+
+    Args:
+        data: a folder of images, in class folders or not, or anything :func:`open_source` takes.
+        split: of data that has several.
+        classes: names of the classes, position = label, for forms that have labels.
+        data_root: folder with a folder per named dataset.
+    """
+    if isinstance(data, str | os.PathLike) and data not in DATASETS:
+        folder = Path(data) / (split or "")
+        if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
+            return UnlabelledFolder(folder, spec=os.fspath(data))
+    return open_source(data, split=split, classes=classes, data_root=data_root)
 
 
 def _with_rows(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +13,11 @@ import numpy as np
 from hardsight._checks import checked_options, versions_of
 from hardsight.data import EmbeddingSource, ExampleSource, open_source
 from hardsight.data.source import FixedLabels, LabelPlace, fixed_labels
-from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.errors import DataError, OptionError
 from hardsight.exchange.copies import (
     RECORD,
     Links,
+    staged,
     write_arrays,
     write_folder,
     write_idx,
@@ -27,12 +25,11 @@ from hardsight.exchange.copies import (
     write_parquet_copy,
 )
 from hardsight.patch import Patch, read_patch
-from hardsight.run_folder import MEND, held, put_in_place, remove, write_json, writing
+from hardsight.run_folder import MEND, write_json, writing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PARTIAL = ".tmp-"
 _STEP = f"{MEND} or choose another --out; nothing is left of the copy"
 _ON_THE_FLY = (
     "lay the patch over it while it is read: hs.data.open_source(data, patch=...), "
@@ -129,7 +126,7 @@ def apply_patch(
     place_to = Path(out)
     _check_fits(place, place_to, source.spec)
     links = Links(copies_only=copy)
-    with writing(place_to, step=_STEP), _staged(place_to, overwrite) as target:
+    with writing(place_to, step=_STEP), staged(place_to, overwrite) as target:
         notes = _write(source, fixed, target, place_to, links)
         done = Applied(
             place_to, int(fixed.kept.sum()), len(fixed.changed), int((~fixed.kept).sum()),
@@ -208,43 +205,6 @@ def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
             )
         if into_folder and here in there.parents:
             raise OptionError(f"{out} holds {spec}, which is never touched; choose another --out")
-
-
-@contextmanager
-def _staged(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``out`` at the end; an error leaves nothing."""
-    with held(out.parent / f".{out.name}.lock"):
-        # of a process that was killed; its lock is gone, so it does not write any more
-        for leftover in out.parent.glob(f"{_PARTIAL}*-{glob.escape(out.name)}"):
-            remove(leftover)
-        _check_free(out, overwrite)
-        mark = secrets.token_hex(4)
-        target = out.with_name(f"{_PARTIAL}{mark}-{out.name}")
-        try:
-            yield target
-            old = out.with_name(f"{_PARTIAL}{mark}-old-{out.name}")
-            if out.is_dir() and target.is_dir():
-                out.replace(old)
-            put_in_place(target, out)
-            remove(old)
-        except BaseException:
-            with suppress(OSError):
-                remove(target)
-            raise
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not overwrite:
-        raise RunExistsError(
-            f"{out} exists; choose another --out, or replace it with --overwrite (overwrite=True)"
-        )
-    if out.is_dir() and not (out / RECORD).is_file():
-        raise RunExistsError(
-            f"{out} is not a copy that `hardsight patch apply` wrote, and is not replaced; choose "
-            "another --out"
-        )
 
 
 def _record(

@@ -44,3 +44,4 @@ from hardsight.experiments.lab import said as said
 from hardsight.experiments.lab import spread as spread
 from hardsight.experiments.lab import usual_folder as usual_folder
 from hardsight.experiments.labels import label_errors as label_errors
+from hardsight.experiments.labels import label_fixing as label_fixing

@@ -10,6 +10,9 @@ from hardsight.kernels._log_odds import angular_log_odds as angular_log_odds
 from hardsight.kernels._log_odds import linear_log_odds as linear_log_odds
 from hardsight.kernels._loss import angular_loss as angular_loss
 from hardsight.kernels._loss import linear_loss as linear_loss
+from hardsight.kernels._support import autocast_dtype as autocast_dtype
 from hardsight.kernels._support import fused_inputs as fused_inputs
 from hardsight.kernels._support import is_fusible as is_fusible
 from hardsight.kernels._support import is_supported as is_supported
+from hardsight.kernels._support import linear_inputs as linear_inputs
+from hardsight.kernels._support import tell_of_mixed_dtypes as tell_of_mixed_dtypes

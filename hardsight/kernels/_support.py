@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from hardsight._checks import check_rows, check_width, require
+from hardsight._checks import check_rows, check_width, require, warn
 from hardsight.errors import GradientError, MissingExtraError, OptionError, ShapeError
 from hardsight.geometry import common_dtype, widen_together
 
@@ -92,6 +92,46 @@ def fused_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Ten
     if embeddings.dtype == class_weights.dtype:
         return embeddings, class_weights
     return widen_together(embeddings, class_weights)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """The dtype of products on the device of a tensor under ``torch.autocast``; ``None`` outside.
+
+    Example:
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+        ...     autocast_dtype(torch.ones(1))
+        torch.bfloat16
+    """
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def linear_inputs(embeddings: Tensor, class_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as ``torch.nn.functional.linear`` takes them: under autocast in its dtype.
+
+    The casts are differentiable, so that each gradient comes back in the dtype of its own tensor.
+    float64 stays as it is, as it does there.
+
+    Args:
+        embeddings: ``[N, D]``.
+        class_weights: ``[C, D]``; often float32 master weights beside rounded embeddings.
+    """
+    dtype = autocast_dtype(embeddings)
+    if dtype is None or torch.float64 in (embeddings.dtype, class_weights.dtype):
+        return embeddings, class_weights
+    return embeddings.to(dtype), class_weights.to(dtype)
+
+
+@functools.cache
+def tell_of_mixed_dtypes(embeddings: torch.dtype, class_weights: torch.dtype) -> None:
+    """Warn, once for each pair of dtypes, of what it costs to mix them."""
+    narrow = embeddings if embeddings.itemsize < class_weights.itemsize else class_weights
+    warn(
+        f"a linear loss has embeddings in {embeddings} and class_weights in {class_weights}, which "
+        f"are widened to the wider one: on a GPU that takes about ten times as long as all of it "
+        f"in {narrow}; call the loss inside torch.autocast, as the model is, or cast both to "
+        f"{narrow}"
+    )
 
 
 def check_inputs(

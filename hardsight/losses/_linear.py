@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardsight._checks import is_transformed
+from hardsight._checks import check_tensors, is_transformed
 from hardsight.errors import GradientError
 from hardsight.geometry import widen_together
-from hardsight.kernels import is_fusible
+from hardsight.kernels import is_fusible, linear_inputs, tell_of_mixed_dtypes
 from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
@@ -40,6 +40,20 @@ def pick_impl(impl: str, embeddings: Tensor, class_weights: Tensor) -> str:
     transformed = any(is_transformed(tensor) for tensor in (embeddings, class_weights))
     fused = embeddings.is_cuda and not transformed and is_fusible(embeddings, class_weights)
     return "triton" if fused else "torch"
+
+
+def cast_for_linear(embeddings: Tensor, class_weights: Tensor, impl: str) -> tuple[Tensor, Tensor]:
+    """Both as a linear layer takes them: under autocast in its dtype; see ``linear_inputs``.
+
+    Outside of autocast mixed dtypes are widened, never rounded. If that is slow here, it is said
+    once: on a GPU the kernels for float32 take about ten times as long as those for bfloat16.
+    """
+    check_tensors(embeddings=embeddings, class_weights=class_weights)
+    cast = linear_inputs(embeddings, class_weights)
+    is_mixed = embeddings.is_cuda and cast[0].dtype != cast[1].dtype
+    if is_mixed and impl != "torch" and not torch.compiler.is_compiling():
+        tell_of_mixed_dtypes(cast[0].dtype, cast[1].dtype)
+    return cast
 
 
 def other_logsumexp(

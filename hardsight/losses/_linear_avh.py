@@ -10,11 +10,12 @@ from hardsight.errors import OptionError
 from hardsight.geometry import pairwise_angles, target_angles, widen_together
 from hardsight.kernels import angular_log_odds, angular_loss, fused_inputs
 from hardsight.losses._angles import avh_logits
-from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._linear import cast_for_linear, other_logsumexp, pick_impl
 from hardsight.losses._linear_encouraging import check_linear, is_plain_reduction, log_odds_loss
 from hardsight.losses._logits import cross_entropy_curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
-from hardsight.losses._sharded import ShardLogits, sharded_loss
+from hardsight.losses._sharded import ShardLogits, refuse_smoothing, sharded_loss
+from hardsight.losses._smoothed import smoothed_loss
 from hardsight.ranks import Group
 from hardsight.registry import loss
 
@@ -26,6 +27,7 @@ def linear_avh_loss(
     *,
     scale: float,
     margin_rad: float = 0.0,
+    label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -36,7 +38,8 @@ def linear_avh_loss(
     r""":func:`~hardsight.losses.avh_loss` without its N x C matrix of angles.
 
     Values and gradients are those of the plain loss, computed chunk by chunk: the extra memory
-    does not grow with N x C.
+    does not grow with N x C. Under ``torch.autocast`` both tensors are rounded to its dtype first,
+    as a linear layer does it, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``, any scale.
@@ -46,6 +49,8 @@ def linear_avh_loss(
         margin_rad: added to the angle of the own class, as ArcFace does; 0 is the paper's loss.
             Logits are linear in angles here, so taking m off the own logit, as CosFace does, is
             ``margin_rad=m / scale``.
+        label_smoothing: as in ``cross_entropy``. All logits of an example then have a part in its
+            loss: rows are taken some at a time, in plain torch, also on a GPU.
         weight: one factor per class, ``[C]``.
         ignore_index: label of examples that take no part.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, as in ``cross_entropy``.
@@ -73,7 +78,9 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
+    embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
+        refuse_smoothing(label_smoothing)
         return sharded_loss(
             cross_entropy_curve,
             _shard_logits(scale, margin_rad, impl),
@@ -87,6 +94,20 @@ def linear_avh_loss(
             group=process_group,
         )
     check_linear(embeddings, labels, class_weights)
+    if label_smoothing != 0:
+
+        def row_logits(rows: Tensor, own: Tensor) -> Tensor:
+            logits = avh_logits(rows, class_weights, scale=scale, labels=own)
+            if margin_rad == 0:
+                return logits
+            taken_off = torch.full_like(logits[:, :1], scale * margin_rad)
+            return logits - torch.zeros_like(logits).scatter(1, own[:, None], taken_off)
+
+        return smoothed_loss(
+            cross_entropy_curve, row_logits, embeddings, labels, len(class_weights), weight=weight,
+            ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
+            check_finite=check_finite,
+        )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
     if fused and is_plain_reduction(reduction, weight, check_finite):
         x, w = fused_inputs(embeddings, class_weights)
@@ -115,6 +136,7 @@ class LinearAVHLoss(HeadLossModule):
         *,
         scale: float,
         margin_rad: float = 0.0,
+        label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -131,6 +153,7 @@ class LinearAVHLoss(HeadLossModule):
             dtype=dtype,
             scale=scale,
             margin_rad=margin_rad,
+            label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,
             reduction=reduction,

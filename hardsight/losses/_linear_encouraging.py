@@ -11,11 +11,12 @@ from hardsight.errors import LabelError, ShapeError
 from hardsight.geometry import widen, widen_together
 from hardsight.kernels import fused_inputs, linear_log_odds, linear_loss
 from hardsight.losses._encouraging import encouraging_curve
-from hardsight.losses._linear import other_logsumexp, pick_impl
+from hardsight.losses._linear import cast_for_linear, other_logsumexp, pick_impl
 from hardsight.losses._logits import Curve, kept_labels, target_log_odds
 from hardsight.losses._module import HeadLossModule
 from hardsight.losses._reduce import reduce_loss
-from hardsight.losses._sharded import ShardLogits, sharded_loss
+from hardsight.losses._sharded import ShardLogits, refuse_smoothing, sharded_loss
+from hardsight.losses._smoothed import smoothed_loss
 from hardsight.ranks import Group
 from hardsight.registry import loss
 
@@ -31,6 +32,7 @@ def linear_encouraging_loss(
     bonus: str = "log",
     power: float = 2.0,
     clamp: float = 0.0,
+    label_smoothing: float = 0.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -41,7 +43,9 @@ def linear_encouraging_loss(
     r"""``encouraging_loss(embeddings @ class_weights.T + bias, labels)`` without the logits.
 
     Values and gradients are those of :func:`~hardsight.losses.encouraging_loss` over the logits,
-    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only.
+    computed chunk by chunk: the extra memory does not grow with N x C. Hard labels only. Under
+    ``torch.autocast`` embeddings and class weights are rounded to its dtype first, as a linear
+    layer does it, and each gradient comes back in the dtype of its own tensor.
 
     Args:
         embeddings: penultimate features, ``[N, D]``.
@@ -55,6 +59,8 @@ def linear_encouraging_loss(
         bonus: see there.
         power: see there.
         clamp: see there.
+        label_smoothing: see there. All logits of an example then have a part in its loss: rows are
+            taken some at a time, in plain torch, also on a GPU.
         weight: see there.
         ignore_index: see there.
         reduction: see there.
@@ -85,7 +91,9 @@ def linear_encouraging_loss(
         log_end=log_end, bonus_start=bonus_start, bonus=bonus, power=power, clamp=clamp
     )
     _check_bias(bias, class_weights.shape[0])
+    embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
+        refuse_smoothing(label_smoothing)
         return sharded_loss(
             curve,
             linear_shard_logits(bias, impl),
@@ -99,6 +107,12 @@ def linear_encouraging_loss(
             group=process_group,
         )
     check_linear(embeddings, labels, class_weights)
+    if label_smoothing != 0:
+        return smoothed_loss(
+            curve, lambda rows, _: _chunk_logits(rows, class_weights, bias), embeddings, labels,
+            len(class_weights), weight=weight, ignore_index=ignore_index,
+            label_smoothing=label_smoothing, reduction=reduction, check_finite=check_finite,
+        )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
     is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
     if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
@@ -133,6 +147,7 @@ class LinearEncouragingLoss(HeadLossModule):
         bonus: str = "log",
         power: float = 2.0,
         clamp: float = 0.0,
+        label_smoothing: float = 0.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -152,6 +167,7 @@ class LinearEncouragingLoss(HeadLossModule):
             bonus=bonus,
             power=power,
             clamp=clamp,
+            label_smoothing=label_smoothing,
             weight=weight,
             ignore_index=ignore_index,
             reduction=reduction,

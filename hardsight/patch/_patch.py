@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-KEEP, RELABEL, CANNOT_TELL, DROP = "keep", "relabel", "cannot tell", "drop"
+KEEP = "keep"  # one by one: the docs do not find names that are unpacked
+RELABEL = "relabel"
+CANNOT_TELL = "cannot tell"
+DROP = "drop"
 VERDICTS = (KEEP, RELABEL, CANNOT_TELL, DROP)
 COLUMNS = (
     "index", "id", "old", "old_name", "new", "new_name", "verdict", "reviewer", "time", "reason",

@@ -73,6 +73,9 @@ def app_of(session: Session) -> Starlette:
         asked = _asked(request)
         return _json(session.example(request.path_params["index"], asked.get("reviewer", "")))
 
+    def similar(request: Request) -> Response:
+        return _json(session.similar(request.path_params["index"]))
+
     def grid(request: Request) -> Response:
         asked = _asked(request)
         return _json(
@@ -116,6 +119,7 @@ def app_of(session: Session) -> Starlette:
                     "start": start,
                     "queue": queue,
                     "example/{index:int}": example,
+                    "similar/{index:int}": similar,
                     "grid": grid,
                     "pictures": pictures,
                     "changes": changes,

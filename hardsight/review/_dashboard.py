@@ -38,6 +38,7 @@ def dashboard(rows: Rows, store: Store, reviewer: str) -> dict[str, Any]:
     return {
         "rows": len(rows),
         "suspects": int(rows.suspects.is_suspect.sum()),
+        **_classes(rows, found),
         "reviewers": [
             {"name": name, **_counts(standing)} for name, standing in sorted(standings.items())
         ],
@@ -53,6 +54,28 @@ def dashboard(rows: Rows, store: Store, reviewer: str) -> dict[str, Any]:
         "accuracy": accuracies(rows, found),
         "seq": store.seq,
     }
+
+
+def _classes(rows: Rows, found: Consensus) -> dict[str, Any]:
+    """What is suspect, decided and changed per label, most suspects first."""
+    count = int(rows.label.max(initial=-1)) + 1
+
+    def per_class(chosen: NDArray[Any]) -> NDArray[np.int64]:
+        label = rows.label[chosen]
+        return np.bincount(label[label >= 0], minlength=count)
+
+    suspects = per_class(np.flatnonzero(rows.suspects.is_suspect))
+    decided = per_class(found.rows)
+    is_changed = (found.verdict >= 0) & (found.verdict != rows.label[found.rows])
+    changed = per_class(found.rows[is_changed])
+    listed = np.flatnonzero((suspects > 0) | (decided > 0))
+    order = listed[np.argsort(-suspects[listed], kind="stable")]
+    shown = [
+        {"label": c, "suspects": int(suspects[c]), "decided": int(decided[c]),
+         "changed": int(changed[c])}
+        for c in order[:_MOST_LISTED].tolist()
+    ]  # fmt: skip
+    return {"classes": shown, "more_classes": max(0, len(order) - _MOST_LISTED)}
 
 
 def _counts(standing: Standing) -> dict[str, int]:

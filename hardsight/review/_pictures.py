@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 160, 1024
 SIZES = {"small": SMALL, "large": LARGE}
+MAP = "map"  # in place of a size: what the model looked at
 _TINY = 64  # up to this many pixels a side a picture is kept exactly
 _MOST_BYTES = 48 * 2**20  # of encoded pictures that are kept
 _MOST_TEXT = 20_000
@@ -57,6 +58,7 @@ class Pictures:
         about = table.metadata.get("data") or {}
         self._spec = str(about.get("spec") or "") if data is None else os.fspath(data)
         self._split = about.get("split")
+        self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
         columns = ("text_column", "label_column", "image_column")
         self._columns = {key: about[key] for key in columns if key in about}
         self._run = None if table.path is None else table.path.absolute().parent
@@ -114,6 +116,8 @@ class Pictures:
         if isinstance(content, str):
             return Shown(content[:_MOST_TEXT].encode("utf-8", "replace"), TEXT)
         made = None if content is None else _encoded(content, size)
+        if isinstance(content, bytes):  # drawn by the kind of the example
+            made = _decoded_again(content, size)
         if made is not None:
             return Shown(*made)
         encoded = None if small is None else _decoded_again(small, size)
@@ -141,7 +145,8 @@ class Pictures:
                     return None, f"the data has changed: it ends before example {index}"
                 if self._source.id_of(position) != id:
                     return None, f"the data has changed: example {index} is another one now"
-                return self._source[position].content, ""
+                content, kind = self._source[position].content, self._source.kind
+                return content if kind is None else kind.large(content), ""
         except HardsightError as err:
             return None, str(err)
         except Exception as err:  # decoders and other people's datasets raise almost anything
@@ -158,7 +163,7 @@ class Pictures:
             self._is_open.set()
 
     def _opened(self) -> Any:
-        from hardsight.data import EmbeddingSource, open_source
+        from hardsight.data import EmbeddingSource, open_source, unlabelled_source
 
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
@@ -166,7 +171,11 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        source = open_source(self._place(self._spec), split=self._split, **self._columns)
+        place = self._place(self._spec)
+        if self._is_unlabelled:
+            source = unlabelled_source(place, split=self._split)
+        else:
+            source = open_source(place, split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None
@@ -181,6 +190,16 @@ class Pictures:
             return spec
         places = (folder / spec for folder in (self._run, *list(self._run.parents)[:3]))
         return next((str(place) for place in places if place.exists()), spec)
+
+
+def shown_again(encoded: bytes, size: int) -> Shown:
+    """A picture from a file of ours, decoded and encoded again before anybody sees it."""
+    made = _decoded_again(encoded, size) if encoded else None
+    return (
+        Shown(b"", note="no map" if not encoded else "cannot be read")
+        if made is None
+        else (Shown(*made))
+    )
 
 
 def _encoded(content: Any, size: int) -> tuple[bytes, str] | None:
@@ -211,9 +230,11 @@ def _decoded_again(encoded: bytes, size: int) -> tuple[bytes, str] | None:
 
 
 def _written(image: Image.Image, size: int) -> tuple[bytes, str]:
-    if max(image.size) > size:
-        image = image.copy()
-        image.thumbnail((size, size))
+    from PIL import Image
+
+    if (longest := max(image.size)) > size:
+        width, height = (max(1, round(side * size / longest)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
     sink = io.BytesIO()
     if max(image.size) <= _TINY:
         image.save(sink, "PNG", compress_level=1)

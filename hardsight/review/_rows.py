@@ -172,7 +172,8 @@ class Rows:
                     # Python's strings of a million rows would take three times the memory
                     column = opened.read(["id"]).column("id")
                 self._ids = column.combine_chunks() if column.num_chunks > 1 else column
-        return ["" if text is None else str(text) for text in self._ids.take(rows).to_pylist()]
+        taken = self._ids.take(_arrow_of(rows)).to_pylist()
+        return ["" if text is None else str(text) for text in taken]
 
     def value(self, name: str, row: int) -> float | None:
         """A score of one row; ``None`` if it is not finite."""
@@ -209,11 +210,18 @@ class Rows:
                 self._orders.popitem(last=False)
             return found
 
+    @property
+    def is_up(self) -> NDArray[np.bool_]:
+        """Rows that are to be looked at first: the suspects, or all if nothing has a label yet."""
+        if len(self.label) and (self.label < 0).all():
+            return np.ones(len(self.label), np.bool_)
+        return self.suspects.is_suspect
+
     def _found(self, view: View) -> NDArray[np.int32]:
         rows = self._queried(view)
         keep = np.ones(len(rows), np.bool_)
         if view.only == "suspects":
-            keep &= self.suspects.is_suspect[rows]
+            keep &= self.is_up[rows]
         if view.group is not None:
             keep &= self.suspects.group[rows] == view.group
         if view.lasso:
@@ -363,10 +371,16 @@ _DOT, _MANY = 4, 20_000  # cells of the map that are drawn as one, twice as many
 _RIGHT_COLOUR, _WRONG_COLOUR = (47, 116, 181), (213, 94, 0)
 
 
-def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int64]:
-    y, x = np.divmod(cells.astype(np.int64), MAP_SIDE)
-    coarse: NDArray[np.int64] = (y // dot) * (MAP_SIDE // dot) + x // dot
+def _coarse(cells: NDArray[np.int32], dot: int) -> NDArray[np.int32]:
+    y, x = np.divmod(cells, np.int32(MAP_SIDE))
+    coarse: NDArray[np.int32] = (y // dot) * (MAP_SIDE // dot) + x // dot
     return coarse
+
+
+def _arrow_of(rows: NDArray[np.int64]) -> pa.Array:
+    """The same numbers; pyarrow loads pandas, half a second, to make them from numpy itself."""
+    buffer = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def _quoted(column: str) -> str:

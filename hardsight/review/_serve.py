@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST_PORT, _PORTS_TRIED = 8712, 50
 _LEAST_TOKEN = 16
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _FRAMES = "http://localhost:* http://127.0.0.1:* https://localhost:* vscode-webview:"
 
 
@@ -46,8 +47,12 @@ class Review:
         allow_hosts: Sequence[str],
         data: str | os.PathLike[str] | None,
         is_framed: bool,
+        card: str | os.PathLike[str] | None = None,
+        owns_process: bool = False,
     ) -> None:
         _check_installed()
+        if owns_process:
+            _give_back_memory()
         from hardsight.review._app import app_of
         from hardsight.review._guard import Guard
         from hardsight.review._session import Session
@@ -55,7 +60,7 @@ class Review:
         self._run = run
         self.notes: list[str] = []
         _check_token(host, token)
-        self.session = Session(run, data=data)
+        self.session = Session(run, data=data, card=card)
         try:
             self._socket, self.port = self._bound(host, port)
         except BaseException:
@@ -120,7 +125,9 @@ class Review:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         last: OSError | None = None
         for number in range(first, min(first + _PORTS_TRIED, 65536)) if first else (0,):
-            bound = socket.socket(family, socket.SOCK_STREAM)
+            # by its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on:
+            # the second part of an answer would wait 40 ms for a receipt of the first
+            bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
                 if os.name == "posix":  # elsewhere it would let two programs share a port
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -166,6 +173,7 @@ def review(
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
+    card: str | os.PathLike[str] | None = None,
 ) -> Review:
     """Look at the suspects of a run and fix their labels, in a browser or inside a notebook.
 
@@ -181,13 +189,14 @@ def review(
         token: of at least 16 characters, which requests must bring; by default a random one.
         allow_hosts: further names under which the page is reached, such as that of a proxy.
         data: where the data lies now, if not where it was scored.
+        card: folder of ``hardsight evaluate`` on the same data, for its Grad-CAM maps.
 
     Returns:
         a handle with ``url``, ``decisions()`` and ``close()``.
 
     Raises:
-        MissingDataError: there is no finished run with a row per example.
-        TableError: the table or the decisions beside it cannot be used.
+        MissingDataError: there is no finished run with a row per example, or no card.
+        TableError: the table, the card or the decisions cannot be used.
         OptionError: the host is beyond this machine and there is no token, or it is too short.
         OutputError: no port is free, or decisions cannot be kept.
         MissingExtraError: the app is not installed.
@@ -195,7 +204,7 @@ def review(
     in_notebook = _in_notebook()
     made = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=in_notebook,
+        is_framed=in_notebook, card=card,
     ).start()  # fmt: skip
     for line in (*made.notes, made.url):  # always, since frames fail in some places
         print(line)
@@ -229,6 +238,25 @@ def _in_notebook() -> bool:
 def _show_frame(url: str) -> None:
     shown = require("IPython.display", extra="ipython", feature="a page inside a notebook")
     shown.display(shown.IFrame(url, width="100%", height=820))
+
+
+def _give_back_memory() -> None:
+    """Let freed memory go back to the system at once, in a process that does nothing else.
+
+    Of a million rows each passing array has megabytes. By default allocators keep them for the next
+    one, which took as much again as what is in use.
+    """
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, 2**20)
+    except (OSError, AttributeError, TypeError):  # not glibc: its allocator does as it likes
+        return
 
 
 def _check_installed() -> None:

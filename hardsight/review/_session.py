@@ -13,7 +13,9 @@ import numpy as np
 from hardsight.errors import OptionError, TableError
 from hardsight.review._curves import Curves
 from hardsight.review._dashboard import dashboard
-from hardsight.review._pictures import SIZES, Pictures, Shown
+from hardsight.review._maps import Maps
+from hardsight.review._neighbours import Neighbours
+from hardsight.review._pictures import MAP, SIZES, Pictures, Shown, shown_again
 from hardsight.review._rows import MAP_SIDE, SUSPECT, Rows, View
 from hardsight.review._store import (
     ACTIONS,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 MOST_PICTURES = 64  # in one answer
 _MOST_ITEMS, _MOST_ROWS = 24, 400
+_NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside one
 _MOST_CHOSEN = 100_000  # rows that a browser may name one by one
 _LONGEST_NAME = 40
 _SCANNED = 1 << 14
@@ -51,21 +54,28 @@ class Session:
     Args:
         run: folder of a finished run, or its table.
         data: where its data lies now, if not where it was scored.
+        card: an evaluation card of the same data, for its Grad-CAM maps.
 
     Raises:
-        MissingDataError: there is no finished run with a row per example.
-        TableError: the table or the decisions beside it cannot be used.
+        MissingDataError: there is no finished run with a row per example, or no card.
+        TableError: the table, the card or the decisions cannot be used.
         OutputError: decisions cannot be kept there.
     """
 
     def __init__(
-        self, run: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None
+        self,
+        run: str | os.PathLike[str],
+        *,
+        data: str | os.PathLike[str] | None = None,
+        card: str | os.PathLike[str] | None = None,
     ) -> None:
         self.table = read_table(run)
         for column in ("index", "id", "label"):
             if column not in self.table.columns:
                 raise TableError(f"{run} has no column {column!r}, so there is nothing to review")
         self.title = _title(Path(run))
+        self.maps = Maps(self.table, card)
+        self.neighbours = Neighbours(self.table)
         self.rows = Rows(self.table)
         self.store = Store(
             store_file(self.table),
@@ -102,7 +112,7 @@ class Session:
             "digits": self._digits,
             "evidence": rows.suspects.evidence,
             "by": rows.suspects.by,
-            "suspects": int(rows.suspects.is_suspect.sum()),
+            "suspects": int(rows.is_up.sum()),
             "groups": list(rows.suspects.groups),
             "scores": [
                 {
@@ -117,6 +127,7 @@ class Session:
             "sortable": [SUSPECT, *rows.sortable()],
             "pairs": rows.pairs(),
             "map": rows.map_cells()[1] | {"side": MAP_SIDE} if rows.has_map else None,
+            "has_similar": bool(self.neighbours),
             "reviewer": _user(),
             "reviewers": self.store.reviewers,
             "seq": self.store.seq,
@@ -166,6 +177,26 @@ class Session:
         standing = self.store.standing(name)
         return self._items(np.array([row]), standing, name, [None])[0]
 
+    def similar(self, index: int) -> dict[str, Any]:
+        """The examples nearest to one by the angle of their embeddings; none if none were kept.
+
+        Raises:
+            OptionError: the table has no such example.
+        """
+        near = self.neighbours.similar(self._row(index), _SIMILAR)
+        rows = np.array([row for row, _ in near], np.int64)
+        ids = self.rows.ids(rows) if len(rows) else []
+        found = [
+            {
+                "index": int(self.rows.index[row]),
+                "id": id,
+                "label": int(self.rows.label[row]),
+                "angle": angle,
+            }
+            for (row, angle), id in zip(near, ids, strict=True)
+        ]
+        return {"similar": found}
+
     def grid(
         self, view: View, reviewer: str, *, state: str, start: int, count: int
     ) -> dict[str, Any]:
@@ -196,14 +227,19 @@ class Session:
         Raises:
             OptionError: too many, or no such size.
         """
-        if size not in SIZES or len(indices) > MOST_PICTURES:
-            raise OptionError(f"expected small or large and at most {MOST_PICTURES} examples")
+        if size not in (*SIZES, MAP) or len(indices) > MOST_PICTURES:
+            raise OptionError(f"expected small, large or map, and at most {MOST_PICTURES} examples")
         rows = self.store.rows_of(np.array([_bounded(index) for index in indices], np.int64))
         ids = self.rows.ids(np.maximum(rows, 0)) if len(self.rows) else []
-        return [
-            self.pictures.of(index, id, SIZES[size]) if row >= 0 else Shown(b"", note="unknown")
-            for index, row, id in zip(indices, rows.tolist(), ids, strict=True)
-        ]
+
+        def one(index: int, row: int, id: str) -> Shown:
+            if row < 0:
+                return Shown(b"", note="unknown")
+            if size == MAP:
+                return shown_again(self.maps.of(id), SIZES["large"])
+            return self.pictures.of(index, id, SIZES[size])
+
+        return [one(*each) for each in zip(indices, rows.tolist(), ids, strict=True)]
 
     def changes(self, reviewer: str, since: int) -> dict[str, Any]:
         """What a reviewer decided after a row of the log, in this window or another one."""
@@ -245,15 +281,21 @@ class Session:
             "suggestion": int(suspects.suggestion[row]),
             "reason": suspects.reason(row),
             "group": suspects.groups[int(suspects.group[row])],
-            "error_share": None if share is None else float(share[row]),
+            "error_share": None if share is None or np.isnan(share[row]) else float(share[row]),
             "scores": self._scores(row),
-            "nearest": nearest_classes(self.table, row),
+            "nearest": self._nearest(row),
+            "map": self.maps.prediction(id) if id in self.maps else None,
             "curve": self.curves.of(index),
             "action": _NAMES.get(int(standing.action[row]), ""),
             "new": int(standing.new[row]),
             "base": int(standing.latest[row]),
             "others": self._others(row, standing, reviewer),
         }
+
+    def _nearest(self, row: int) -> list[dict[str, Any]]:
+        """From the embeddings if they were kept, else as far as the columns of the table tell."""
+        near = self.neighbours.classes(row, int(self.rows.label[row]), _NEAREST)
+        return near or nearest_classes(self.table, row)
 
     def _scores(self, row: int) -> list[list[Any]]:
         found = []

@@ -7,14 +7,18 @@ not undone. So undo, agreement between reviewers and an audit all come from one 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sqlite3
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +91,34 @@ class StaleError(Exception):
         self.index, self.count = list(index), count
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Decisions that one reviewer made in one go: consecutive rows of the log.
+
+    Attributes:
+        batch: its name.
+        first: row of the log.
+        seq: last row of the log.
+        index: of the last example.
+        action: of all of them.
+        old: label of the last example.
+        new: class of the last example, -1 for none.
+    """
+
+    batch: str
+    first: int
+    seq: int
+    index: int
+    action: str
+    old: int
+    new: int
+
+    @property
+    def count(self) -> int:
+        """How many decisions."""
+        return self.seq - self.first + 1
+
+
 @dataclass
 class Standing:
     """What one reviewer has decided, per row of the table.
@@ -94,23 +126,20 @@ class Standing:
     Attributes:
         action: number of the action, 0 for none.
         new: class, -1 for none.
-        seq: row of the log that counts, 0 for none.
         latest: last row of the log about the example, undoings included, 0 for none.
+        batches: what was decided in one go and not undone, in the order of time.
     """
 
     action: NDArray[np.int8]
     new: NDArray[np.int32]
-    seq: NDArray[np.int64]
     latest: NDArray[np.int64]
+    batches: list[Batch] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, length: int) -> Standing:
         """Nothing decided yet."""
         return cls(
-            np.zeros(length, np.int8),
-            np.full(length, -1, np.int32),
-            np.zeros(length, np.int64),
-            np.zeros(length, np.int64),
+            np.zeros(length, np.int8), np.full(length, -1, np.int32), np.zeros(length, np.int64)
         )
 
 
@@ -183,7 +212,8 @@ class Store:
         self.file = file
         self._lock = threading.RLock()
         self._index, self._label = index, label
-        self._by_index = np.argsort(index, kind="stable")
+        is_sorted = bool((np.diff(index) > 0).all())  # as most tables are: nothing to hold
+        self._by_index = None if is_sorted else np.argsort(index, kind="stable")
         self._standing: dict[str, Standing] = {}
         self._seen = 0
         self._version = -1
@@ -232,31 +262,16 @@ class Store:
         if not len(self._index):
             return np.full(len(index), -1, np.int64)
         found = np.searchsorted(self._index, index, sorter=self._by_index)
-        rows = self._by_index[np.minimum(found, len(self._index) - 1)]
+        rows = np.minimum(found, len(self._index) - 1)
+        if self._by_index is not None:
+            rows = self._by_index[rows]
         return np.where(self._index[rows] == index, rows, -1)
 
     def recent(self, reviewer: str, count: int = 10) -> list[dict[str, Any]]:
         """The last things a reviewer decided that count, newest first; a batch is one of them."""
-        # by seq from the end: a reviewer's last ten are near it, however long the log is
-        query = """
-            SELECT batch, max(seq), count(*), max("index"), max(action), max(old), max(new)
-            FROM (SELECT * FROM log AS made WHERE reviewer = ? AND action != 'undo'
-                  AND batch IN (SELECT batch FROM (
-                      SELECT DISTINCT batch, seq FROM log AS l WHERE reviewer = ?
-                      AND action != 'undo'
-                      AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = l.seq)
-                      ORDER BY seq DESC LIMIT ?))
-                  AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq))
-            GROUP BY batch ORDER BY max(seq) DESC LIMIT ?
-        """
-        last = "SELECT batch FROM log WHERE reviewer = ? ORDER BY seq DESC LIMIT 1"
-        with self._lock:
-            self._catch_up()
-            if self._connection.execute(last, (reviewer,)).fetchone() is None:
-                return []
-            rows = self._connection.execute(query, (reviewer, reviewer, count, count)).fetchall()
         names = ("batch", "seq", "count", "index", "action", "old", "new")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        last = self.standing(reviewer).batches[: -count - 1 : -1]
+        return [{name: getattr(one, name) for name in names} for one in last]
 
     # ------------------------------------------------------------------------------ writing
 
@@ -376,9 +391,8 @@ class Store:
         return self._standing.setdefault(reviewer, Standing.of(len(self._index)))
 
     def _read_on(self) -> None:
-        query = (
-            'SELECT seq, "index", reviewer, action, new, undoes FROM log WHERE seq > ? ORDER BY seq'
-        )
+        query = """SELECT seq, "index", reviewer, action, new, undoes, batch, old FROM log
+            WHERE seq > ? ORDER BY seq"""
         added = self._connection.execute(query, (self._seen,)).fetchall()
         if not added:
             return
@@ -389,28 +403,43 @@ class Store:
     def _take_in(self, added: list[tuple[Any, ...]], reviewer: str) -> None:
         standing = self._standing_to_change(reviewer)
         rows = self.rows_of(np.array([row[1] for row in added], np.int64))
-        seq = np.array([row[0] for row in added], np.int64)
-        undone = [row[5] is not None for row in added]
+        undone = np.array([row[5] is not None for row in added])
         # of rows that occur twice numpy keeps the last value, which is the later one
-        standing.latest[rows] = seq
-        made = np.flatnonzero(~np.array(undone))
-        standing.seq[rows[made]] = seq[made]
+        standing.latest[rows] = [row[0] for row in added]
+        made = np.flatnonzero(~undone)
         standing.action[rows[made]] = [NUMBERS[added[at][3]] for at in made.tolist()]
         standing.new[rows[made]] = [added[at][4] for at in made.tolist()]
-        if any(undone):
-            self._look_up(standing, reviewer, np.unique(rows[np.array(undone)]))
+        if undone.any():
+            self._look_up(standing, reviewer, np.unique(rows[undone]))
+        _add_batches(standing.batches, added)
 
     def _look_up(self, standing: Standing, reviewer: str, rows: NDArray[np.int64]) -> None:
         """What counts for some rows after an undo, from the log itself."""
-        query = """SELECT max(seq), action, new FROM log AS made
-            WHERE "index" = ? AND reviewer = ? AND action != 'undo'
-            AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)"""
-        for row in rows.tolist():
-            index = int(self._index[row])
-            seq, action, new = self._connection.execute(query, (index, reviewer)).fetchone()
-            standing.seq[row] = seq or 0
-            standing.action[row] = NUMBERS[action] if action else NONE
-            standing.new[row] = -1 if new is None else new
+        query = """SELECT "index", max(seq), action, new FROM log AS made
+            WHERE "index" IN (SELECT value FROM json_each(?)) AND reviewer = ?
+            AND action != 'undo' AND NOT EXISTS (SELECT 1 FROM log WHERE undoes = made.seq)
+            GROUP BY 1"""
+        standing.action[rows], standing.new[rows] = NONE, -1
+        index = json.dumps(self._index[rows].tolist())
+        counting = self._connection.execute(query, (index, reviewer)).fetchall()
+        if counting:
+            found = self.rows_of(np.array([row[0] for row in counting], np.int64))
+            standing.action[found] = [NUMBERS[row[2]] for row in counting]
+            standing.new[found] = [row[3] for row in counting]
+
+
+def _add_batches(batches: list[Batch], added: Sequence[tuple[Any, ...]]) -> None:
+    """Take in the rows of one reviewer; those of one batch follow each other."""
+    for _, group in groupby(added, key=itemgetter(6)):
+        rows = list(group)
+        (first, *_, undoes, _, _), last = rows[0], rows[-1]
+        if undoes is None:
+            seq, index, _, action, new, _, batch, old = last
+            batches.append(Batch(batch, first, seq, index, action, old, new))
+            continue
+        at = bisect_right(batches, undoes, key=attrgetter("first")) - 1
+        if at >= 0 and undoes <= batches[at].seq:  # a batch is undone as a whole
+            del batches[at]
 
 
 def _opened(file: Path, *, make: str | None = None) -> sqlite3.Connection:

@@ -28,6 +28,7 @@ _PARTS = {
     "starlette": ("starlette", "hardsight review", "pip install 'hardsight[app]'"),
     "uvicorn": ("uvicorn", "hardsight review", "pip install 'hardsight[app]'"),
     "duckdb": ("duckdb", "filters of hardsight review", "pip install 'hardsight[app]'"),
+    "ray": ("ray", "hardsight score --engine ray", "pip install 'hardsight[ray]'"),
     "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
     "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
     "timm": ("timm", "timm:NAME models", "pip install timm"),

@@ -4,6 +4,7 @@ from hardsight.run_folder._files import AGAIN as AGAIN
 from hardsight.run_folder._files import MANIFEST as MANIFEST
 from hardsight.run_folder._files import MEND as MEND
 from hardsight.run_folder._files import Manifest as Manifest
+from hardsight.run_folder._files import differences as differences
 from hardsight.run_folder._files import held as held
 from hardsight.run_folder._files import mended_by as mended_by
 from hardsight.run_folder._files import open_parquet as open_parquet
@@ -21,6 +22,7 @@ from hardsight.run_folder._files import write_parquet as write_parquet
 from hardsight.run_folder._files import write_text as write_text
 from hardsight.run_folder._files import writing as writing
 from hardsight.run_folder._folder import ADAPT as ADAPT
+from hardsight.run_folder._folder import CLASS_WEIGHTS as CLASS_WEIGHTS
 from hardsight.run_folder._folder import DEMO as DEMO
 from hardsight.run_folder._folder import DYNAMICS as DYNAMICS
 from hardsight.run_folder._folder import EMBEDDINGS as EMBEDDINGS
@@ -28,6 +30,8 @@ from hardsight.run_folder._folder import ERROR_SCHEMA as ERROR_SCHEMA
 from hardsight.run_folder._folder import ERRORS as ERRORS
 from hardsight.run_folder._folder import EVALUATE as EVALUATE
 from hardsight.run_folder._folder import EXPERIMENT as EXPERIMENT
+from hardsight.run_folder._folder import FOLDS as FOLDS
+from hardsight.run_folder._folder import HEADS as HEADS
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
 from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
+HEADS = "heads"  # a file for each fold of stored embeddings
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
+CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
 HISTORIES = "dynamics"
 TRACKED = "tracked"  # a folder of epochs for each set of examples that is never trained on
@@ -119,8 +121,8 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, "report.html"),
-    TABLE, TABLE, progress=(f"{SHARDS}/rows-*",),
+    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, "report.html"),
+    TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"),
 )  # fmt: skip
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
@@ -129,6 +131,14 @@ TRAIN = RunKind(
      "report.html"),
     "result.json", "recipe.json", ("config", "data_fingerprint"),
     is_alone=True, progress=("checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
+)  # fmt: skip
+FOLDS = RunKind(
+    "folds", "out-of-sample run", "hardsight train --folds",
+    ("folds.json", "folds", TABLE, ERRORS, THUMBNAILS, "report.html"),
+    "folds.json", "folds.json", ("config", "folds"),
+    is_alone=True,
+    progress=("folds/*/model/checkpoints/last.ckpt", "folds/*/model/checkpoints/previous.ckpt",
+              f"folds/*/scores/{SHARDS}/rows-*", f"folds/*/scores/{TABLE}"),
 )  # fmt: skip
 ADAPT = RunKind(
     "adapt", "adaptation", "hardsight adapt",
@@ -158,7 +168,9 @@ DEMO = RunKind(
     "model.safetensors", ".hardsight-demo", is_alone=True, progress=("*.npz",), can_resume=False,
 )  # fmt: skip
 
-KINDS = {kind.name: kind for kind in (SCORE, TRAIN, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)}
+KINDS = {
+    kind.name: kind for kind in (SCORE, TRAIN, FOLDS, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)
+}
 
 
 def older_kind(folder: Path) -> RunKind | None:
@@ -584,6 +596,14 @@ class RunFolder:
         with open_parquet(self._shards / f"rows-{number:08d}.parquet") as opened:
             mark = (opened.schema_arrow.metadata or {}).get(_MARK)
         return None if mark is None else mark.decode()
+
+    def keep_class_weights(self, weights: NDArray[Any]) -> None:
+        """Write the weights of the head, ``[C, D]``, beside the embeddings that enter it."""
+        with writing(self.folder, step=_ROOM):
+            (self.folder / EMBEDDINGS).mkdir(exist_ok=True)
+            file = self.folder / EMBEDDINGS / CLASS_WEIGHTS
+            with replacing(file) as partial, partial.open("wb") as sink:
+                np.save(sink, weights, allow_pickle=False)
 
     def embeddings(self) -> list[NDArray[Any]]:
         """What was kept of every shard, in the order of the table; in their files until read."""

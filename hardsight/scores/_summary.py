@@ -25,6 +25,7 @@ from hardsight.geometry import (
     widen,
     widen_together,
 )
+from hardsight.kernels import autocast_dtype, linear_inputs
 from hardsight.scores._fused import can_fuse, fused_summaries
 from hardsight.scores._tiles import (
     AngleSummary,
@@ -53,6 +54,11 @@ _TILE_ENTRIES = 1 << 21  # 8 MiB of float32: two such tiles stay in the last cac
 
 
 _Decision = tuple[PredictionSummary | None, LogitSummary | None, TargetSummary | None]
+
+
+def _is_autocast(embeddings: Tensor) -> bool:
+    """Whether they are in the dtype that products have here, under autocast."""
+    return autocast_dtype(embeddings) == embeddings.dtype
 
 
 def angle_summary(
@@ -158,6 +164,8 @@ class TiledHead:
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
+        if embeddings.dtype != self.class_weights.dtype and _is_autocast(embeddings):
+            return self._rounded(embeddings).summaries(embeddings, labels)
         if self._is_fused(embeddings):
             return fused_summaries(
                 embeddings, labels, self.class_weights, self.bias, parts=self.parts
@@ -168,6 +176,14 @@ class TiledHead:
             [self._rows(embeddings[part], labels[part]) for part in parts]
         )
         return merged
+
+    def _rounded(self, embeddings: Tensor) -> TiledHead:
+        """The head in the dtype of embeddings that autocast has rounded, as a linear layer's is."""
+        _, weights = linear_inputs(embeddings, self.class_weights)
+        return TiledHead(
+            weights, self.bias, parts=self.parts, classes_at_once=self.classes_at_once,
+            rows_at_once=self.rows_at_once, impl=self.impl,
+        )  # fmt: skip
 
     def _is_fused(self, embeddings: Tensor) -> bool:
         """Whether the fused kernels compute this: on request, or automatically on a GPU."""

@@ -5,4 +5,5 @@ from hardsight.selection._rows import RowList as RowList
 from hardsight.selection._rows import read_rows as read_rows
 from hardsight.selection._rows import write_rows as write_rows
 from hardsight.selection._select import RULES as RULES
+from hardsight.selection._select import even_quotas as even_quotas
 from hardsight.selection._select import select as select

@@ -7,19 +7,16 @@ strongest other class, the rival, so that everything above this file is the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardsight.gallery import class_numbers, is_finite
-from hardsight.table import SUSPICION
+from hardsight.table import SUSPICION, ScoreTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from hardsight.table import ScoreTable
 
 TRACKED, FOLDS, UNSEEN, SEEN, ONE_PASS, NONE = (
     "training dynamics",
@@ -130,18 +127,17 @@ def _kind_of_pass(table: ScoreTable) -> str:
 
 def rows_of(table: ScoreTable, evidence: Evidence) -> Rows:
     """What the evidence says about all rows; a group of rows is read at a time."""
-    parts = list(_parts(table, evidence))
-    return Rows(
-        *(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Rows))
+    none = _part(ScoreTable(table.rows_at(np.empty(0, np.int64))), evidence, table)
+    whole = Rows(
+        *(np.empty(len(table), getattr(none, column.name).dtype) for column in fields(Rows))
     )
-
-
-def _parts(table: ScoreTable, evidence: Evidence) -> Iterator[Rows]:
-    names = evidence.columns(table)
-    for part in table.parts(names):
-        yield _part(part, evidence, table)
-    if not len(table):  # a file without rows has no group of them
-        yield _part(table, evidence, table)
+    start = 0
+    for part in table.parts(evidence.columns(table)):
+        found = _part(part, evidence, table)
+        for column in fields(Rows):
+            getattr(whole, column.name)[start : start + len(part)] = getattr(found, column.name)
+        start += len(part)
+    return whole
 
 
 def _part(part: ScoreTable, evidence: Evidence, table: ScoreTable) -> Rows:

@@ -13,9 +13,9 @@ wrong label with the chance :math:`\eta_k / D_k(x)`, which EM sharpens by two mo
 improbable the label is beside other classes, and which classes are confused. Along the ranking
 these chances are averaged so that they never rise.
 
-All of it holds only for a model that never saw the example: on its training data a model has made
-its mistakes vanish. Of a tracked training these are the held-out examples, and what is found at a
-rank among them is taken for the same rank among the others.
+All of it holds only for probabilities of a model that never saw the example. On its training data
+a model has made its mistakes vanish, and an average over the epochs of training, also of held-out
+examples, is not a probability: it gave shares that were far too high.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _NEAR = np.array([3.0, 3.0, 1.0])  # and of a class around that
 _LEAST_SHARE = -6.0  # log-odds; a class may have errors though the others have none
 _PSEUDO = 10.0  # disagreements that a pair of classes needs to be believed as much as the others
 _TINY = 1e-7
+_AT_ONCE = 1 << 20  # rows
 
 
 def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
@@ -58,7 +59,7 @@ def wrong_chances(rows: Rows, evidence: Evidence) -> NDArray[np.float32] | None:
     if why_no_share(rows, evidence):
         return None
     found = np.full(len(rows.label), np.nan, np.float32)
-    at = np.flatnonzero(_judged(rows, evidence))
+    at = np.flatnonzero(_judged(rows))
     found[at] = _chances(rows, at)
     return found
 
@@ -67,8 +68,8 @@ def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArr
     """Estimated share of wrong labels at the rank of every row.
 
     Args:
-        chance: of each label to be wrong, NaN for rows that were not judged; they take what is
-            found at their rank.
+        chance: of each label to be wrong, NaN for rows that were not judged, such as without a
+            score in some fold; they take what is found at their rank.
         order: the ranked rows, most suspect first.
 
     Returns:
@@ -78,65 +79,80 @@ def error_shares(chance: NDArray[np.float32], order: NDArray[np.int32]) -> NDArr
     places = np.flatnonzero(~np.isnan(chance[order]))
     if len(places):
         smooth = _falling(chance[order[places]].astype(np.float64))
-        shares[order] = np.interp(np.arange(len(order)), places, smooth)
+        if len(places) < len(order):
+            smooth = np.interp(np.arange(len(order)), places, smooth)
+        shares[order] = smooth
     return shares
 
 
-def _judged(rows: Rows, evidence: Evidence) -> NDArray[np.bool_]:
-    """The rows whose numbers come from models that never saw them."""
-    usable: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
-    return usable & rows.held_out if evidence.kind == TRACKED else usable
+def _judged(rows: Rows) -> NDArray[np.bool_]:
+    """The rows that have probabilities."""
+    judged: NDArray[np.bool_] = ~np.isnan(rows.margin) & ~np.isnan(rows.probability)
+    return judged
 
 
 def why_no_share(rows: Rows, evidence: Evidence) -> str:
     """Why the share of wrong labels cannot be estimated; empty if it can."""
     if np.isnan(rows.margin).all() or np.isnan(rows.probability).all():
         return "the table has no probabilities"
-    if evidence.kind not in (TRACKED, FOLDS, UNSEEN):
+    if evidence.kind == TRACKED:
+        return (
+            "an average over training is not a probability; score the examples by folds, or others "
+            "that the model never saw"
+        )
+    if evidence.kind not in (FOLDS, UNSEEN):
         return (
             "the model may have been trained on these examples; score them by folds, or say "
             '--sample out-of-sample (sample="out-of-sample") if it never saw them'
         )
-    judged = int(_judged(rows, evidence).sum())
+    judged = int(_judged(rows).sum())
     if judged < LEAST_ROWS:
-        what = "held out of training" if evidence.kind == TRACKED else "with a label and a score"
-        return f"only {judged:,} examples are {what}, and {LEAST_ROWS} are needed"
+        return f"only {judged:,} examples have a label and a score, and {LEAST_ROWS} are needed"
     return ""
 
 
-def _chances(rows: Rows, at: NDArray[np.int64]) -> Values:
+def _chances(rows: Rows, at: NDArray[np.int64]) -> NDArray[np.float32]:
     """The chance of each of some rows that its label is wrong."""
-    label = rows.probability[at].astype(np.float64)
-    rival = rows.rival_probability(at).astype(np.float64)
     differs = (rows.margin[at] < 0) & (rows.rival[at] >= 0)
     top = np.where(differs, rows.rival[at], rows.label[at])
+    group, count = _large_classes(top)
+    cell = group.astype(np.int32) * _BINS
+    for start in range(0, len(at), _AT_ONCE):  # bounds what is in float64
+        cell[start : start + _AT_ONCE] += _places(*_shares(rows, at[start : start + _AT_ONCE]))
+    found = np.zeros(len(at), np.float32)
+    if differs.any():
+        label, rival = _shares(rows, at[differs])
+        left = np.log(np.maximum(label, 1e-38)) - np.log1p(-np.clip(rival, _TINY, 1 - _TINY))
+        found[differs] = _sharpened(
+            _wrong_by_confidence(cell, differs, count), left, top[differs], rows.label[at][differs]
+        )
+    return found
+
+
+def _shares(rows: Rows, at: NDArray[np.int64]) -> tuple[Values, Values]:
+    """Probabilities of label and rival."""
+    return rows.probability[at].astype(np.float64), rows.rival_probability(at).astype(np.float64)
+
+
+def _places(label: Values, rival: Values) -> NDArray[np.int32]:
+    """The bin of each confidence."""
     confidence = np.clip(np.maximum(label, rival), _TINY, 1 - _TINY)
     odds = np.clip(np.log(confidence) - np.log1p(-confidence), _LOW, _HIGH)
-    chance = np.where(differs, _wrong_by_confidence(odds, differs, top), 0.0)
-    if differs.any():
-        left = np.log(np.maximum(label, 1e-38)) - np.log1p(-confidence)
-        chance[differs] = _sharpened(
-            chance[differs], left[differs], top[differs], rows.label[at][differs]
-        )
-    return chance
+    place: Values = np.minimum((odds - _LOW) / (_HIGH - _LOW) * _BINS, _BINS - 1)
+    return place.astype(np.int32)
 
 
 # ------------------------------------------------------------------------------ the mixture
 
 
-def _wrong_by_confidence(
-    odds: Values, differs: NDArray[np.bool_], top: NDArray[np.int32]
-) -> Values:
-    """The chance that a disagreement is a wrong label, from the confidence alone."""
-    group, count = _large_classes(top)
-    place = np.minimum((odds - _LOW) / (_HIGH - _LOW) * _BINS, _BINS - 1).astype(np.int64)
-    cell = group * _BINS + place
+def _wrong_by_confidence(cell: NDArray[np.int32], differs: NDArray[np.bool_], count: int) -> Values:
+    """The chance that each disagreement is a wrong label, from the confidence alone."""
     shape = (count, _BINS)
-    total = np.bincount(cell, minlength=count * _BINS).reshape(shape).astype(np.float64)
+    total = np.bincount(cell, minlength=count * _BINS).reshape(shape)
     different = np.bincount(cell[differs], minlength=count * _BINS).reshape(shape)
-    share, mistake = _fitted(total, different.astype(np.float64))
+    share, mistake = _fitted(total.astype(np.float64), different.astype(np.float64))
     chance = share[:, None] / (share[:, None] + (1 - share[:, None]) * mistake)
-    found: Values = chance.reshape(-1)[cell]
+    found: Values = chance.reshape(-1)[cell[differs]]
     return found
 
 

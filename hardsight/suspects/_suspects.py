@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hardsight.errors import OptionError
 from hardsight.suspects._duplicates import twins_of
-from hardsight.suspects._evidence import TRACKED, Rows, evidence_of, rows_of
+from hardsight.suspects._evidence import Rows, evidence_of, rows_of
 from hardsight.suspects._groups import DUPLICATE, GROUPS, groups_of
 from hardsight.suspects._share import error_shares, why_no_share, wrong_chances
 from hardsight.suspects._words import Reason, evidence_in_words
@@ -67,8 +67,8 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     """The evidence of a table about each of its labels.
 
     The best evidence decides: the dynamics of training if it was tracked, else the output of the
-    model, which weighs most if it never saw the example. Memory is some 40 bytes per row; the
-    columns are read a group of rows at a time.
+    model, which weighs most if it never saw the example. Memory is some 130 bytes per row at the
+    peak; the columns are read a group of rows at a time.
 
     Args:
         table: of any kind.
@@ -91,7 +91,7 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
         suggestion = np.where(has_twin & (suggestion < 0), rows.label[twins], suggestion)
         is_suspect |= has_twin
     ranks = ranked_among_alike(rows.hardness, rows.held_out)
-    if chance is not None and by is None and evidence.kind != TRACKED:
+    if chance is not None and by is None:
         ranks = _by_chance(rows, chance)
     order, ranked = _order(ranks)
     return Suspects(

@@ -272,6 +272,26 @@ class HardnessTracker:
             return np.where(label < 0, np.float32("nan"), (label == prediction).astype(np.float32))
         return np.stack([self._store.column(epoch + 1, measure) for epoch in range(self._epochs)])
 
+    def latest(self, measure: str) -> NDArray[Any]:
+        """One measure of every example as it was when the example was last seen.
+
+        Args:
+            measure: as in :meth:`history`, but for ``correct``.
+
+        Returns:
+            ``[N]``; NaN for an example that was never seen.
+        """
+        if measure not in HISTORIES or measure == "correct":
+            raise OptionError(unknown_name("measure", measure, list(HISTORIES)))
+        self._check_finished()
+        values = np.full(self.num_examples, np.nan)
+        for epoch in range(self._epochs, 0, -1):
+            missing = np.isnan(values)
+            if not missing.any():
+                break
+            values[missing] = self._store.column(epoch, measure)[missing]
+        return values
+
     def summaries(
         self, *, el2n_epochs: int = 10, held_out: HardnessTracker | None = None
     ) -> ScoreTable:

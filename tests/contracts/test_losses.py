@@ -255,6 +255,8 @@ def test_check_finite_names_a_planted_nan(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_does_not_round_the_maths(name):
     tensors = inputs_of(name)
+    if name.startswith("linear_"):  # as a linear layer does, they round what they are given
+        tensors[0], tensors[2] = (tensors[i].bfloat16().to(tensors[i].dtype) for i in (0, 2))
     expected, _ = value_and_grads(name, tensors)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got, _ = value_and_grads(name, tensors)

@@ -23,7 +23,7 @@ import hardsight as hs
 from hardsight.errors import HardsightError
 from hardsight.patch import write_patch
 from hardsight.run.adapt import AdaptConfig
-from hardsight.run.train import TrainConfig
+from hardsight.run.train import FoldsResult, TrainConfig
 from tests.exchange.made import patch_for
 
 NET = """
@@ -76,6 +76,8 @@ def table(name, /, **keys):
 
 STEP, RAMPS = {"name": "step", "step_epochs": 1}, {"name": "gaussian_ramps", "warmup_epochs": 1}
 ATTACK = {"epsilon": 0.1}
+PACED = {"order": "easy_first", "table": "TABLE"}
+WEIGHED = {"order": "weighted", "table": "TABLE", "by": "aum"}
 TRAIN = {
     "model.name": Case(table("model", name="NET:other")),
     "model.weights": Case(table("model", name="NET:make", weights="WEIGHTS")),
@@ -175,7 +177,23 @@ TRAIN = {
     ),
     "augment.crop_padding": Case(table("augment", crop_padding=2)),
     "augment.flip": Case(table("augment", flip=True)),
-    "sampling": Case({"sampling": "class_balanced"}),
+    "sampling.name": Case({"sampling": "class_balanced"}),
+    "sampling.order": Case(
+        {"sampling": {"order": "easy_first", "table": "TABLE", "by": "early_el2n"}}
+    ),
+    "sampling.by": Case(
+        table("sampling", **PACED, by="aum"), table("sampling", **PACED, by="mean_avh")
+    ),
+    "sampling.table": Case(
+        table("sampling", table="TABLE"), refused="no part without sampling.order"
+    ),
+    "sampling.start": Case(
+        table("sampling", **PACED, by="aum", start=0.9), table("sampling", **PACED, by="aum")
+    ),
+    "sampling.full_epoch": Case(
+        table("sampling", **PACED, by="aum", full_epoch=1), table("sampling", **PACED, by="aum")
+    ),
+    "sampling.power": Case(table("sampling", **WEIGHED, power=5.0), table("sampling", **WEIGHED)),
     "adversarial.epsilon": Case({"adversarial": 0.1}),
     "adversarial.attack": Case({"adversarial": {**ATTACK, "attack": "fgsm"}}, {"adversarial": 0.1}),
     "adversarial.norm": Case({"adversarial": {**ATTACK, "norm": "l2"}}, {"adversarial": 0.1}),
@@ -202,6 +220,7 @@ TRAIN = {
     "autotune": Case({"autotune": True}),
     "resident": Case({"resident": False}),
     "workers": Case({"workers": 1}),
+    "folds": Case({"folds": 2}),
     "track": Case({"track": True}),
     "thumbnails": Case({"thumbnails": 3, "track": True}, {"track": True}),
     "track_test": Case({"test_split": "two", "track_test": True}, {"test_split": "two"}),
@@ -211,6 +230,8 @@ TRAIN = {
 }
 # what a key cannot do beside another one
 NO_PART = {
+    "folds": Case({"folds": 2, "devices": 2}, refused="one after the other on one device"),
+    "track": Case({"folds": 2, "track": True}, refused="as many histories; leave one"),
     "thumbnails": Case({"thumbnails": 3}, warned="thumbnails plays no part"),
     "track_test": Case({"track_test": True}, refused="track_test needs data.test_split"),
     "select": Case({"validation": 0.0, "select": "loss"}, refused="needs examples that are held"),
@@ -311,6 +332,7 @@ def places(tmp_path_factory):
         "ROOT": str(root),
         "PATCH": str(root / "patch.csv"),
         "ROWS": str(root / "rows.npy"),
+        "TABLE": str(root / "tracked"),
     }
     source = hs.data.open_source(places["PHOTOS"], split="one")
     write_patch(patch_for(source, {0: 1, 1: 2, 8: 0}), places["PATCH"])
@@ -318,6 +340,7 @@ def places(tmp_path_factory):
     for out in ("weights", "done", "taken"):
         seed = 7 if out == "weights" else 0
         trained(places, {"out": out, "seed": seed})
+    trained(places, {"out": "tracked", "track": True, "thumbnails": 0})
     adapted(places, {"out": "adapted"})
     adapted(places, {"out": "kept"})
     return {**places, "WEIGHTS": str(root / "weights" / "model.safetensors")}
@@ -389,6 +412,8 @@ def observed(places, given, monkeypatch):
         done = trained(places, given)
     except Stop:
         return notes
+    if isinstance(done, FoldsResult):
+        return [done.folds, notes]
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in done.history]
     thumbnails = done.folder / "thumbnails.parquet"
     return [

@@ -87,6 +87,14 @@ def verbs(tmp_path_factory):
     def train(out, **settings):
         return hs.train(net, data, out=out, device="cpu", **{"epochs": 1, **settings})
 
+    def folds(out, **settings):
+        how = {"epochs": 1, "folds": 2, "thumbnails": 0, **settings}
+        return hs.train(net, data, out=out, device="cpu", **how)
+
+    def refit(out, **settings):
+        how = {"labels": labels, "out_of_sample": 2, "device": "cpu", **settings}
+        return hs.score(None, images.reshape(60, 64).astype(np.float32), out=out, **how)
+
     def adapt(out, **settings):
         how = {"rule": "source-only", "rounds": 1, "pretrain": 1, "device": "cpu", **settings}
         return hs.adapt(net, data, home / "target.npz", out=out, **how)
@@ -138,6 +146,19 @@ def verbs(tmp_path_factory):
             },
             {"workers": 0, "resident": False},
         ),
+        "folds": Verb(
+            folds, "table.parquet",
+            {
+                "folds": (3, "folds = 2 instead of 3"),
+                "epochs": (2, "epochs = 1 instead of 2"),
+                "seed": (1, "seed = 0 instead of 1"),
+            },
+            {"workers": 0, "resident": False},
+        ),
+        "refit": Verb(
+            refit, "table.parquet",
+            {"out_of_sample": (3, "out_of_sample = 2 instead of 3"), "seed": (1, "seed = 0")},
+        ),
         "adapt": Verb(
             adapt, "result.json",
             {"portion": (0.3, "portion = 0.2 instead of 0.3")}, {"workers": 0},
@@ -176,7 +197,8 @@ def verbs(tmp_path_factory):
 
 
 NAMES = [
-    "score", "train", "adapt", "evaluate", "human", "degradation", "dynamics", "experiment",
+    "score", "train", "folds", "refit", "adapt", "evaluate", "human", "degradation", "dynamics",
+    "experiment",
 ]  # fmt: skip
 RESUMABLE = NAMES[:-1]
 
@@ -313,7 +335,7 @@ def test_a_file_of_others_in_the_place_of_the_result_is_left_alone(verbs, tmp_pa
     assert content(tmp_path) == {verbs[name].result: b'{"mine": true}'}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "score"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("score", "refit")])
 def test_a_run_of_another_verb_is_left_alone(verbs, run, name):
     folder = run("score")
     before = content(folder)

@@ -25,6 +25,7 @@ from hardsight.run.train import (
     LossConfig,
     ModelConfig,
     OptimizerConfig,
+    SamplingConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -39,7 +40,7 @@ FUNCTIONS = {
 TABLES = {
     "run/train/_config.py": (
         TrainConfig, ModelConfig, DataConfig, LossConfig, OptimizerConfig, ScheduleConfig,
-        AugmentConfig, AdversarialConfig,
+        AugmentConfig, AdversarialConfig, SamplingConfig,
     ),
     "run/adapt/_config.py": (AdaptConfig, TargetConfig, StageConfig),
 }  # fmt: skip
@@ -173,7 +174,7 @@ def test_every_verb_with_a_model_takes_the_flags_of_models_and_of_pictures(words
 def test_the_help_names_what_comes_first_and_last_in_the_order_of_use():
     names = list(flags("score"))
     assert names[:5] == ["config", "data", "model", "weights", "out"]
-    assert names[-4:] == ["resume", "overwrite", "strict", "overrides"]
+    assert names[-5:] == ["resume", "overwrite", "strict", "recipe", "overrides"]
     assert list(flags("evaluate"))[-2:] == ["resume", "overwrite"]
     assert [field.name for field in dataclasses.fields(ScoreConfig)][:2] == ["data", "model"]
     assert [field.name for field in dataclasses.fields(EvaluateConfig)][:2] == ["model", "data"]

@@ -362,7 +362,7 @@ def test_overwrite_replaces_an_earlier_copy_and_nothing_else(photos, tmp_path):
     shutil.rmtree(out)
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
-    with pytest.raises(RunExistsError, match="is not a copy that `hardsight patch apply` wrote"):
+    with pytest.raises(RunExistsError, match="is not a folder that hardsight wrote"):
         hs.apply_patch(made.patch_for(source, {1: 1}), photos, out=out, overwrite=True)
     assert (out / "thesis.txt").read_text() == "mine"
 

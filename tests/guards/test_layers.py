@@ -29,13 +29,14 @@ ROOMS = {
         1: {"pixels", "texts", "graphs"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches", "_groups"},
+        4: {"_open", "_batches", "_cache", "_groups"},
     },
     "run": {
         0: {"loop"},
-        1: {"score", "train"},
-        2: {"adapt", "study", "evaluate"},
-        3: {"demo", "doctor"},
+        1: {"score"},
+        2: {"train"},
+        3: {"adapt", "study", "evaluate", "queue"},
+        4: {"demo", "doctor"},
     },
     "report": {
         0: {"page"},
@@ -43,7 +44,10 @@ ROOMS = {
         2: {"table", "card", "study", "adaptation"},
         3: {"_run"},
     },
-    "exchange": {0: {"copies"}, 1: {"_decided", "_apply"}},
+    "exchange": {
+        0: {"copies", "tools"},
+        1: {"_decided", "_apply", "_export"},
+    },
     "experiments": {0: {"lab"}, 1: {"amc", "avh", "el", "labels"}},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
@@ -186,7 +190,7 @@ def test_a_room_that_is_not_drawn_is_missed():
         ("utils", "import os", "utils is in no layer"),
         ("run.helpers._x", "import os", "run.helpers is in no layer"),
         ("scores", "from hardsight.helpers import x", "helpers is in no layer"),
-        ("run.score._run", "from hardsight.run.train import train", "its neighbour run.train"),
+        ("run.score._run", "from hardsight.run.train import train", "imports run.train above"),
         ("run.loop._device", "from hardsight.run.score import score", "imports run.score above"),
         ("run.adapt._data", "from hardsight.run.train._images import Row", "private to its room"),
         ("experiments.el._fig5", "from hardsight.run.loop._pass import x", "private to its room"),

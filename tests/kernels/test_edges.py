@@ -17,16 +17,73 @@ LOSSES = {
 losses = pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 
 
+impls = pytest.mark.parametrize("impl", ["torch", "triton"])
+MIXED = [(torch.bfloat16, torch.float32), (torch.float32, torch.float32)]
+
+
+def gradients(loss, x, labels, w, impl):
+    """The loss and its gradients, for copies of the tensors."""
+    x, w = x.detach().clone().requires_grad_(), w.detach().clone().requires_grad_()
+    value = loss(x, labels, w, impl=impl)
+    return value.detach(), *torch.autograd.grad(value, (x, w))
+
+
 @losses
-@pytest.mark.parametrize("impl", ["torch", "triton"])
-def test_a_backward_pass_inside_autocast_rounds_no_gradient(make_head, loss, impl):
+@impls
+@pytest.mark.parametrize(("of_rows", "of_weights"), MIXED)
+def test_under_autocast_a_linear_loss_does_what_a_linear_layer_does(
+    make_head, loss, impl, of_rows, of_weights
+):
+    head = make_head(10, 16, 30, torch.float32)
+    x, w = head.embeddings.to(of_rows), head.class_weights.to(of_weights)
+    rounded = gradients(loss, x.bfloat16(), head.labels, w.bfloat16(), impl)
+    with torch.autocast("cpu", torch.bfloat16):
+        value, of_x, of_w = gradients(loss, x, head.labels, w, impl)
+    layer = torch.nn.functional.linear  # whose gradients have the dtype of their own tensors, too
+    x, w = x.requires_grad_(), w.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = torch.autograd.grad(layer(x, w).float().sum(), (x, w))
+    assert [of_x.dtype, of_w.dtype] == [each.dtype for each in theirs]
+    assert torch.equal(value, rounded[0])
+    assert torch.equal(of_x, rounded[1].to(of_rows))
+    assert torch.equal(of_w, rounded[2].to(of_weights))
+
+
+@losses
+@impls
+def test_a_backward_pass_inside_autocast_rounds_no_gradient_once_more(make_head, loss, impl):
     head = make_head(10, 16, 30, torch.float32)
     x, w = head.embeddings.requires_grad_(), head.class_weights.requires_grad_()
-    expected = torch.autograd.grad(loss(x, head.labels, w, impl=impl), (x, w))
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(loss(x, head.labels, w, impl=impl), (x, w))
-    for one, other in zip(found, expected, strict=True):
+        value = loss(x, head.labels, w, impl=impl)
+        inside = torch.autograd.grad(value, (x, w), retain_graph=True)
+    outside = torch.autograd.grad(value, (x, w))
+    for one, other in zip(inside, outside, strict=True):
         assert torch.equal(one, other)
+
+
+@losses
+def test_autocast_leaves_float64_alone(make_head, loss):
+    head = make_head(10, 16, 30, torch.float64)
+    expected = gradients(loss, head.embeddings, head.labels, head.class_weights, "torch")
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(loss, head.embeddings, head.labels, head.class_weights, "torch")
+    torch.testing.assert_close(found, expected)
+
+
+@impls
+def test_scores_of_rounded_embeddings_round_the_weights_under_autocast_and_nothing_else(
+    make_head, impl
+):
+    head = make_head(10, 16, 30, torch.float32)
+    rows, weights = head.embeddings.bfloat16(), head.class_weights
+    rounded = head_summaries(rows, head.labels, weights.bfloat16(), parts=("angles",), impl=impl)
+    exact = head_summaries(head.embeddings, head.labels, weights, parts=("angles",), impl=impl)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head_summaries(rows, head.labels, weights, parts=("angles",), impl=impl)
+        wide = head_summaries(head.embeddings, head.labels, weights, parts=("angles",), impl=impl)
+    assert torch.equal(found.angles.target, rounded.angles.target)
+    assert torch.equal(wide.angles.target, exact.angles.target)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-5])

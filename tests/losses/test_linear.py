@@ -5,7 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hardsight.errors import GradientError, LabelError, NonFiniteError, OptionError, ShapeError
+from hardsight.errors import (
+    GradientError,
+    HardsightWarning,
+    LabelError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
+from hardsight.kernels import tell_of_mixed_dtypes
 from hardsight.losses import (
     LinearEncouragingLoss,
     _linear_encouraging,
@@ -307,3 +315,73 @@ def test_a_negative_label_that_nobody_looks_at_is_not_read_as_the_last_class():
     labels = labels.clamp_min(0).index_fill(0, torch.tensor([3]), -1)
     found = _linear_encouraging._log_odds_torch(x, labels, w, None)
     assert torch.equal(found.isnan(), torch.arange(len(x)) == 3)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("log_end", [0.5, 1.0])
+def test_smoothed_labels_give_what_the_losses_of_logits_give(reduction, weighted, log_end):
+    x, labels, w, b = head()
+    options = {
+        "label_smoothing": 0.1,
+        "reduction": reduction,
+        "weight": torch.linspace(0.1, 2, 11).double() if weighted else None,
+    }
+    got = value_and_grads(
+        lambda x, w, b: linear_encouraging_loss(x, labels, w, b, log_end=log_end, **options),
+        x, w, b,
+    )  # fmt: skip
+    expected = value_and_grads(
+        lambda x, w, b: encouraging_loss(x @ w.T + b, labels, log_end=log_end, **options), x, w, b
+    )
+    torch.testing.assert_close(got, expected)
+    got = value_and_grads(lambda x, w: linear_avh_loss(x, labels, w, scale=5.0, **options), x, w)
+    expected = value_and_grads(lambda x, w: avh_loss(x, labels, w, scale=5.0, **options), x, w)
+    torch.testing.assert_close(got, expected)
+
+
+def test_smoothing_is_cross_entropy_s_beside_a_margin():
+    x, labels, w, _ = head()
+    kept = labels != -100
+    x, labels = x[kept], labels[kept]
+    angles = torch.nn.functional.cosine_similarity(x[:, None], w[None], dim=2).arccos()
+    logits = -4.0 * (angles + 0.2 * torch.nn.functional.one_hot(labels, 11))
+    expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.3)
+    got = linear_avh_loss(x, labels, w, scale=4.0, margin_rad=0.2, label_smoothing=0.3)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_smoothing_holds_no_more_than_a_chunk_at_a_time():
+    x, labels, w, b = head(rows=400, classes=16)
+    leaves = [leaf.requires_grad_() for leaf in (x, w, b)]
+    largest = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            largest.extend(t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor))
+            return out
+
+    with Watch():
+        value = linear_encouraging_loss(leaves[0], labels, *leaves[1:], label_smoothing=0.1)
+        value.backward()
+    assert max(largest) == x.numel() < 400 * 16
+
+
+def test_smoothing_out_of_range_or_over_ranks_is_refused():
+    x, labels, w, b = head()
+    with pytest.raises(OptionError, match=r"label_smoothing in \[0, 1\], got 1.5"):
+        linear_encouraging_loss(x, labels, w, b, label_smoothing=1.5)
+    with pytest.raises(OptionError, match="no label_smoothing beside process_group"):
+        linear_avh_loss(x, labels, w, scale=1.0, label_smoothing=0.1, process_group=object())
+    empty = linear_encouraging_loss(x[:0], labels[:0], w, b, label_smoothing=0.1, reduction="sum")
+    assert float(empty) == 0
+
+
+def test_what_mixed_dtypes_cost_is_said_once():
+    said = r"embeddings in torch\.float16 and class_weights in torch\.float32.*inside torch\.autoc"
+    with pytest.warns(HardsightWarning, match=said):
+        tell_of_mixed_dtypes(torch.float16, torch.float32)
+    tell_of_mixed_dtypes(torch.float16, torch.float32)  # a second warning would be an error

@@ -8,9 +8,16 @@ import struct
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
+import hardsight as hs
 from hardsight.errors import OptionError
+from hardsight.models import SAGPoolNet
+from tests._texts import reviews
 from tests.review import made
 
 GOOD = {"index": 18, "action": "keep", "base": 0, "reviewer": "anna"}
@@ -288,3 +295,30 @@ def test_on_this_machine_the_token_is_random_and_only_in_the_fragment(run):
         app.close()
     tokens = [re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=([\w-]{32})", url)[1] for url in urls]
     assert tokens[0] != tokens[1]
+
+
+def test_texts_and_graphs_are_shown_as_what_they_are(tmp_path):
+    texts, labels = reviews(40)
+    rows = "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True))
+    (tmp_path / "reviews.csv").write_text(f"words,verdict\n{rows}")
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, labels)
+    hs.score(
+        model, tmp_path / "reviews.csv", text_column="words", label_column="verdict",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    app = made.App(tmp_path / "run")
+    ((kind, note, text),) = pictures_of(app.get("pictures", of="3", size="large"))
+    app.close()
+    assert (kind, note, text.decode()) == ("text/plain", "", texts[3])
+    graphs = tmp_path / "graphs"
+    graphs.mkdir()
+    for name, lines in {
+        "A": "1, 2\n2, 1\n3, 4\n4, 3\n", "graph_indicator": "1\n1\n2\n2\n", "graph_labels": "0\n1\n"
+    }.items():  # fmt: skip
+        (graphs / f"TOY_{name}.txt").write_text(lines)
+    torch.manual_seed(0)
+    hs.score(SAGPoolNet(1, width=8), graphs, out=tmp_path / "drawn")
+    app = made.App(tmp_path / "drawn")
+    ((kind, note, drawn),) = pictures_of(app.get("pictures", of="1", size="large"))
+    app.close()
+    assert (note, Image.open(io.BytesIO(drawn)).size) == ("", (640, 640))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -11,6 +13,7 @@ import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import RunExistsError
 from hardsight.run.demo import run_demo
+from tests.review.made import App
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,18 @@ def test_the_demo_prints_what_it_found_and_what_to_run_next(demo):
     np.testing.assert_allclose(
         hs.read_table(out).column("avh"), stored.column("avh"), rtol=1e-5, atol=1e-6
     )
+
+
+def test_the_demo_ends_with_the_review_of_its_planted_errors(demo, tmp_path):
+    folder, text = demo
+    run = text.partition("hardsight review ")[2].split()[0]
+    assert run == str(folder / "train")
+    app = App(shutil.copytree(run, tmp_path / "train"), data=folder / "train.npz")
+    items = app.queue(count=10)["items"]
+    app.close()
+    printed = hs.read_table(folder / "train").suspects(10)["index"].tolist()  # "yes" for nine
+    assert [item["index"] for item in items] == printed
+    assert all(item["suggestion"] >= 0 and item["reason"] and item["curve"] for item in items[:9])
 
 
 def test_a_second_demo_replaces_the_first_and_nothing_else(tmp_path):

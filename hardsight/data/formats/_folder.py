@@ -94,6 +94,16 @@ class ImageFiles(ExampleSource):
                     mark.add_file(path)
         return mark.hexdigest()
 
+    def pictures_mark(self) -> str | None:
+        """Names, sizes and times of all files; ``None`` if one of them is not there."""
+        mark = Fingerprint("picture files")
+        try:
+            for index in range(len(self)):
+                mark.add(self.id_of(index)).add_stamp(self._path(index))
+        except OSError:
+            return None
+        return mark.hexdigest()
+
     def stored_marks(self) -> NDArray[np.int64]:
         """Sizes of the files, ``[N]``; -1 of a link that leads nowhere."""
         sizes = (_file_size(self._path(index)) for index in range(len(self)))

@@ -196,6 +196,17 @@ class ParquetSource(ExampleSource):
             mark.add_file(file)
         return mark.hexdigest()
 
+    def pictures_mark(self) -> str | None:
+        """Of the files, unless they only name the files of the pictures."""
+        value = self._reader.rows(0, 1).column(0)[0].as_py()
+        stored = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(stored, bytes):
+            return None
+        mark = Fingerprint("pictures in parquet").add(len(self), self._column)
+        for file in self._files:
+            mark.add_stamp(file).add_file(file)
+        return mark.hexdigest()
+
     def column(self, name: str) -> NDArray[Any] | None:
         """Another column of the files, such as ``human_counts``; ``None`` if there is none."""
         return _other_column(self._files, name)

@@ -60,6 +60,10 @@ class Graphs(InputKind):
         """A drawing."""
         return drawing(content)
 
+    def large(self, content: Any) -> bytes:
+        """A larger drawing."""
+        return drawing(content, size=640)
+
 
 def joined(graphs: Sequence[Graph]) -> dict[str, Tensor]:
     """Graphs as one: features ``x [n, F]``, ``edge_index [2, E]``, and ``batch [n]``."""

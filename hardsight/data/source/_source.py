@@ -123,6 +123,11 @@ class Fingerprint:
             self._take(np.ascontiguousarray(rows).tobytes())
         return self
 
+    def add_stamp(self, file: str | bytes | Path) -> Fingerprint:
+        """Take in size and time of the last change of a file; ``OSError`` if it is not there."""
+        facts = os.stat(file)
+        return self.add(facts.st_size, facts.st_mtime_ns)
+
     def add_file(self, file: Path) -> Fingerprint:
         """Take in size and evenly spaced pieces of a file, its end (a footer) among them."""
         size = file.stat().st_size
@@ -212,6 +217,10 @@ class InputKind(ABC):
     @abstractmethod
     def small(self, content: Any) -> bytes | str | None:
         """A small view of an example: an encoded picture, or a few words."""
+
+    def large(self, content: Any) -> bytes | str | None:
+        """All of an example that a person can look at; as :meth:`small` by default."""
+        return self.small(content)
 
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
         """The same kind, read as a model wants it.
@@ -401,6 +410,13 @@ class ExampleSource(ABC):
         """
         assert self.images is not None
         return bytes(self.images[index].tobytes())
+
+    def pictures_mark(self) -> str | None:
+        """A digest that changes when a stored picture may have changed, whatever its label.
+
+        ``None`` if the pictures are not stored in files, or lie decoded in memory already.
+        """
+        return None
 
     def hold_to(self, marks: Mapping[int, str], *, every: int) -> None:  # noqa: B027 (a default)
         """Compare what is read of a stream with what was read of it before.

@@ -81,6 +81,11 @@ class SourceView(ExampleSource):
         """Position of the first example of each part, and behind the last one."""
         return np.array([0, *itertools.accumulate(len(part) for part in self.parts)])
 
+    def use_parts(self, parts: Sequence[ExampleSource]) -> None:
+        """Look at other sources of the same examples, such as one with decoded pictures."""
+        self.parts = tuple(parts)
+        self._take_traits()
+
     def _take_traits(self) -> None:
         """What holds of the parts and still holds of the view."""
         only = self.parts[0] if len(self.parts) == 1 else None

@@ -55,6 +55,10 @@ class Texts(InputKind):
         words = " ".join(str(content).split())
         return words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
 
+    def large(self, content: Any) -> str:
+        """The whole text."""
+        return str(content)
+
     def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
         """Texts by a model's tokenizer, held to what the model takes."""
         if reader is None:

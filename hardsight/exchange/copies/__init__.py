@@ -7,3 +7,4 @@ from hardsight.exchange.copies._idx import write_idx as write_idx
 from hardsight.exchange.copies._links import Links as Links
 from hardsight.exchange.copies._list import write_list as write_list
 from hardsight.exchange.copies._parquet import write_parquet_copy as write_parquet_copy
+from hardsight.exchange.copies._place import staged as staged

@@ -179,7 +179,7 @@ class Lab:
         self.runs.mkdir(parents=True, exist_ok=True)
         # experiments side by side share their models: one trains, the others wait and find it
         with held(folder.with_name(f"{folder.name}.lock"), wait=True):
-            result = train(
+            result: TrainResult = train(
                 model, source, out=folder, seed=seed, device=str(self.device), resume=True,
                 show_progress=self.show, **settings, **self._how,
             )  # fmt: skip

@@ -3,6 +3,17 @@
 const KEY = "hardsight-token";
 const NAME = "hardsight-reviewer";
 
+// A frame of another site, as in some notebooks, may not store anything: then this page remembers.
+function storage(kind) {
+  const own = new Map();
+  return {
+    get(key) { try { return window[kind].getItem(key) ?? own.get(key) ?? null; } catch { return own.get(key) ?? null; } },
+    set(key, value) { own.set(key, value); try { window[kind].setItem(key, value); } catch { /* remembered above */ } },
+  };
+}
+const tab = storage("sessionStorage");
+export const kept = storage("localStorage");
+
 export class Refused extends Error {
   constructor(status, content) {
     super(content.error ?? `the app answered ${status}`);
@@ -14,24 +25,24 @@ export class Refused extends Error {
 export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
-    sessionStorage.setItem(KEY, given);
+    tab.set(KEY, given);
     history.replaceState(null, "", "#queue"); // out of the address bar, and of what is shared
   }
-  return sessionStorage.getItem(KEY) !== null;
+  return tab.get(KEY) !== null;
 }
 
-export const setToken = (token) => sessionStorage.setItem(KEY, token);
+export const setToken = (token) => tab.set(KEY, token);
 
 export const shared = {
   about: null, // what the run is, from the server
   seq: 0, // the last row of the log that this window knows of
-  get reviewer() { return localStorage.getItem(NAME) || shared.about?.reviewer || "me"; },
-  set reviewer(name) { localStorage.setItem(NAME, name); },
+  get reviewer() { return kept.get(NAME) || shared.about?.reviewer || "me"; },
+  set reviewer(name) { kept.set(NAME, name); },
   name(label) { return label < 0 ? "none" : shared.about.classes[label] ?? String(label); },
 };
 
 async function answer(path, options) {
-  const headers = { "X-Hardsight-Token": sessionStorage.getItem(KEY) ?? "", ...options.headers };
+  const headers = { "X-Hardsight-Token": tab.get(KEY) ?? "", ...options.headers };
   let response;
   try {
     response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
@@ -69,7 +80,8 @@ export async function post(path, body) {
 
 // ------------------------------------------------------------------ pictures
 
-const BATCH = { small: 64, large: 4 };
+const MOST = 64; // in one request
+const PATIENCE_MS = 60; // that a request should take: more pictures at once if they are fast to make
 const AT_ONCE = 3; // requests; the browser has six connections for all tabs
 
 export class Pictures {
@@ -79,8 +91,9 @@ export class Pictures {
     this.most = mostBytes;
     this.kept = new Map(); // index -> picture, least recently used first
     this.held = 0;
-    this.waiting = new Map(); // index -> { promise, resolve }, last asked first served
+    this.waiting = new Map(); // index -> { promise, resolve, isSoon, isAsked }, in the order of asking
     this.running = 0;
+    this.pace = size === "small" ? 4 : 30; // milliseconds a picture, learned
   }
 
   get(index) {
@@ -92,18 +105,21 @@ export class Pictures {
     return found;
   }
 
-  want(index) {
+  want(index, isSoon = false) {
+    // What is wanted soon is asked for after everything that is wanted now.
     const found = this.get(index);
     if (found) return Promise.resolve(found);
     let entry = this.waiting.get(index);
     if (!entry) {
-      entry = {};
+      entry = { isSoon };
       entry.promise = new Promise((resolve) => { entry.resolve = resolve; });
-    } else {
-      this.waiting.delete(index);
+      this.waiting.set(index, entry);
     }
-    this.waiting.set(index, entry);
-    if (!entry.isAsked) queueMicrotask(() => this.ask());
+    entry.isSoon &&= isSoon;
+    if (!entry.isAsked && !this.isCalled) {
+      this.isCalled = true; // once for all that one turn wants
+      queueMicrotask(() => { this.isCalled = false; this.ask(); });
+    }
     return entry.promise;
   }
 
@@ -118,18 +134,22 @@ export class Pictures {
   }
 
   async ask() {
-    const open = [...this.waiting].filter(([, entry]) => !entry.isAsked).reverse();
-    if (!open.length || this.running >= AT_ONCE) return;
-    const part = open.slice(0, BATCH[this.size]);
+    if (this.running >= AT_ONCE) return;
+    const open = [...this.waiting].filter(([, entry]) => !entry.isAsked).sort(([, a], [, b]) => a.isSoon - b.isSoon);
+    if (!open.length) return;
+    const part = open.slice(0, Math.max(1, Math.min(MOST, Math.round(PATIENCE_MS / this.pace))));
     for (const [, entry] of part) entry.isAsked = true;
     this.running += 1;
+    if (open.length > part.length) this.ask();
     let pictures;
+    const began = performance.now();
     try {
       pictures = await this.fetched(part.map(([index]) => index));
     } catch (error) {
       pictures = part.map(() => ({ note: error.message, bytes: 0 }));
     }
     this.running -= 1;
+    this.pace += 0.3 * (Math.max(0.2, (performance.now() - began) / part.length) - this.pace);
     part.forEach(([index, entry], at) => {
       this.waiting.delete(index);
       const picture = pictures[at];
@@ -171,4 +191,5 @@ export class Pictures {
 }
 
 export const large = new Pictures("large", 32 * 2 ** 20);
+export const maps = new Pictures("map", 4 * 2 ** 20);
 export const small = new Pictures("small", 48 * 2 ** 20);

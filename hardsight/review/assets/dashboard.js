@@ -2,6 +2,7 @@
 
 import { count, h, notice, percent, plural, put } from "./dom.js";
 import { get, shared } from "./api.js";
+import { address } from "./view.js";
 
 const card = (title, value, ...more) => h("div", {}, h("dt", {}, title), h("dd", {}, h("span", { class: "value" }, value), h("span", {}, ...more)));
 
@@ -61,6 +62,14 @@ export class Dashboard {
         h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Reviewers", "Both decided", "Same class", "Kappa"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, agreement))),
       ] : [],
       differing.length ? [h("h2", {}, "To be resolved"), h("p", { class: "how" }, "Open one, talk about it, and change your decision if you are convinced."), h("ul", { class: "differing" }, differing)] : [],
+      found.classes.length ? [
+        h("h2", {}, "By class"),
+        h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Label", "Suspects", "Decided", "Changed"].map((name) => h("th", { scope: "col" }, name)))),
+          h("tbody", {}, found.classes.map((one) => h("tr", {},
+            h("th", { scope: "row" }, h("a", { href: address("queue", { label: one.label }) }, h("bdi", {}, shared.name(one.label)))),
+            [one.suspects, one.decided, one.changed].map((value) => h("td", {}, count(value)))))))),
+        found.more_classes ? h("p", { class: "how" }, `and ${plural(found.more_classes, "class", "classes")} more, with fewer suspects: the grid filters by each`) : null,
+      ] : [],
     );
   }
 }

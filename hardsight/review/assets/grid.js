@@ -3,12 +3,14 @@
 import { $, count, dialog, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say, svg } from "./dom.js";
 import { Refused, get, getBlob, post, shared, small } from "./api.js";
 import { chooseClass } from "./choose.js";
+import { smallView } from "./example.js";
 import { go, replace, viewOf } from "./view.js";
 
 const PAGE = 200, PAGES_KEPT = 60; // rows fetched at once
 const LEAST_WIDTH = 124, CAPTION = 30, GAP = 8;
 const MOST_HEIGHT = 15e6; // browsers cap an element near 16.8 million pixels: scaled beyond this
 const MOST_RANGE = 20000;
+const SCREENS_AHEAD = 1.5; // of pictures, in the direction of scrolling
 const STATES = { any: "decided or not", open: "open", decided: "decided", keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped", disagree: "in disagreement" };
 const DONE = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
 
@@ -202,11 +204,23 @@ export class Grid {
       cell.style.width = `${this.side}px`;
       this.filled(cell, place);
     }
+    const isUp = offset < (this.lastOffset ?? 0);
+    this.lastOffset = offset;
+    const screen = (to - from) * SCREENS_AHEAD;
+    const [begin, end] = isUp ? [Math.max(0, from - screen), from] : [to, Math.min(this.total, to + screen)];
     const seen = new Set();
     for (const cell of this.cells.values()) if (cell.dataset.index) seen.add(Number(cell.dataset.index));
-    small.forget((index) => seen.has(index));
+    const soon = [];
+    for (let place = begin; place < end; place += 1) {
+      const row = this.row(place);
+      if (row) soon.push(row.index);
+    }
+    const near = new Set(soon);
+    small.forget((index) => seen.has(index) || near.has(index));
+    for (const index of isUp ? soon.reverse() : soon) small.want(index, true);
     const pages = new Set();
-    for (let page = Math.floor(from / PAGE); page <= Math.floor(Math.max(from, to - 1) / PAGE); page += 1) pages.add(page);
+    const lowest = Math.min(begin, from), highest = Math.max(lowest, Math.max(end, to) - 1);
+    for (let page = Math.floor(lowest / PAGE); page <= Math.floor(highest / PAGE); page += 1) pages.add(page);
     for (const page of pages) if (!this.pages.has(page) && !this.asked.has(page)) this.fetchPage(page).then(() => this.draw()).catch((error) => { if (error.name !== "AbortError") notice(error.message); });
     this.drawState();
   }
@@ -240,17 +254,9 @@ export class Grid {
     if (isNew) {
       const kept = small.get(row.index);
       put(thumb);
-      if (kept) this.picture(thumb, kept);
-      else small.want(row.index).then((picture) => { if (picture && cell.dataset.index === String(row.index)) this.picture(thumb, picture); });
+      if (kept) put(thumb, smallView(kept));
+      else small.want(row.index).then((picture) => { if (picture && cell.dataset.index === String(row.index)) put(thumb, smallView(picture)); });
     }
-  }
-
-  picture(thumb, found) {
-    if (found.url) {
-      const image = h("img", { alt: "", src: found.url, draggable: "false" });
-      image.addEventListener("load", () => { if (Math.max(image.naturalWidth, image.naturalHeight) <= 64) image.classList.add("tiny"); });
-      put(thumb, image);
-    } else put(thumb, h("span", { class: "soft" }, found.text ? found.text.slice(0, 120) : "no picture"));
   }
 
   drawState() {
@@ -269,7 +275,8 @@ export class Grid {
       button("/", "one class", () => this.choose()),
       button("C", "cannot tell", () => this.decide("cannot tell")),
       button("S", "skip", () => this.decide("skip")),
-      h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"));
+      h("button", { type: "button", onclick: () => this.undo() }, h("kbd", {}, "U"), "undo"),
+      h("button", { type: "button", disabled: !this.total, onclick: () => this.oneByOne() }, "one by one"));
   }
 
   // ------------------------------------------------------------------ marking
@@ -361,6 +368,11 @@ export class Grid {
     const yes = h("button", { type: "button", class: "main", onclick: () => { box.close(); act(); } }, "Yes");
     const box = dialog(`Really ${what} ${plural(chosen, "example")}?`, h("p", {}, "One U takes all of it back."), h("div", { class: "actions" }, yes, h("button", { type: "button", onclick: () => box.close() }, "No")));
     yes.focus();
+  }
+
+  oneByOne() {
+    const { state, ...view } = this.values;
+    go("queue", { ...view, only: view.only ?? "all" });
   }
 
   async send(action, label) {

@@ -1,7 +1,7 @@
 // Start, pages, keys and what all pages share.
 
 import { $, dialog, dialogIsOpen, h, isTyping, notice } from "./dom.js";
-import { get, setToken, shared, takeToken } from "./api.js";
+import { get, kept, setToken, shared, takeToken } from "./api.js";
 import { readAddress } from "./view.js";
 import { Queue } from "./queue.js";
 import { Grid } from "./grid.js";
@@ -13,7 +13,7 @@ const KEYS = [
   ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type, Enter takes it"],
     ["1 … 9, 0", "the class beside the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, also after a reload"],
     ["Z", "zoom"], ["← →", "look back, and forth again"]]],
-  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift + arrows or click", "mark a range"], ["A", "mark all of the filter"],
+  ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift", "with arrows or a click: mark a range"], ["A", "mark all of the filter"],
     ["Enter, K, /, C, S", "decide for all marked"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
   ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "this sheet"]]],
 ];
@@ -23,7 +23,7 @@ let page = null;
 function show() {
   const { page: name, values } = readAddress();
   page?.close();
-  if ($("#notice").dataset.kind === "note") $("#notice").hidden = true;
+  $("#notice").hidden = true; // it was about the page that is left
   document.body.dataset.page = name;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
@@ -65,7 +65,7 @@ function toggleTheme() {
   const isDark = document.documentElement.dataset.theme
     ? document.documentElement.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
-  localStorage.setItem("hardsight-theme", isDark ? "light" : "dark");
+  kept.set("hardsight-theme", isDark ? "light" : "dark");
   setTheme(isDark ? "light" : "dark");
 }
 
@@ -129,7 +129,7 @@ async function begin() {
   setTimeout(poll, POLL_MS);
 }
 
-setTheme(localStorage.getItem("hardsight-theme"));
+setTheme(kept.get("hardsight-theme"));
 $("#help").addEventListener("click", help);
 $("#theme").addEventListener("click", toggleTheme);
 $("#reviewer").addEventListener("click", askName);

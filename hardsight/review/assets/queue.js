@@ -1,13 +1,16 @@
 // One example at a time, one key each. A decision is stored before the next picture shows.
 
-import { $, below, count, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
-import { Refused, get, large, post, shared } from "./api.js";
+import { $, below, count, degrees, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
+import { Refused, get, maps, post, shared, small } from "./api.js";
 import { angleDiagram, curve } from "./plots.js";
 import { chooseClass } from "./choose.js";
-import { go, replace, viewOf } from "./view.js";
+import { largeView, smallView } from "./example.js";
+import { address, replace, viewOf } from "./view.js";
 
 const AHEAD = 8, BEHIND = 3;
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
+
+const made = []; // time and action of what was decided in this window
 
 export class Queue {
   constructor(root, values) {
@@ -21,7 +24,6 @@ export class Queue {
     this.images = new Map(); // decoded pictures by index
     this.isReady = false; // the picture of the current example is painted
     this.isBusy = false;
-    this.made = []; // time and action of what was decided in this window
     this.recent = [];
     this.total = this.open = 0;
     this.after = Number(this.values.at ?? 0) || 0; // place from which nothing has been fetched yet
@@ -66,14 +68,14 @@ export class Queue {
   showProgress() {
     const done = this.total - this.open;
     const parts = [`${count(done)} of ${count(this.total)}`];
-    const recent = this.made.filter((one) => Date.now() - one.time < 5 * 60e3);
+    const recent = made.filter((one) => Date.now() - one.time < 5 * 60e3);
     if (recent.length >= 5) {
       const minutes = Math.max((Date.now() - recent[0].time) / 60e3, 1 / 60);
       const rate = recent.length / minutes;
       const left = this.open / rate;
       parts.push(`${Math.round(rate)}/min`, left < 600 ? `${plural(Math.ceil(left), "minute")} left` : `${plural(Math.round(left / 60), "hour")} left`);
     }
-    const judged = this.made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
+    const judged = made.filter((one) => one.action === "keep" || one.action === "relabel").slice(-20);
     if (judged.length >= 8) {
       const wrong = judged.filter((one) => one.action === "relabel").length;
       parts.push(`about ${Math.round((10 * wrong) / judged.length)} of 10 here are wrong`);
@@ -83,12 +85,23 @@ export class Queue {
     put(this.progress,
       bar,
       h("p", {}, parts.join(" · ")),
-      filters.length ? h("a", { href: "#queue" }, "filtered: show all suspects") : null,
+      filters.length ? [h("span", {}, this.filterWords()), h("a", { href: "#queue" }, "all suspects")] : null,
+      h("a", { href: address("grid", this.view) }, "as a grid"),
     );
+  }
+
+  filterWords() {
+    const { label, prediction, group, by, text, lasso } = this.view;
+    const parts = [
+      label && `label ${shared.name(Number(label))}`, prediction && `prediction ${shared.name(Number(prediction))}`,
+      group && shared.about.groups[Number(group)], by && (this.view.low || this.view.high) && `a range of ${by}`, text && `“${text}” in the id`, lasso && "a region of the map",
+    ];
+    return `only ${parts.filter(Boolean).join(", ") || "some examples"}`;
   }
 
   async show(item, { back = false } = {}) {
     this.isReady = false;
+    const wasReady = this.images.get(item.index)?.node !== undefined;
     const image = await this.image(item.index);
     if (this.stop.signal.aborted) return;
     this.picture.classList.remove("zoomed");
@@ -103,6 +116,7 @@ export class Queue {
     if (this.view.only === "suspects") delete place.only;
     replace("queue", item.place === null || back ? { ...place, index: item.index } : place);
     say(`Example ${item.index}: label ${shared.name(item.label)}. ${item.reason}`);
+    performance.mark("shown", { detail: { index: item.index, wasReady } });
     // a key counts once its picture is painted: two frames later it is
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     if (this.current === item) {
@@ -115,17 +129,7 @@ export class Queue {
 
   async image(index) {
     if (this.images.has(index)) return this.images.get(index);
-    const made = (async () => {
-      const found = await large.want(index);
-      if (!found || !found.url) {
-        if (found?.text) return { node: h("div", { class: "text", tabindex: "0" }, found.text), note: found.note };
-        const words = found?.note ?? "no picture";
-        return { node: h("div", { class: "missing", role: "img", "aria-label": "No picture" }, h("span", {}, "no picture")), note: words };
-      }
-      const node = h("img", { alt: `Example ${index}`, src: found.url, decoding: "sync" });
-      try { await node.decode(); } catch { /* shown as far as it goes */ }
-      return { node, note: found.note, isTiny: Math.max(node.naturalWidth, node.naturalHeight) <= 64 };
-    })();
+    const made = largeView(index);
     this.images.set(index, made);
     const done = await made;
     this.images.set(index, done);
@@ -164,10 +168,35 @@ export class Queue {
       verdict, others,
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
+      shared.about.has_similar ? this.similar(item) : null,
+      item.map === null ? null : this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
       h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
       h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
     );
+  }
+
+  similar(item) {
+    // The nearest examples by embedding, whenever they come: nobody waits for them.
+    const list = h("ul", {});
+    const box = h("figure", { class: "similar" }, h("figcaption", { class: "soft" }, "Most similar examples"), list);
+    const known = item.similar ??= get(`similar/${item.index}`, {}, this.stop.signal);
+    known.then(({ similar }) => {
+      put(list, similar.map((one) => {
+        const thumb = h("span", { class: "thumb" });
+        small.want(one.index).then((found) => put(thumb, smallView(found)));
+        return h("li", {}, h("button", { type: "button", title: one.id, class: one.label === item.label ? "" : "other", onclick: () => this.open_(one.index), "aria-label": `example ${one.index}, label ${shared.name(one.label)}, at ${degrees(one.angle)}` },
+          thumb, h("bdi", {}, shared.name(one.label)), h("span", { class: "soft" }, degrees(one.angle))));
+      }));
+      if (!similar.length) put(box, h("figcaption", { class: "soft" }, "No similar examples: its embedding is zero or not finite"));
+    }).catch((error) => { item.similar = undefined; if (error.name !== "AbortError") put(box, h("figcaption", { class: "soft" }, error.message)); });
+    return box;
+  }
+
+  map(item) {
+    const place = h("span", { class: "thumb" });
+    maps.want(item.index).then((found) => put(place, smallView(found)));
+    return h("figure", { class: "cam" }, place, h("figcaption", { class: "soft" }, "Where the model looked (Grad-CAM) for ", h("bdi", {}, shared.name(item.map))));
   }
 
   words(item) {
@@ -308,7 +337,7 @@ export class Queue {
       if (!item.action) this.open -= 1;
       Object.assign(item, { action: kept ? "keep" : action, new: action === "relabel" && !kept ? label : -1, base: content.base, others: content.others });
       this.recent = content.recent;
-      this.made.push({ time: Date.now(), action: item.action });
+      made.push({ time: Date.now(), action: item.action });
       const differing = content.others.filter((one) => one.action !== item.action || one.new !== item.new);
       if (differing.length) notice(differing.map((one) => `${one.reviewer} decided otherwise about example ${item.index}: ${this.words({ ...one, label: item.label })}.`).join(" "));
       else if ($("#notice").dataset.kind !== "warning") $("#notice").hidden = true;
@@ -342,7 +371,7 @@ export class Queue {
     try {
       const content = await post("undo", { batch: last.batch });
       this.recent = content.recent;
-      this.made.pop();
+      made.pop();
       if (content.count > 1) {
         notice(`${count(content.count)} decisions undone.`, "note");
         this.ahead = [];
@@ -409,6 +438,4 @@ export class Queue {
       if (now.base !== item.base && this.current === item && !this.isBusy) await this.conflict(item);
     }
   }
-
-  toGrid(values = {}) { go("grid", { ...this.view, ...values }); }
 }

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hardsight.data import (
-    DATASETS,
-    EmbeddingSource,
-    ExampleSource,
-    UnlabelledFolder,
-    open_source,
-)
+from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
 from hardsight.errors import DataError, NoClassFoldersError
 from hardsight.run.adapt._config import AdaptConfig, TargetConfig
-from hardsight.run.loop import ClassOrder, chosen_layout
+from hardsight.run.loop import ClassOrder, chosen_layout, decoded_once
 from hardsight.run.train import (
     Decoded,
     Examples,
@@ -90,12 +82,11 @@ def opened_target(config: TargetConfig, data: Any, classes: tuple[str, ...]) -> 
 
 
 def _opened(config: TargetConfig, data: Any) -> ExampleSource | EmbeddingSource:
-    if config.unlabelled and isinstance(data, str | os.PathLike) and data not in DATASETS:
-        folder = Path(data) / (config.split or "")
-        if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
-            return UnlabelledFolder(folder, spec=os.fspath(data))
+    opened = unlabelled_source if config.unlabelled else open_source
     try:
-        return open_source(data, split=config.split, classes=config.classes, data_root=config.root)
+        return decoded_once(
+            opened(data, split=config.split, classes=config.classes, data_root=config.root)
+        )
     except NoClassFoldersError as err:
         raise DataError(
             f"{err}; or pass target.unlabelled = true (--unlabelled), which takes images as they "

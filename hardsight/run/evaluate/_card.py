@@ -40,6 +40,7 @@ from hardsight.run.evaluate._subjects import (
 from hardsight.run.loop import (
     ClassOrder,
     chosen_device,
+    decoded_once,
     stated_classes,
 )
 from hardsight.run.score import length_of
@@ -460,7 +461,7 @@ def _images(
     data: Any, split: str | None, classes: Sequence[str] | None, roots: dict[str, Any]
 ) -> ExampleSource:
     root = roots.get(data) if isinstance(data, str) else None
-    source = open_source(data, split=split, classes=classes, data_root=root)
+    source = decoded_once(open_source(data, split=split, classes=classes, data_root=root))
     if isinstance(source, EmbeddingSource):
         raise OptionError(
             f"{source.spec} holds embeddings; an evaluation needs examples a model can be run on"

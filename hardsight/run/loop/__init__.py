@@ -5,6 +5,12 @@ from hardsight.run.loop._classes import check_labels as check_labels
 from hardsight.run.loop._classes import check_labels_agree as check_labels_agree
 from hardsight.run.loop._classes import matched_classes as matched_classes
 from hardsight.run.loop._classes import stated_classes as stated_classes
+from hardsight.run.loop._folds import FOLD as FOLD
+from hardsight.run.loop._folds import OUT_OF_SAMPLE as OUT_OF_SAMPLE
+from hardsight.run.loop._folds import Folds as Folds
+from hardsight.run.loop._folds import check_fold_count as check_fold_count
+from hardsight.run.loop._folds import folds_of as folds_of
+from hardsight.run.loop._folds import with_folds as with_folds
 from hardsight.run.loop._model import ModelAtWork as ModelAtWork
 from hardsight.run.loop._model import ModelTraits as ModelTraits
 from hardsight.run.loop._model import Need as Need
@@ -22,6 +28,7 @@ from hardsight.run.loop._pass import chosen_device as chosen_device
 from hardsight.run.loop._pass import chosen_layout as chosen_layout
 from hardsight.run.loop._pass import chosen_precision as chosen_precision
 from hardsight.run.loop._pass import chosen_workers as chosen_workers
+from hardsight.run.loop._pass import decoded_once as decoded_once
 from hardsight.run.loop._pass import forward_context as forward_context
 from hardsight.run.loop._pass import generator as generator
 from hardsight.run.loop._pass import memory_errors as memory_errors

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import torch
@@ -22,7 +22,15 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from hardsight.data import Batch, EmbeddingSource, ExampleSource, batches, thumbnail
+from hardsight.data import (
+    WORTH_KEEPING,
+    Batch,
+    EmbeddingSource,
+    ExampleSource,
+    batches,
+    kept_pictures,
+    thumbnail,
+)
 from hardsight.data.source import Parts
 from hardsight.errors import (
     BadExampleError,
@@ -36,6 +44,7 @@ from hardsight.heads import Forward, Head, call_model, capture, logit_rows
 from hardsight.preprocessing import Preprocessing
 from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 
+Source = TypeVar("Source", ExampleSource, ExampleSource | EmbeddingSource)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 SMALLER = "pass a smaller --batch-size (batch_size=)"
 
@@ -183,6 +192,24 @@ def chosen_workers(workers: int | None, *, length: int | None) -> int:
     if length is not None and length < 2048:
         return 0
     return max(1, min(8, (os.cpu_count() or 1) // 2))
+
+
+def decoded_once(source: Source, *, workers: int | None = None, show: bool | None = None) -> Source:
+    """The same examples, their pictures decoded on disk if they can be kept there.
+
+    Args:
+        source: any data.
+        workers: loader processes that decode; chosen by data and cores by default.
+        show: force the progress bar on or off.
+    """
+    if isinstance(source, EmbeddingSource) or source.is_stream or len(source) < WORTH_KEEPING:
+        return source
+
+    def bar(part: ExampleSource) -> AbstractContextManager[Advance]:
+        return progress(f"decoding {part.spec}", total=len(part), show=show)
+
+    count = chosen_workers(workers, length=len(source))
+    return kept_pictures(source, bar, workers=count)
 
 
 def moved(inputs: Any, device: torch.device) -> Any:
@@ -345,6 +372,7 @@ class ModelPass:
         batch_size: int,
         workers: int = 0,
         start: int = 0,
+        stop: int | None = None,
         strict: bool = False,
         check: Callable[[Batch], None] = lambda batch: None,
     ) -> Iterator[Passed]:
@@ -357,6 +385,7 @@ class ModelPass:
             batch_size: examples at once.
             workers: loader processes; they end with the loop.
             start: first position.
+            stop: behind the last position; ``None`` for the end.
             strict: raise at the first example that cannot be read.
             check: raises if a batch is not one for this model, before it is run.
         """
@@ -364,6 +393,7 @@ class ModelPass:
             source,
             preprocessing,
             start=start,
+            stop=stop,
             batch_size=batch_size,
             workers=workers,
             strict=strict,

@@ -1,7 +1,9 @@
 """Any model on any labelled data: one table, a row per example."""
 
+from hardsight.run.score._logistic import Fitted as Fitted
+from hardsight.run.score._logistic import HeadFitter as HeadFitter
+from hardsight.run.score._rows import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.score._rows import length_of as length_of
-from hardsight.run.score._score import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.score._score import SAMPLES as SAMPLES
 from hardsight.run.score._score import ScoreConfig as ScoreConfig
 from hardsight.run.score._score import run_score as run_score

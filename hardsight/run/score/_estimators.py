@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,7 @@ def estimator_at_work(
         parts = [torch.tensor(estimator.weight), torch.tensor(estimator.bias)]
         head = Head(name=estimator.name, weight=parts[0], bias=parts[1])
         facts |= {"digest": tensors_digest(*parts), "head": "coef_"}
-        scorer = EmbeddingScorer(source, head, plan, device=device, batch_size=at_once)
+        scorer = EmbeddingScorer(source, [head], plan, device=device, batch_size=at_once)
     return EstimatorAtWork(
         source, scorer, plan, known, facts, "" if has_head else _missing(estimator)
     )
@@ -163,9 +163,10 @@ class ProbabilityScorer:
     def check(self) -> None:
         """Nothing is left to check: the numbers follow from what the model says."""
 
-    def pieces(self, start: int) -> Iterator[Piece]:
-        """Pieces from position ``start`` on."""
-        for first in range(start, len(self.source), self.batch_size):
+    def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
+        """Pieces from position ``start`` to ``stop``."""
+        end = len(self.source) if stop is None else min(stop, len(self.source))
+        for first in range(start, end, self.batch_size):
             yield self._piece(first, min(first + self.batch_size, len(self.source)))
 
     @torch.inference_mode()

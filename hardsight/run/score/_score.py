@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -21,7 +21,7 @@ from hardsight.data import (
     group_columns,
     open_source,
 )
-from hardsight.data.pixels import PixelOptions, decisive
+from hardsight.data.pixels import PixelOptions
 from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
@@ -29,21 +29,29 @@ from hardsight.patch import Patch
 from hardsight.preprocessing import Preprocessing
 from hardsight.registry import described
 from hardsight.run.loop import (
+    OUT_OF_SAMPLE,
+    check_fold_count,
     chosen_device,
     chosen_precision,
     chosen_workers,
+    decoded_once,
     matched_classes,
     model_at_work,
     stated_classes,
 )
 from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
+from hardsight.run.score._ray import ray_cluster
+from hardsight.run.score._refit import Refit
 from hardsight.run.score._rows import (
+    COLUMNS,
+    MAY_CHANGE,
     EmbeddingScorer,
     Groups,
     ModelScorer,
     ScorePlan,
     Scorer,
     ScoreRun,
+    ScoreWork,
     group_array,
     length_of,
     naming_other_scores,
@@ -56,7 +64,6 @@ from hardsight.run_folder import (
     check_same_values,
     open_parquet,
     tensors_digest,
-    values_digest,
 )
 from hardsight.table import KEY_COLUMNS, ScoreTable, read_table
 
@@ -65,14 +72,11 @@ if TYPE_CHECKING:
 
     from hardsight.config import ScoreKeys
 
-# what does not decide the result, and may be another when a run is continued; the weights are known
-# by what is in them
-MAY_CHANGE = ("workers", "weights", "data_root")
-# what does not, once the table is there: data may have been moved, packages renewed
+# what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
+ENGINES = ("local", "ray")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
-COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
 _ONLY_IN_PYTHON = ("preprocessing", "show_progress")
 _GOES_ON = (
     "--resume (resume=True) goes on after the last finished shard, with the batch size the run was "
@@ -86,8 +90,9 @@ class ScoreConfig(
     without=_ONLY_IN_PYTHON,
     first=("data", "model", "weights", "head", "output", "scores"),
     last=(
-        "batch_size", "workers", "device", "precision", "sample", "strict", "thumbnails",
-        "keep_embeddings", "shard_rows", "seed",
+        "batch_size", "workers", "device", "precision", "sample", "out_of_sample", "strict",
+        "thumbnails", "keep_embeddings", "shard_rows", "seed", "engine", "ray_address",
+        "ray_actors", "ray_cpus", "ray_gpus",
     ),
 ):  # fmt: skip
     """Settings of a scoring run; the keys of its TOML file and the flags of its command.
@@ -185,11 +190,17 @@ def score(
     workers: int | None = None,
     precision: str = "auto",
     sample: str = "unknown",
+    out_of_sample: int | None = None,
     strict: bool = False,
     thumbnails: int = 600,
     keep_embeddings: bool = False,
     shard_rows: int | None = None,
     seed: int = 0,
+    engine: str = "local",
+    ray_address: str | None = None,
+    ray_actors: int | tuple[int, int] | None = None,
+    ray_cpus: float | None = None,
+    ray_gpus: float | None = None,
     show_progress: bool | None = None,
 ) -> ScoreTable:
     """Score every example of ``data`` with ``model``: one table, a row per example.
@@ -276,13 +287,25 @@ def score(
         workers: loader processes; chosen by data and cores by default.
         precision: of the forward pass; ``auto`` is bfloat16 on a GPU, else float32.
         sample: whether the model was trained on this data; stated in the table.
+        out_of_sample: of stored embeddings: share them out over this many folds, and score each
+            example by a head that is fitted to the other folds; no ``class_weights`` are needed.
+            In Python for images see ``folds`` of :func:`hardsight.train`.
         strict: stop at the first unreadable example, instead of listing it.
         thumbnails: most pictures kept for the report; 0 for none.
         keep_embeddings: keep what enters the model's head in the folder of the run, and look for
             near-duplicates with another label. Takes 2 bytes per number, and time that grows with
             the square of the examples; of stored embeddings nothing is copied.
         shard_rows: source positions per shard; a kill loses at most one.
-        seed: of a model that is initialised at random.
+        seed: of a model that is initialised at random, and of folds.
+        engine: what does the work: ``local`` is this process; ``ray`` spreads the shards over a
+            Ray cluster, whose nodes share a disk, and gives the same table.
+        ray_address: of the running cluster, such as ``auto`` or HOST:6379; by default RAY_ADDRESS
+            says it, and if nothing does, Ray is started on this machine.
+        ray_actors: processes that hold the model, least and most; by default as many as the
+            cluster has room for.
+        ray_cpus: cores of each of them; 1 by default. With a GPU its share of the cores.
+        ray_gpus: GPUs of each of them, such as 0.5 to let two share one; 1 by default if the
+            scores are computed on GPUs.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
@@ -298,6 +321,66 @@ def score(
         >>> len(table), table.scores[:2]
         (449, ['avh', 'target_angle'])
     """
+    asked = dict(locals())  # the keywords as they came, for workers elsewhere
+    _check_engine(asked)
+    with ExitStack() as stack:
+        folder = None
+        if out is not None:
+            claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
+            folder = stack.enter_context(claim)
+        cluster = None
+        if engine == "ray":
+            cluster = stack.enter_context(ray_cluster(asked, score_work))
+        work = stack.enter_context(score_work(**asked))
+        about, scorer, source = work.about, work.scorer, work.source
+        if folder is not None:
+            made_of = work.made_of()
+            folder.describe(
+                made_of.settings,
+                fingerprints=made_of.fingerprints,
+                versions=made_of.versions,
+                may_change=MAY_CHANGE,
+                may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
+                defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
+            )
+            is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
+            if (folder.is_done or folder.goes_on) and not is_drawn:
+                _check_same_outputs(folder, scorer)
+            if folder.is_done:
+                if isinstance(source, ExampleSource) and source.is_stream:
+                    warn(
+                        f"only the first examples of the stream {source.spec} were compared with "
+                        f"the finished table in {folder.folder}, which is taken as it is; if the "
+                        "rest may have changed, score it again with --overwrite (overwrite=True)"
+                    )
+                return read_table(folder.folder)
+        if work.refit is not None:
+            about |= work.refit.fit(folder, show=show_progress)
+        run = ScoreRun(
+            folder,
+            work.plan,
+            about,
+            batches_per_shard=work.batches_per_shard,
+            show=show_progress,
+            keep_embeddings=keep_embeddings,
+            groups=work.groups,
+            elsewhere=None if cluster is None else cluster.shards_of(work, folder),
+        )
+        return run.table(scorer, source, thumbnails=thumbnails)
+
+
+@contextmanager
+def score_work(
+    *, model: Any, data: Any, scores: Any, head: Any, output: Any, batch_size: Any, device: Any,
+    weights: Any, split: Any, data_root: Any, patch: Any, rows: Any, labels: Any,
+    class_weights: Any, bias: Any, classes: Any, num_classes: Any, preprocessing: Any, size: Any,
+    mean: Any, std: Any, channels: Any, crop: Any, squash: Any, white: Any, model_classes: Any,
+    class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
+    strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
+    label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
+    keep_embeddings: Any, out_of_sample: Any, show_progress: Any, **others: Any,
+) -> Iterator[ScoreWork]:  # fmt: skip
+    """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster."""
     if isinstance(model, os.PathLike):  # such as the folder of a trained model
         model = os.fspath(model)
     if sample not in SAMPLES:
@@ -305,15 +388,14 @@ def score(
     _check_counts(batch_size=batch_size, shard_rows=shard_rows)
     if thumbnails < 0:
         raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
+    if out_of_sample is not None:
+        check_fold_count(out_of_sample)
+        sample = _sample_of_folds(sample)
     if keep_embeddings and out is None:
         raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
     names = stated_classes(model_classes)
     pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
     with ExitStack() as stack:
-        folder = None
-        if out is not None:
-            claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
-            folder = stack.enter_context(claim)
         plan, place = ScorePlan(scores), chosen_device(str(device))
         fitted: EstimatorAtWork | None = None
         source: ExampleSource | EmbeddingSource
@@ -350,6 +432,7 @@ def score(
                 rows=rows,
                 patch=patch,
             )
+        source = decoded_once(source, workers=workers, show=show_progress)
         marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
@@ -367,9 +450,12 @@ def score(
             "thumbnails": thumbnails,
             "keep_embeddings": keep_embeddings,
             "shard_rows": shard_rows,
+            "out_of_sample": out_of_sample,
         }
         scorer: Scorer
+        refit: Refit | None = None
         if fitted is not None:
+            _refuse_folds_of_images(out_of_sample)
             _refuse_pixel_options(pixels, preprocessing)
             _refuse_estimator_options(
                 head=head, output=output, weights=weights, class_weights=class_weights, bias=bias,
@@ -384,12 +470,21 @@ def score(
                 head=head if isinstance(head, str) else None, output=output, weights=weights,
                 trust_remote_code=trust_remote_code or None,
             )  # fmt: skip
-            stored = _stored_head(model, head, source)
-            scorer = EmbeddingScorer(source, stored, plan, device=place, batch_size=batch_size)
-            parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
-            about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
-            about["bias"] = scorer.bias_facts()
+            if out_of_sample is not None:
+                _refuse_head(model=model, head=head, class_weights=class_weights, bias=bias)
+                refit = Refit(source, out_of_sample, device=place, seed=seed)
+                scorer = refit.scorer(plan, batch_size=batch_size)
+                about["model"] = refit.model_facts()
+            else:
+                stored = _stored_head(model, head, source)
+                scorer = EmbeddingScorer(
+                    source, [stored], plan, device=place, batch_size=batch_size
+                )
+                parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
+                about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
+                about["bias"] = scorer.bias_facts()
         else:
+            _refuse_folds_of_images(out_of_sample)
             usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
             size_of_batch = batch_size or usual
             work = model_at_work(
@@ -413,7 +508,7 @@ def score(
                 batch_size=size_of_batch * _batches_at_once(source),
                 workers=_processes(workers, source),
                 strict=strict,
-                goes_on="" if folder is None else _GOES_ON,
+                goes_on="" if out is None else _GOES_ON,
                 keep_embeddings=keep_embeddings,
             )
             about["model"] = {
@@ -444,27 +539,24 @@ def score(
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
-        if folder is not None:
-            _describe(
-                folder, about, rows_per_shard=per_shard * scorer.batch_size, workers=workers,
-                groups=None if groups is None else groups.digest(),
-            )  # fmt: skip
-            is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
-            if (folder.is_done or folder.goes_on) and not is_drawn:
-                _check_same_outputs(folder, scorer)
-            if folder.is_done:
-                if isinstance(source, ExampleSource) and source.is_stream:
-                    warn(
-                        f"only the first examples of the stream {source.spec} were compared with "
-                        f"the finished table in {folder.folder}, which is taken as it is; if the "
-                        "rest may have changed, score it again with --overwrite (overwrite=True)"
-                    )
-                return read_table(folder.folder)
-        run = ScoreRun(
-            folder, plan, about, batches_per_shard=per_shard, show=show_progress,
-            keep_embeddings=keep_embeddings, groups=groups,
-        )  # fmt: skip
-        return run.table(scorer, source, thumbnails=thumbnails)
+        yield ScoreWork(source, scorer, plan, about, per_shard, workers, groups, refit)
+
+
+def _check_engine(asked: Mapping[str, Any]) -> None:
+    engine = asked["engine"]
+    if engine not in ENGINES:
+        raise OptionError(f"expected engine to be one of {', '.join(ENGINES)}, got {engine!r}")
+    stated = [name for name in asked if name.startswith("ray_") and asked[name] is not None]
+    if engine != "ray" and stated:
+        raise OptionError(
+            f"{', '.join(stated)} cannot be used with engine={engine!r}; add engine='ray' "
+            "(--engine ray), or leave it out"
+        )
+    if engine == "ray" and asked["out_of_sample"] is not None:
+        raise OptionError(
+            "out_of_sample fits its heads in this process, so that it cannot be used with "
+            "engine='ray'; leave one of them out"
+        )
 
 
 def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
@@ -506,6 +598,33 @@ def _refuse_model_options(**options: Any) -> None:
         )
 
 
+def _sample_of_folds(sample: str) -> str:
+    if sample not in ("unknown", OUT_OF_SAMPLE):
+        raise OptionError(
+            f"sample = {sample!r} contradicts out_of_sample, whose heads never see the examples "
+            "they score; leave one of them out"
+        )
+    return OUT_OF_SAMPLE
+
+
+def _refuse_head(**heads: Any) -> None:
+    named = [name for name, value in heads.items() if value is not None]
+    if named:
+        raise OptionError(
+            f"{', '.join(named)} cannot be used with out_of_sample, which fits a head for each "
+            "fold; leave it out, or leave out_of_sample out to score with that head"
+        )
+
+
+def _refuse_folds_of_images(out_of_sample: int | None) -> None:
+    if out_of_sample is not None:
+        raise OptionError(
+            "out_of_sample fits heads to stored embeddings; images need a model trained for each "
+            f"fold: hs.train(..., folds={out_of_sample}), or `hardsight score --out-of-sample "
+            f"{out_of_sample} --recipe recipe.toml`"
+        )
+
+
 def _refuse_estimator_options(**options: Any) -> None:
     named = [name for name, value in options.items() if value is not None]
     if named:
@@ -534,55 +653,6 @@ def _groups(
             )
         columns[name] = group_array(values)
     return Groups(columns, source.numbers)
-
-
-def _describe(
-    folder: RunFolder,
-    about: Mapping[str, Any],
-    *,
-    rows_per_shard: int,
-    workers: int | None,
-    groups: str | None = None,
-) -> None:
-    """Say what the run is made of, from the metadata of its table."""
-    config, model, data = about["config"], about["model"], about["data"]
-    settings = {
-        "data": data["spec"],
-        "split": data["split"],
-        "patch": [facts["digest"] for facts in data["patches"]] or None,
-        "model": model["spec"],
-        "weights": config["weights"],
-        "head": model.get("head"),
-        "output": model.get("output"),
-        "scores": [_as_defined(name, facts["version"]) for name, facts in about["scores"].items()],
-        "preprocessing": decisive(about.get("preprocessing", {})),
-        "columns": [data[key] for key in COLUMNS if key in data],
-        "class_order": about["class_order"]["taken"],
-        "precision": about.get("precision", config["precision"]),
-        "device": config["device"].partition(":")[0],  # any GPU of a machine will do
-        "batch_size": about["batch_size"],
-        "rows_per_shard": rows_per_shard,
-        "workers": workers,
-        "sample": about["sample"],
-        "strict": config["strict"],
-        "thumbnails": config["thumbnails"],
-        "keep_embeddings": config["keep_embeddings"],
-        "seed": about["seed"],
-    }
-    folder.describe(
-        settings,
-        fingerprints={
-            "data": data["fingerprint"],
-            "chosen rows": data.get("chosen", {}).get("fingerprint"),
-            "groups": groups,
-            "model": model["digest"],
-            "classes": values_digest([about["classes"], about["class_order"]["labels"]]),
-        },
-        versions=about["versions"],
-        may_change=MAY_CHANGE,
-        may_change_when_finished=_MAY_CHANGE_WHEN_FINISHED,
-        defaults={"keep_embeddings": False},  # of runs by versions that could not keep them
-    )
 
 
 def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
@@ -619,10 +689,6 @@ def _first_rows(folder: RunFolder) -> pd.DataFrame | None:
         parts = folder.shards()
     first = next(iter(parts), None)
     return None if first is None else first.to_pandas()
-
-
-def _as_defined(name: str, version: int) -> str:
-    return name if version == 1 else f"{name} (version {version})"
 
 
 def _check_counts(**counts: int | None) -> None:

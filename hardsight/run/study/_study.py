@@ -14,6 +14,7 @@ from hardsight._checks import checked_options
 from hardsight.data import CONTRAST_LEVELS, NOISE_LEVELS, human_frequency, open_source
 from hardsight.errors import OptionError, TableError
 from hardsight.registry import unknown_name
+from hardsight.run.loop import decoded_once
 from hardsight.run.study._degradation import DegradationStudy, degradation_study
 from hardsight.run.study._dynamics import (
     MEASURES,
@@ -176,7 +177,7 @@ def study_degradation(
 
     kinds = {kind: tuple(levels) for kind, levels in (("noise", noise), ("contrast", contrast))}
     with claimed_study(out, resume=resume, overwrite=overwrite, reads=(data,)) as run:
-        source = open_source(data, split=split, data_root=data_root)
+        source = decoded_once(open_source(data, split=split, data_root=data_root))
         if run is not None:
             resolved, marks = facts_of(model, source, seed=seed, **options)
             made_of = {**resolved, **kinds, "scores": scores, "limit": limit, "seed": seed}

@@ -8,6 +8,7 @@ from hardsight.run.train._batches import Shard as Shard
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
+from hardsight.run.train._batches import class_balanced_rows as class_balanced_rows
 from hardsight.run.train._capture import HostState as HostState
 from hardsight.run.train._capture import Passed as Passed
 from hardsight.run.train._capture import RecordedStep as RecordedStep
@@ -18,6 +19,7 @@ from hardsight.run.train._config import DataConfig as DataConfig
 from hardsight.run.train._config import LossConfig as LossConfig
 from hardsight.run.train._config import ModelConfig as ModelConfig
 from hardsight.run.train._config import OptimizerConfig as OptimizerConfig
+from hardsight.run.train._config import SamplingConfig as SamplingConfig
 from hardsight.run.train._config import ScheduleConfig as ScheduleConfig
 from hardsight.run.train._config import TrainConfig as TrainConfig
 from hardsight.run.train._data import Sources as Sources
@@ -38,6 +40,8 @@ from hardsight.run.train._fit import trainer_of as trainer_of
 from hardsight.run.train._folder import MAY_CHANGE as MAY_CHANGE
 from hardsight.run.train._folder import typed_model as typed_model
 from hardsight.run.train._folder import write_examples as write_examples
+from hardsight.run.train._folds import FoldsResult as FoldsResult
+from hardsight.run.train._folds import run_folds as run_folds
 from hardsight.run.train._images import Decoded as Decoded
 from hardsight.run.train._images import Examples as Examples
 from hardsight.run.train._images import Row as Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,6 +40,9 @@ class Shard:
         return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
 
 
+EpochRows = Callable[[int, torch.Generator], Tensor]
+
+
 @dataclass(frozen=True)
 class Draws:
     """What chance decides about one epoch, the same on every device and for any number of them.
@@ -62,18 +65,18 @@ class Draws:
         *,
         seed: int,
         epoch: int,
-        balanced: Tensor | None = None,
+        rows: EpochRows | None = None,
     ) -> Draws:
         """The draws of an epoch; each kind has a generator of its own.
 
-        ``balanced``: labels ``[N]``, if every class is to be drawn equally often.
+        ``rows``: which examples are drawn, if not every one once.
         """
         draw = [generator(seed, purpose, epoch) for purpose in ("order", "crop", "flip")]
         reach = 2 * how.crop_padding + 1
         offsets = torch.randint(reach, (length, 2), generator=draw[1])
         flips = torch.rand(length, generator=draw[2]) < (0.5 if how.flip else 0.0)
-        if balanced is not None:  # a row that comes twice is cropped twice
-            return cls(class_balanced_rows(balanced, draw[0]), offsets, flips)
+        if rows is not None:  # a row that comes twice is cropped twice
+            return cls(rows(epoch, draw[0]), offsets, flips)
         order = torch.randperm(length, generator=draw[0])
         return cls(order, offsets[order], flips[order])
 
@@ -187,8 +190,7 @@ class TrainBatches(ABC):
         batch_size: over all processes.
         seed: of order and augmentation.
         shard: this process's part.
-        balanced: labels ``[N]``, to draw every class equally often; ``None`` for every example
-            once per epoch.
+        rows: which examples an epoch draws, ``[N]``; ``None`` for every one once.
 
     Attributes:
         gives_tickets: batches come as tickets, if images are resident; :meth:`made` makes them.
@@ -207,10 +209,10 @@ class TrainBatches(ABC):
         batch_size: int,
         seed: int,
         shard: Shard,
-        balanced: Tensor | None = None,
+        rows: EpochRows | None = None,
     ) -> None:
         self.pixels, self.augment, self.length, self.seed = pixels, augment, length, seed
-        self._balanced = balanced
+        self._rows_of_epoch = rows
         self.batch_size, self.shard, self.device = batch_size, shard, pixels.device
         self.epoch = 0
 
@@ -225,7 +227,7 @@ class TrainBatches(ABC):
     def __iter__(self) -> Iterator[TrainBatch | Ticket]:
         # a generator: on a resume Lightning makes the iterator before the epoch is known
         draws = Draws.of_epoch(
-            self.length, self.augment, seed=self.seed, epoch=self.epoch, balanced=self._balanced
+            self.length, self.augment, seed=self.seed, epoch=self.epoch, rows=self._rows_of_epoch
         )
         yield from self.drawn(draws)
 
@@ -387,8 +389,12 @@ def batches_of(
     shard: Shard,
     workers: int,
     show: bool | None,
+    rows: EpochRows | None = None,
 ) -> tuple[TrainBatches, EvaluationBatches | None, Pixels]:
-    """Training and validation batches, resident on the device if they fit."""
+    """Training and validation batches, resident on the device if they fit.
+
+    ``rows``: which examples an epoch draws, if not every one once; see :func:`epoch_rows`.
+    """
     layout = chosen_layout(config.channels_last, device)
     pixels = Pixels(sources.train.how, channels_last=layout, device=device)
     resident = config.resident
@@ -400,7 +406,7 @@ def batches_of(
 
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "seed": config.seed, "shard": shard,
-        "balanced": sources.train.labels if config.sampling == "class_balanced" else None,
+        "rows": rows,
     }  # fmt: skip
     train: TrainBatches
     decoded = whole(sources.train)

@@ -17,6 +17,8 @@ RAMPS = ("none", "gaussian", "linear")
 SELECTIONS = ("accuracy", "loss", "last")
 STRATEGIES = ("auto", "ddp", "fsdp")
 SAMPLINGS = ("shuffled", "class_balanced")
+SAMPLING_ORDERS = ("none", "easy_first", "hard_first", "self_paced", "weighted")
+_SHARES = ("easy_first", "hard_first", "self_paced")
 ATTACKS = ("pgd", "fgsm")
 NORMS = ("linf", "l2")
 _LARGEST = 3.4e38  # about the largest number that a float32 holds
@@ -161,6 +163,39 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
+class SamplingConfig:
+    """Table ``[sampling]``; a plain string is its name.
+
+    Attributes:
+        name: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws, each of
+            a random class first and then of one of its examples, with replacement.
+        order: as many draws by hardness: ``easy_first`` (a curriculum), ``hard_first``,
+            ``self_paced`` (easy first, by what the tracker saw in the last epoch) or ``weighted``;
+            see :class:`hardsight.tracking.HardnessSampler`.
+        by: score or summary of ``table``; for ``self_paced`` a measure of the tracker, such as
+            ``avh``, ``loss`` or ``el2n``.
+        table: run or table that has the hardness of the training examples.
+        start: share of the examples in the first epoch, in (0, 1].
+        full_epoch: epoch, counted from 0, from which on all examples are drawn.
+        power: of ``weighted``: chances are rank to this power; below 0 easy ones come more often.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    name: str = setting("shuffled", choices=SAMPLINGS, called="sampling")
+    order: str = setting("none", choices=SAMPLING_ORDERS, called="order of sampling")
+    by: str = setting("avh", only_with={"order": (*_SHARES, "weighted")})
+    table: str | None = None
+    start: float = setting(0.3, only_with={"order": _SHARES})
+    full_epoch: int = setting(10, only_with={"order": _SHARES})
+    power: float = setting(1.0, only_with={"order": ("weighted",)})
+
+    @property
+    def draws_each_once(self) -> bool:
+        """Whether an epoch draws every example once."""
+        return self.name == "shuffled" and self.order == "none"
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """Table ``[optimizer]``; a plain string is its name.
 
@@ -261,8 +296,7 @@ class TrainConfig:
         optimizer: see :class:`OptimizerConfig`.
         schedule: of the learning rate.
         augment: of training images.
-        sampling: ``shuffled``: every example once per epoch; ``class_balanced``: as many draws,
-            each of a random class first and then of one of its examples, with replacement.
+        sampling: which examples an epoch draws; see :class:`SamplingConfig`.
         adversarial: train on images changed by an attack on the model of the moment.
         freeze_body: train the classifier head alone; all else stays as it is, batch norm included.
         reset_head: give the head new random weights first, if ``model.weights`` brought some.
@@ -288,6 +322,8 @@ class TrainConfig:
             time at the start and for every new shape, so it is for long runs.
         resident: keep the decoded training images on the device; by default if they fit.
         workers: loader processes, if the images are not resident.
+        folds: train this many models, each on all but one part of the training split, and write
+            one table in which every example is scored by the model that did not see it.
         track: record every training example's hardness in every epoch, that of the held-out ones
             from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
         thumbnails: most pictures kept for the report of a tracked run; 0 for none.
@@ -307,7 +343,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     augment: AugmentConfig = AugmentConfig()
-    sampling: str = setting("shuffled", choices=SAMPLINGS)
+    sampling: SamplingConfig = SamplingConfig()
     adversarial: AdversarialConfig | None = None
     freeze_body: bool = False
     reset_head: bool = False
@@ -327,6 +363,7 @@ class TrainConfig:
     autotune: bool = False
     resident: bool | None = None
     workers: int | None = None
+    folds: int | None = None
     track: bool = False
     thumbnails: int = 600
     track_test: bool = False
@@ -355,7 +392,9 @@ class TrainConfig:
             ("optimizer.lr", self.optimizer.lr, 0),
             ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
             ("workers", self.workers, 0),
+            ("folds", self.folds, 2),
         )
+        _check_folds(self)
         _check_shares(self.batch_size, self.devices * self.num_nodes)
         if ":" in self.device and self.devices > 1:
             raise ConfigError(
@@ -399,6 +438,24 @@ def _check_tables(config: TrainConfig) -> None:
     if config.adversarial is not None:
         check_settings(config.adversarial, where="the table adversarial")
         _check_attack(config.adversarial)
+
+
+def _check_folds(config: TrainConfig) -> None:
+    """Raise if the recipe asks for something that several models do not have."""
+    if config.folds is None:
+        return
+    for key in ("track", "track_test"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"{key} records one model over its epochs, and folds = {config.folds} trains "
+                f"{config.folds} of them, of which each example would have as many histories; "
+                f"leave one of the two out"
+            )
+    if config.devices * config.num_nodes > 1:
+        raise ConfigError(
+            f"folds trains its models one after the other on one device, got devices = "
+            f"{config.devices}, num_nodes = {config.num_nodes}; leave them out"
+        )
 
 
 def _check_attack(adversarial: AdversarialConfig) -> None:

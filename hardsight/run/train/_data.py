@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hardsight._checks import warn
 from hardsight.data import (
@@ -23,7 +25,7 @@ from hardsight.data.source import SharedExamples, shared_examples
 from hardsight.errors import ConfigError, DataError, OptionError
 from hardsight.models import LoadedModel
 from hardsight.preprocessing import Preprocessing
-from hardsight.run.loop import ClassOrder, generator, seed_of
+from hardsight.run.loop import ClassOrder, decoded_once, generator, seed_of
 from hardsight.run.train._config import DataConfig, TrainConfig
 from hardsight.run.train._images import Decoded, statistics
 
@@ -93,6 +95,25 @@ class Sources:
         return replace(self, train=train, validation=validation, test=test)
 
 
+@dataclass(frozen=True)
+class PartOfData:
+    """Some examples of the training split, to train one of several models on.
+
+    Attributes:
+        source: the whole split, opened.
+        rows: positions in it, ascending, ``[N]``.
+        what: it is, in words, such as ``all but fold 2 of 5``.
+    """
+
+    source: ExampleSource
+    rows: NDArray[np.int64]
+    what: str
+
+    def digest(self) -> str:
+        """Tells two parts of the same data apart."""
+        return hashlib.sha256(np.ascontiguousarray(self.rows).tobytes()).hexdigest()
+
+
 def opened_sources(
     config: DataConfig,
     data: Any,
@@ -101,6 +122,7 @@ def opened_sources(
     validation: Any = None,
     read: Read = lambda source: source,
     rows: Any = None,
+    part: PartOfData | None = None,
 ) -> Sources:
     """Open the splits, hold out the validation part, and measure the normalisation.
 
@@ -111,20 +133,22 @@ def opened_sources(
         validation: examples to validate on, instead of a part or a split of ``data``.
         read: what is done to a source first, such as making tokens of its texts.
         rows: numbers of the examples to train on, instead of the file that ``config`` names.
+        part: the only examples of the training split that the run may look at; ``rows`` were
+            picked before.
 
     Raises:
         DataError: the data holds embeddings, too few examples, or other classes in another split.
     """
-    opened = _examples(data, config, config.split, patch=config.patch,
-                       rows=config.rows if rows is None else rows)  # fmt: skip
+    opened = training_split(config, data, rows=rows) if part is None else part.source
     marks, train = data_marks(opened), read(opened)
     pixels = PixelOptions(
         config.size, config.mean, config.std, config.channels, config.crop, config.squash,
         config.white,
     )  # fmt: skip
     how = wanted_preprocessing(Preprocessing(), pixels)
-    learned, held_out = split_rows(train, config.validation if not config.validation_split else 0.0,
-                                seed=seed)  # fmt: skip
+    share = 0.0 if config.validation_split else config.validation
+    among = None if part is None else part.rows
+    learned, held_out = split_rows(train, share, seed=seed, among=among)
     if config.imbalance > 1:
         learned = _long_tailed(train, learned, config.imbalance, seed=seed)
     others = {
@@ -219,23 +243,34 @@ def _pixels(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def split_rows(source: ExampleSource, share: float, *, seed: int) -> tuple[list[int], list[int]]:
+def split_rows(
+    source: ExampleSource, share: float, *, seed: int, among: NDArray[np.int64] | None = None
+) -> tuple[list[int], list[int]]:
     """Rows to train on and rows held out, the same share of every class.
+
+    Args:
+        source: the data.
+        share: to hold out.
+        seed: of the draw.
+        among: the rows to share out; all of them by default.
 
     Raises:
         DataError: nothing would be left to train on.
     """
     labels = source.labels
     order = torch.randperm(len(labels), generator=generator(seed, "validation")).numpy()
+    known = np.arange(len(labels)) if among is None else among
+    if among is not None:
+        order = order[np.isin(order, among)]
     held: list[int] = []
     for label in np.unique(labels):
         rows = order[labels[order] == label]
         held += rows[: round(share * len(rows))].tolist()
     out = set(held)
-    rows = [index for index in range(len(labels)) if index not in out]
+    rows = [index for index in known.tolist() if index not in out]
     if not rows or (share and not held):
         raise DataError(
-            f"{source.spec} has {len(labels)} examples, too few for validation = {share}; pass "
+            f"{source.spec} has {len(known)} examples, too few for validation = {share}; pass "
             "another share, or 0 and select = 'last'"
         )
     return rows, sorted(held)
@@ -254,6 +289,18 @@ def class_counts(sources: Sources) -> list[int]:
     return torch.bincount(sources.train.labels, minlength=len(sources.classes)).tolist()
 
 
+def training_split(config: DataConfig, data: Any, *, rows: Any = None) -> ExampleSource:
+    """The examples to learn from, held-out ones included.
+
+    Args:
+        config: the recipe's table.
+        data: what to open.
+        rows: numbers of the examples, instead of the file that ``config`` names.
+    """
+    rows = config.rows if rows is None else rows
+    return _examples(data, config, config.split, patch=config.patch, rows=rows)
+
+
 def _examples(
     data: Any, config: DataConfig, split: str | None, *, patch: Any = None, rows: Any = None
 ) -> ExampleSource:
@@ -266,7 +313,7 @@ def _examples(
         raise DataError(f"{source.spec} holds embeddings; training needs images or arrays")
     if source.is_stream:
         raise DataError(f"{source.spec} is a stream; training needs examples by position")
-    return source
+    return decoded_once(source)
 
 
 def _other_split(

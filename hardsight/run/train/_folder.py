@@ -22,7 +22,7 @@ from hardsight.errors import RunMismatchError
 from hardsight.models import MODELS, LoadedModel
 from hardsight.run.loop import pictures
 from hardsight.run.train._config import DataConfig, TrainConfig
-from hardsight.run.train._data import Sources, is_first_process
+from hardsight.run.train._data import PartOfData, Sources, is_first_process
 from hardsight.run.train._images import Decoded
 from hardsight.run_folder import (
     AGAIN,
@@ -83,6 +83,8 @@ def recipe_of(
     watched: Mapping[str, Decoded],
     own_weights: str | None,
     brings: bool,
+    part: PartOfData | None = None,
+    hardness: str | None = None,
 ) -> dict[str, Any]:
     """Everything that decides the result, as it is written down.
 
@@ -92,17 +94,22 @@ def recipe_of(
         watched: examples that are only looked at, by name.
         own_weights: digest of the weights that a user's own module begins with.
         brings: whether the user brings examples of their own to validate on.
+        part: the only examples that are looked at, if not all.
+        hardness: digest of the hardness that examples are drawn by.
     """
     recipe = {
         "config": dataclasses.asdict(config),
         "data_fingerprint": sources.fingerprint,
         "chosen_rows": sources.chosen,
+        "hardness": hardness,
         "preprocessing": dataclasses.asdict(sources.train.how),
         "versions": versions("lightning"),
         "own_weights": own_weights,
     }
     if brings and sources.validation is not None:
         recipe["validation"] = sources.validation.source.fingerprint()
+    if part is not None:
+        recipe["part"] = {"what": part.what, "digest": part.digest()}
     recipe["tracked"] = {name: data.source.fingerprint() for name, data in watched.items()}
     return recipe
 
@@ -133,8 +140,10 @@ def prepare(
         fingerprints={
             "training data": recipe["data_fingerprint"],
             "chosen rows": recipe["chosen_rows"],
+            "hardness of the examples": recipe["hardness"],
             "validation examples": recipe.get("validation"),
             "tracked examples": _tracked(recipe),
+            "part of the training data": recipe.get("part", {}).get("digest"),
             _OWN_WEIGHTS: began_with,
         },
         versions=recipe["versions"],
@@ -251,7 +260,7 @@ def trackers_of(
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
     # drawn with replacement, an example counts as what it was when it first came
-    repeats = "first" if config.sampling == "class_balanced" else "error"
+    repeats = "error" if config.sampling.draws_each_once else "first"
     common: dict[str, Any] = {"head": layer, "resume": start is not None}
     trained = HardnessTracker(examples, folder=folder, repeats=repeats, **common)
     if not sources.holds_out:

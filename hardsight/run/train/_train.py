@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -28,9 +28,10 @@ from hardsight.run.loop import (
     random_states_kept,
     returning,
 )
-from hardsight.run.train._batches import EvaluationBatches, Pixels, Shard, batches_of
-from hardsight.run.train._config import TrainConfig
+from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, Shard, batches_of
+from hardsight.run.train._config import SamplingConfig, TrainConfig
 from hardsight.run.train._data import (
+    PartOfData,
     Sources,
     check_parts,
     class_counts,
@@ -68,9 +69,13 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run.train._sampling import SelfPaced, epoch_rows
 from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
 from hardsight.table import DYNAMICS, HELD_OUT, TRACKED, ScoreTable, read_table
+
+if TYPE_CHECKING:
+    from hardsight.run.train._folds import FoldsResult
 
 _DATA_KEYS = (
     "split", "root", "validation", "validation_split", "test_split", "text_column", "label_column",
@@ -92,6 +97,7 @@ class TrainResult:
         test: accuracy and loss on the test split, if the recipe names one.
         next_step: the command that scores the model.
         preprocessing: what was done to images in training, and must be done to them again.
+        classes: names of the model's outputs, position = label.
         dynamics: one row per training example with the summaries of its dynamics, if the
             recipe has ``track = true``; also in ``dynamics.parquet``. ``held_out`` says which
             examples selected the model and were never trained on: their summaries are of the
@@ -109,14 +115,43 @@ class TrainResult:
     test: dict[str, float] | None
     next_step: str
     preprocessing: Preprocessing
+    classes: tuple[str, ...] = ()
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
     tracked: dict[str, Path] = field(default_factory=dict)
 
 
-def run_train(config: TrainConfig, *, show_progress: bool | None = None) -> TrainResult:
+def run_train(
+    config: TrainConfig, *, show_progress: bool | None = None
+) -> TrainResult | FoldsResult:
     """:func:`train` by settings, as the command line does it."""
-    return run_recipe(config, config.model.name, config.data.name, show_progress)
+    return _one_or_folds(config, config.model.name, config.data.name, show_progress)
+
+
+@overload
+def train(
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
+    folds: None = None,
+    **settings: Any,
+) -> TrainResult: ...
+
+
+@overload
+def train(
+    model: str | os.PathLike[str] | nn.Module | Mapping[str, Any],
+    data: Any,
+    *,
+    out: str | os.PathLike[str],
+    show_progress: bool | None = None,
+    track_on: Mapping[str, Any] | None = None,
+    folds: int,
+    **settings: Any,
+) -> FoldsResult: ...
 
 
 def train(
@@ -126,8 +161,9 @@ def train(
     out: str | os.PathLike[str],
     show_progress: bool | None = None,
     track_on: Mapping[str, Any] | None = None,
+    folds: int | None = None,
     **settings: Any,
-) -> TrainResult:
+) -> TrainResult | FoldsResult:
     """Train a classifier on labelled data, select it on a validation split, and keep it.
 
     Args:
@@ -142,6 +178,10 @@ def train(
             :func:`hardsight.data.open_source` takes: after every epoch the measures of
             :class:`hardsight.tracking.HardnessTracker` are recorded of them, in eval mode. The
             key ``track_test`` does the same with the test split, under the name ``test``.
+        folds: train this many models instead of one, each on all but one part of the training
+            split, and give one table in which every example is scored by the model that did not
+            see it, neither to learn from nor to be selected by. A module is copied for each of
+            them and stays as it is.
         settings: any other key of :class:`TrainConfig`, such as ``epochs=30`` or
             ``loss=["cross_entropy", {"name": "amc", "weight": 0.1}]``; ``split``, ``root``,
             ``validation``, ``validation_split``, ``test_split``, ``text_column``,
@@ -153,7 +193,7 @@ def train(
             :func:`hardsight.data.open_source` takes them.
 
     Returns:
-        the selected model and its history.
+        the selected model and its history; with ``folds`` the table, as :class:`FoldsResult`.
 
     Raises:
         HardsightError: a subclass that says what to do.
@@ -194,12 +234,37 @@ def train(
         started["name"] = type(net).__name__
     elif isinstance(net, os.PathLike):  # such as the folder of a trained model
         started["name"] = os.fspath(net)
-    values = {"model": started, "data": table, "out": os.fspath(out), **settings}
+    values = {"model": started, "data": table, "out": os.fspath(out), "folds": folds, **settings}
     config = config_from(TrainConfig, values, where="the settings of train")
     net_or_name = net if isinstance(net, nn.Module) else config.model.name
-    return run_recipe(
+    return _one_or_folds(
         config, net_or_name, data, show_progress, track_on=track_on, validation=held_out, rows=rows
     )
+
+
+def _one_or_folds(
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    track_on: Mapping[str, Any] | None = None,
+    validation: Any = None,
+    rows: Any = None,
+) -> TrainResult | FoldsResult:
+    """One model, or one for each fold."""
+    if config.folds is None:
+        return run_recipe(
+            config, model, data, show, track_on=track_on, validation=validation, rows=rows
+        )
+    from hardsight.run.train._folds import run_folds  # which runs recipes itself
+
+    if track_on:
+        raise ConfigError(
+            f"track_on watches one model, and folds = {config.folds} trains {config.folds}; leave "
+            "one of the two out"
+        )
+    return run_folds(config, model, data, show, validation=validation, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -217,6 +282,8 @@ class _Task:
         watched: examples that are only looked at, by name.
         recipe: everything that decides the result.
         show: force progress bars on or off.
+        title: of the progress bar.
+        rows: which examples an epoch draws, if not every one once.
     """
 
     config: TrainConfig
@@ -229,6 +296,8 @@ class _Task:
     watched: Mapping[str, Decoded]
     recipe: dict[str, Any]
     show: bool | None
+    title: str
+    rows: EpochRows | None = None
 
 
 def run_recipe(
@@ -240,24 +309,40 @@ def run_recipe(
     track_on: Mapping[str, Any] | None = None,
     validation: Any = None,
     rows: Any = None,
+    part: PartOfData | None = None,
 ) -> TrainResult:
-    """:func:`train` by a recipe, with the model and the data themselves in place of their names."""
+    """:func:`train` by a recipe, with the model and the data themselves in place of their names.
+
+    One model: a recipe with ``folds`` is :func:`run_folds`.
+    """
     pl = require("lightning.pytorch", extra="train", feature="training")
     reads = (data, validation, *(track_on or {}).values())
     with claimed_run(config, reads) as run, ExitStack() as stack:
         device = chosen_device(config.device)
-        texts = TextReader(config, model, device)
+        texts: TextReader | None = None
+
+        def read(source: ExampleSource) -> ExampleSource:
+            nonlocal texts
+            if source.kind is None and config.data.tokenizer is None:
+                return source
+            texts = texts or TextReader(config, model, device)
+            return texts.read(source)
+
         sources = opened_sources(
             config.data,
             data,
             seed=config.seed,
             validation=validation,
             rows=rows,
-            read=texts.read,
+            part=part,
+            read=read,
         )
-        stack.enter_context(texts.at_work())
+        loaded = None
+        if texts is not None:
+            loaded = texts.loaded
+            stack.enter_context(texts.at_work())
         is_stated = None not in (config.data.mean, config.data.std)
-        loaded = texts.loaded or loaded_for(
+        loaded = loaded or loaded_for(
             config.model, model, sources, seed=config.seed, device=device, is_stated=is_stated
         )
         sources = normalised_for(loaded, sources, config.data)
@@ -268,6 +353,9 @@ def run_recipe(
         own_weights = state_digest(loaded.model) if isinstance(model, nn.Module) else None
         are_balanced = any(term.class_balance is not None for term in config.loss)
         loss = TotalLoss(config.loss, class_counts(sources) if are_balanced else ())
+        rows_of_epoch = hardness = None
+        if config.sampling != SamplingConfig():
+            rows_of_epoch, hardness = epoch_rows(config, sources)
         watched = _watched(config, sources, track_on)
         _check_strategy(config, loss, watched)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
@@ -275,7 +363,13 @@ def run_recipe(
             warn_of_shared(sources)
             _tell_what_is_not_trained(config, loaded, loss, sources)
         recipe = recipe_of(
-            config, sources, watched=watched, own_weights=own_weights, brings=validation is not None
+            config,
+            sources,
+            watched=watched,
+            own_weights=own_weights,
+            brings=validation is not None,
+            part=part,
+            hardness=hardness,
         )
         return _run(
             pl,
@@ -291,6 +385,8 @@ def run_recipe(
                 watched=watched,
                 recipe=recipe,
                 show=show,
+                title="training" if part is None else f"training on {part.what}",
+                rows=rows_of_epoch,
             ),
         )
 
@@ -409,6 +505,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         shard=shard,
         workers=chosen_workers(config.workers, length=len(sources.train)),
         show=task.show,
+        rows=task.rows,
     )
     model.train()
     if chosen_layout(config.channels_last, task.device):
@@ -423,6 +520,8 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
         assert head is not None
         trackers = trackers_of(config, sources, model.get_submodule(head.name), start)
         callbacks += trackers.callbacks()
+        if isinstance(task.rows, SelfPaced):
+            task.rows.tracker = trackers.trained
     if task.watched:
         assert head is not None
         layer = model.get_submodule(head.name)
@@ -441,6 +540,7 @@ def _fitted(pl: Any, task: _Task) -> tuple[Any, Pixels, Trackers | None]:
             config=config,
             start=start,
             show=task.show,
+            title=task.title,
             callbacks=callbacks,
         )
     return recorder, pixels, trackers
@@ -464,6 +564,7 @@ def _result(folder: Path, task: _Task, **facts: Any) -> TrainResult:
         model=task.loaded.model.eval(),
         next_step=next_step(folder, task.config, task.loaded),
         preprocessing=task.sources.train.how,
+        classes=() if task.sources.order is None else task.sources.order.names,
         is_first_process=is_first_process(),
         tracked={name: folder / TRACKED / name for name in (*held_out, *task.watched)},
         **facts,

@@ -11,10 +11,20 @@ import hardsight as hs
 from hardsight.errors import ConfigError, HeadError
 from hardsight.heads import Head, find_head
 from hardsight.models import SmallCNN
-from hardsight.run.train import AugmentConfig, Draws, frozen_body, reset_head
+from hardsight.run.train import (
+    AugmentConfig,
+    Draws,
+    class_balanced_rows,
+    frozen_body,
+    reset_head,
+)
 from hardsight.run.train.engine import TrainModule
 
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
+
+
+def balanced(labels):
+    return lambda epoch, draw: class_balanced_rows(labels, draw)
 
 
 @pytest.fixture
@@ -57,7 +67,7 @@ def test_class_balanced_sampling_draws_every_class_equally_often(images, net, tm
 def test_a_class_is_drawn_equally_often_and_its_examples_are_too():
     labels = torch.tensor([0] * 90 + [7] * 10)  # a class between them has no examples
     rows = Draws.of_epoch(
-        10_000, AugmentConfig(), seed=0, epoch=0, balanced=labels.repeat(100)
+        10_000, AugmentConfig(), seed=0, epoch=0, rows=balanced(labels.repeat(100))
     ).order
     assert len(rows) == 10_000
     counts = torch.bincount(rows % 100, minlength=100)
@@ -69,7 +79,7 @@ def test_a_class_is_drawn_equally_often_and_its_examples_are_too():
 
 def test_an_example_that_comes_twice_is_cropped_anew():
     draws = Draws.of_epoch(
-        64, AugmentConfig(crop_padding=4), seed=0, epoch=0, balanced=torch.tensor([0, 1] * 32)
+        64, AugmentConfig(crop_padding=4), seed=0, epoch=0, rows=balanced(torch.tensor([0, 1] * 32))
     )
     assert len(draws.order.unique()) < 64
     row = int(draws.order.mode().values)

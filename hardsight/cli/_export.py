@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_EPILOG = """\b
+Examples:
+  hardsight export run --to csv --out run.csv
+  hardsight export run --to cleanlab --out issues.parquet
+  hardsight export run --to huggingface --out dataset/
+  hardsight export run --to label-studio --out tasks/
+  hardsight export run --to fiftyone --out fiftyone/
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--to", required=True,
+              type=click.Choice(["csv", "cleanlab", "huggingface", "label-studio", "fiftyone"]),
+              help="The tool.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(path_type=Path),
+              help="A file for csv and cleanlab, else a folder.")  # fmt: skip
+@click.option("--data", help="Where the data lies now, if not where it was scored.")
+@click.option("--rows", type=click.Choice(["all", "suspects"]),
+              help="All examples, or the suspects, most suspect first. For Label Studio the "
+              "suspects by default, else all.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), help="Most examples.")
+@click.option("--image-url", metavar="URL",
+              help="For Label Studio: what the paths of pictures come behind; its local files by "
+              "default.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what is at --out.")
+def export(
+    run: Path,
+    to: str,
+    out: Path,
+    data: str | None,
+    rows: str | None,
+    limit: int | None,
+    image_url: str | None,
+    overwrite: bool,
+) -> None:
+    """Take RUN to another tool: its labels, suggestions, reasons, scores and decisions."""
+    from hardsight.exchange import export_run
+
+    done = export_run(
+        run, to, out=out, data=data, rows=rows, limit=limit, image_url=image_url,
+        overwrite=overwrite,
+    )  # fmt: skip
+    click.echo(f"{done.rows:,} examples -> {done.out}")
+    for note in done.notes:
+        click.echo(f"  {note}")

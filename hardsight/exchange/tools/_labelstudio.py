@@ -1,0 +1,109 @@
+"""Suspects of a run as tasks of Label Studio, with suggestions and decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
+
+from hardsight.exchange.tools._rows import HERE, plain, under
+from hardsight.patch import KEEP, RELABEL
+from hardsight.run_folder import write_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hardsight.exchange.tools._rows import Pictures, RunRows
+
+_LOCAL = "/data/local-files/?d="  # how Label Studio names files below its document root
+
+
+def write_labelstudio(
+    run: RunRows,
+    rows: NDArray[np.int64],
+    target: Path,
+    pictures: Pictures,
+    *,
+    image_url: str | None,
+) -> list[str]:
+    """``tasks.json`` to import and ``config.xml``, the labelling interface with all classes.
+
+    Pictures that are files are named by their path below the data; others are written to
+    ``images/``. A suggestion is a prediction, a decision an annotation.
+
+    Args:
+        run: of the table.
+        rows: to export.
+        target: folder to make.
+        pictures: of the rows.
+        image_url: what the path of a picture comes behind; Label Studio's local files by default.
+    """
+    target.mkdir()
+    begin = _LOCAL if image_url is None else image_url
+    tasks = []
+    if pictures.have_files:
+        files = ((row, pictures.file_of(row)) for row in rows.tolist())
+        named = [(row, None if f is None else under(f, pictures.root)) for row, f in files]
+    else:
+        written = pictures.written(rows, target / "images")
+        named = [(row, None if name is None else f"images/{name}") for row, name in written]
+    for row, path in named:
+        if path is not None:
+            tasks.append(_task(run, row, begin + quote(path)))
+    write_text(target / "tasks.json", json.dumps(tasks, ensure_ascii=False, indent=1))
+    write_text(target / "config.xml", _config(run))
+    notes = []
+    if image_url is None:
+        root = pictures.root if pictures.have_files else HERE
+        notes.append(
+            "pictures are local files of Label Studio: start it with "
+            "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root}"
+        )
+    if len(tasks) < len(rows):
+        notes.append(f"{len(rows) - len(tasks):,} examples have no picture that can be read, and "
+                     "are left out")  # fmt: skip
+    return notes
+
+
+def _task(run: RunRows, row: int, url: str) -> dict[str, Any]:
+    suspects = run.suspects
+    index, suggestion = int(run.index[row]), int(suspects.suggestion[row])
+    task: dict[str, Any] = {
+        "data": {
+            "image": url,
+            "index": index,
+            "id": run.ids[row],
+            "label": run.name_of(int(run.label[row])),
+            "reason": suspects.reason(row),
+        }
+    }
+    if suggestion >= 0:
+        score = plain(suspects.suspicion[row]) if len(suspects.suspicion) else None
+        made = {"model_version": "hardsight", "result": [_choice(run, suggestion, index)]}
+        task["predictions"] = [made if score is None else {**made, "score": score}]
+    if run.verdict[row] in (KEEP, RELABEL) and run.decided[row] >= 0:
+        task["annotations"] = [{"result": [_choice(run, int(run.decided[row]), index)]}]
+    return task
+
+
+def _choice(run: RunRows, label: int, index: int) -> dict[str, Any]:
+    return {
+        "id": f"r{index}",
+        "from_name": "label",
+        "to_name": "image",
+        "type": "choices",
+        "value": {"choices": [run.name_of(label)]},
+    }
+
+
+def _config(run: RunRows) -> str:
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in run.classes)
+    return (
+        '<View>\n  <Image name="image" value="$image"/>\n  <Text name="reason" value="$reason"/>\n'
+        '  <Choices name="label" toName="image" choice="single">\n'
+        f"{choices}\n  </Choices>\n</View>\n"
+    )

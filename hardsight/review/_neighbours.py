@@ -1,0 +1,141 @@
+"""Examples and classes near an example, from the embeddings that a run kept."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.run_folder import CLASS_WEIGHTS, EMBEDDINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hardsight.table import ScoreTable
+
+_PART_ROWS = 8192  # that are multiplied at once
+
+
+class Neighbours:
+    """What lies near an example; nothing if the run kept no embeddings.
+
+    The file is read in parts, so that it may be larger than the memory; only the lengths of its
+    rows are held.
+
+    Args:
+        table: of the run.
+    """
+
+    def __init__(self, table: ScoreTable) -> None:
+        self._parts, self._weights = _stored(table)
+        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
+        self._lengths: NDArray[np.float32] | None = None
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def similar(self, row: int, count: int) -> list[tuple[int, float]]:
+        """The rows nearest to one by angle, with the angle in radians, nearest first.
+
+        Rows that are not finite, or zero, have no angle and are not among them.
+        """
+        own = self._unit_of(row)
+        if own is None:
+            return []
+        lengths = self._lengths_of_rows()
+        cosines = np.empty(len(lengths), np.float32)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for start, part in self._blocks():
+                ends = slice(start, start + len(part))
+                cosines[ends] = part @ own / lengths[ends]
+        cosines[~np.isfinite(cosines)] = -np.inf
+        cosines[row] = -np.inf
+        best = np.argpartition(-cosines, min(count, len(cosines) - 1))[:count]
+        near = [(int(at), self._angle(own, int(at))) for at in best if np.isfinite(cosines[at])]
+        return sorted(near, key=lambda one: one[1])
+
+    def classes(self, row: int, label: int, count: int) -> list[dict[str, Any]]:
+        """The classes nearest to a row by angle, nearest first; none if weights were not kept.
+
+        The class of its label is always among them.
+        """
+        own = None if self._weights is None else self._unit_of(row)
+        if own is None or self._weights is None:
+            return []
+        order = np.argsort(-(self._weights @ own), kind="stable").tolist()
+        shown = [*order[:count], *(at for at in order[count:] if at == label)]
+        return [{"label": at, "angle": _angle(own, self._weights[at])} for at in shown]
+
+    def _unit_of(self, row: int) -> NDArray[np.float32] | None:
+        """The embedding of a row at length 1; ``None`` if it has no direction, or was not kept."""
+        if not self._parts:
+            return None
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return _unit(np.asarray(self._parts[number][row - self._starts[number]], np.float32))
+
+    def _angle(self, own: NDArray[np.float32], row: int) -> float:
+        other = self._unit_of(row)
+        assert other is not None, "a row without a direction is not near to any"
+        return _angle(own, other)
+
+    def _lengths_of_rows(self) -> NDArray[np.float32]:
+        with self._lock:
+            if self._lengths is None:
+                lengths = np.empty(int(self._starts[-1]), np.float32)
+                for start, part in self._blocks():
+                    lengths[start : start + len(part)] = np.sqrt(np.einsum("nd,nd->n", part, part))
+                self._lengths = lengths
+            return self._lengths
+
+    def _blocks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """All rows, some at a time, with the number of the first."""
+        for start, part in zip(self._starts.tolist(), self._parts, strict=False):
+            for first in range(0, len(part), _PART_ROWS):
+                block = np.asarray(part[first : first + _PART_ROWS], np.float32)
+                yield start + first, block
+
+
+def _stored(table: ScoreTable) -> tuple[list[NDArray[Any]], NDArray[np.float32] | None]:
+    """Embeddings and class weights beside a table, if they are those of its rows."""
+    if table.path is None:
+        return [], None
+    folder = table.path.absolute().parent / EMBEDDINGS
+    found = [_array(file) for file in sorted(folder.glob("[0-9]*.npy"))]
+    parts = [part for part in found if part is not None]
+    widths = {part.shape[1] for part in parts}
+    if len(widths) != 1 or len(parts) < len(found) or sum(map(len, parts)) != len(table):
+        return [], None
+    weights = _array(folder / CLASS_WEIGHTS)
+    if weights is None or weights.shape[1] not in widths:
+        return parts, None
+    return parts, _units(np.asarray(weights, np.float32))
+
+
+def _array(file: Path) -> NDArray[Any] | None:
+    """A matrix in a file, mapped; ``None`` if there is none that can be read."""
+    try:
+        found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return found if found.ndim == 2 and found.dtype.kind == "f" else None
+
+
+def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    length = float(np.linalg.norm(vector))
+    return vector / np.float32(length) if np.isfinite(length) and length > 0 else None
+
+
+def _units(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def _angle(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Between two units; exact also where they nearly coincide, unlike the arc of a cosine."""
+    apart, together = np.linalg.norm(first - second), np.linalg.norm(first + second)
+    return float(2 * np.arctan2(apart, together))

@@ -1,0 +1,159 @@
+"""Which part of the data each example is in, so that a model that never saw it can score it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from hardsight._checks import warn
+from hardsight.errors import DataError, OptionError
+from hardsight.run.loop._pass import generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+FOLD = "fold"  # the column of a table that says which model scored a row
+OUT_OF_SAMPLE = "out-of-sample"
+_ALONE = (
+    "the only example of class {}: a model that did not see it does not know the class; label "
+    "another one, or leave the class out"
+)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """The data in parts, every class shared out evenly.
+
+    Attributes:
+        count: of parts.
+        number: part of each example, from 1, ``[N]``; 0 for an example that is alone in its class,
+            which every model learns from and none can score.
+    """
+
+    count: int
+    number: NDArray[np.int64]
+
+    def seen(self, fold: int) -> NDArray[np.int64]:
+        """Positions that the model of a fold learns from, ascending."""
+        return np.flatnonzero(self.number != fold)
+
+    def unseen(self, fold: int) -> NDArray[np.int64]:
+        """Positions that it scores, ascending."""
+        return np.flatnonzero(self.number == fold)
+
+    @property
+    def alone(self) -> NDArray[np.int64]:
+        """Positions that nobody scores."""
+        return np.flatnonzero(self.number == 0)
+
+    def unscored(
+        self,
+        labels: NDArray[np.int64],
+        classes: Sequence[str],
+        name_of: Callable[[int], tuple[int, str]],
+        *,
+        among: range | None = None,
+    ) -> list[tuple[int, str, str]]:
+        """Number, name and reason of every example without a row.
+
+        Args:
+            labels: of all examples, ``[N]``.
+            classes: names, position = label.
+            name_of: number and name of the example at a position.
+            among: positions to look at; all of them by default.
+        """
+        return [
+            (*name_of(int(at)), _ALONE.format(classes[labels[at]]))
+            for at in self.alone
+            if among is None or at in among
+        ]
+
+
+def folds_of(
+    labels: NDArray[np.int64], count: int, *, seed: int, classes: Sequence[str], spec: str
+) -> Folds:
+    """Share the examples out over ``count`` parts, as many of every class in each as can be.
+
+    The examples are shuffled within their class and dealt out like cards, class after class: the
+    sizes of two parts differ by at most one example, and so do their numbers of any class.
+
+    Args:
+        labels: class indices, ``[N]``.
+        count: of parts.
+        seed: of the shuffling.
+        classes: names, position = label; for messages.
+        spec: what the data is called.
+
+    Raises:
+        OptionError: fewer than two parts.
+        DataError: fewer examples than parts, or none with a second one of its class.
+    """
+    check_fold_count(count)
+    if len(labels) < count:
+        raise DataError(
+            f"expected at least one example per fold, got {len(labels)} examples of {spec} for "
+            f"{count} folds; use fewer folds, or more data"
+        )
+    order = torch.randperm(len(labels), generator=generator(seed, "folds")).numpy()
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    number = np.empty(len(labels), dtype=np.int64)
+    number[by_class] = np.arange(len(labels)) % count + 1
+    sizes = np.bincount(labels)
+    number[sizes[labels] == 1] = 0
+    if not number.any():
+        raise DataError(
+            f"every class of {spec} has a single example, so that no model can be asked about an "
+            "example it did not see; are the labels identifiers?"
+        )
+    _tell_of_small(sizes, count, classes, spec)
+    return Folds(count, number)
+
+
+def check_fold_count(count: int) -> None:
+    """Raise unless there are at least two folds.
+
+    Raises:
+        OptionError: there are fewer.
+    """
+    if count < 2:
+        raise OptionError(
+            f"expected at least 2 folds, got {count}: a model learns from all of them but the one "
+            "it scores"
+        )
+
+
+def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str], spec: str) -> None:
+    """Warn of classes that some models know from very few examples, or not at all."""
+    alone, few = np.flatnonzero(sizes == 1), np.flatnonzero((sizes > 1) & (sizes < count))
+    if len(alone):
+        warn(
+            f"{_some(alone, classes)} of {spec} {'has' if len(alone) == 1 else 'have'} a single "
+            "example, which cannot be scored out of sample: it is learned from and has no row; "
+            "errors.parquet lists it"
+        )
+    if len(few):
+        warn(
+            f"{_some(few, classes)} of {spec} {'has' if len(few) == 1 else 'have'} fewer examples "
+            f"than the {count} folds: the model that scores one of them has learned the class from "
+            f"{int(sizes[few].min()) - 1} to {int(sizes[few].max()) - 1} others"
+        )
+
+
+def _some(found: NDArray[np.int64], classes: Sequence[str]) -> str:
+    """Classes in words: the first few by name."""
+    names = [str(classes[at]) if at < len(classes) else str(at) for at in found[:3]]
+    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+    return f"class{'' if len(found) == 1 else 'es'} {', '.join(names)}{more}"
+
+
+def with_folds(rows: pa.Table, folds: NDArray[np.int64] | int) -> pa.Table:
+    """Rows with the column that says which model scored them, behind the other keys."""
+    values = np.full(rows.num_rows, folds) if isinstance(folds, int) else folds
+    at = rows.column_names.index("finite") + 1
+    return rows.add_column(at, FOLD, pa.array(values, pa.int64()))

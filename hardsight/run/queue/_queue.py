@@ -1,0 +1,305 @@
+"""One pass of a model over a pool, and the examples of it that are worth a label."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hardsight._checks import checked_options, versions
+from hardsight.data import EmbeddingSource, ExampleSource, open_source, unlabelled_source
+from hardsight.data.pixels import PixelOptions
+from hardsight.errors import DataError, OptionError, RunExistsError
+from hardsight.geometry import pairwise_angles
+from hardsight.heads import Head
+from hardsight.run.loop import (
+    ModelAtWork,
+    ModelPass,
+    chosen_device,
+    chosen_workers,
+    model_at_work,
+    progress,
+    stated_classes,
+)
+from hardsight.run.queue._rank import RULES, ranked
+from hardsight.run_folder import write_parquet
+from hardsight.table import ScoreTable, read_table, with_metadata
+
+# what the columns are: smallest and largest value, whether a large one is hard, what it says
+_MEASURES: dict[str, tuple[float, float | None, bool, str]] = {
+    "entropy": (0.0, None, True, "Entropy of the predicted probabilities, in nats."),
+    "probability_gap": (0.0, 1.0, False, "Largest probability minus the second largest."),
+    "angle_gap": (0.0, float(np.pi), False, "Angle to the second nearest class minus the nearest."),
+    "avc": (0.0, 1.0, False, "Angular visual confidence of the nearest class, AVH Eq. (3)."),
+}
+_URGENCY = "Place in the queue: 1 is to be labelled first, 0 last."
+
+
+@checked_options
+def queue(
+    model: str | os.PathLike[str] | nn.Module,
+    data: Any,
+    *,
+    budget: int,
+    by: str = "margin",
+    balanced: bool = False,
+    unlabelled: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    head: str | None = None,
+    output: int | str | None = None,
+    split: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    num_classes: int | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    channels: int | None = None,
+    crop: float | None = None,
+    squash: bool | None = None,
+    white: float | None = None,
+    model_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    show_progress: bool | None = None,
+) -> ScoreTable:
+    """The examples of a pool that are worth a label next, the most urgent first.
+
+    ==================  ==========================================================================
+    ``margin``          the smallest gap between the two largest probabilities
+    ``entropy``         the largest entropy of the probabilities
+    ``angular_margin``  the smallest gap between the angles to the two nearest classes
+    ``avc``             the smallest angular visual confidence
+    ``coverage``        greedy k-centres of the embeddings: each next one is the farthest, by angle,
+                        from all taken so far; uncertainty plays no part
+    ``random``          any: what every rule should be compared with
+    ==================  ==========================================================================
+
+    Args:
+        model: folder of a trained model, a name such as ``resnet18``, ``file.py:factory``,
+            ``timm:NAME`` or the like. In Python also any ``nn.Module``.
+        data: the pool: a folder of images, or any data that score takes; its labels play no part.
+        budget: how many examples to label.
+        by: the rule: ``margin``, ``entropy``, ``angular_margin``, ``avc``, ``coverage`` or
+            ``random``.
+        balanced: mix classes: the same number of every predicted class, as far as there are any.
+        unlabelled: take all images below the folder as they lie, in class folders or not.
+        out: file to write, .parquet. In Python ``None`` keeps the table in memory.
+        overwrite: replace the file at ``out``.
+        weights: the model's weights: safetensors, or a torch file of tensors, loaded without
+            running code.
+        head: name of the classifier layer or bare parameter, if it is not found by itself.
+        output: the model's output that holds the logits, by key, attribute or position.
+        split: split of data that has several, such as train.
+        data_root: folder above those of named datasets, such as cifar10/.
+        num_classes: given to a model factory that takes it.
+        size: input size of the model, height and width or one number for both.
+        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own.
+        std: deviation to divide by, per channel, over the model's own.
+        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        crop: share of the resized picture that the centre crop keeps, in (0, 1].
+        squash: resize to ``size`` without keeping the aspect ratio.
+        white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures.
+        model_classes: names of the model's outputs, in their order, or a text file with one name
+            per line; by default what the model itself says.
+        trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
+            may do.
+        batch_size: examples at once; chosen by the device by default.
+        workers: loader processes; chosen by data and cores by default.
+        device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        seed: of ``random``, and of a model that is initialised at random.
+        show_progress: force the progress bar on or off; by default it is shown on a terminal.
+
+    Returns:
+        a table of ``budget`` rows with ``index`` and ``id`` in the pool, ``prediction``, what the
+        model says of each, and ``urgency``; ``label`` is -1. ``hardsight review`` opens its file.
+
+    Raises:
+        OptionError: the budget is above the pool, or another option is out of its range.
+        HardsightError: a subclass that says what to do.
+
+    Example:
+        >>> from hardsight.models import SmallCNN
+        >>> table = queue(SmallCNN(), "builtin:digits", split="test", budget=5, mean=(0.0,),
+        ...               std=(1.0,))
+        >>> len(table), set(table.column("label").tolist())
+        (5, {-1})
+    """
+    if by not in RULES:
+        raise OptionError(f"expected by to be one of {', '.join(RULES)}, got {by!r}")
+    if budget < 1:
+        raise OptionError(f"expected a budget of at least 1, got {budget}")
+    file = None if out is None else _free_file(Path(out), overwrite)
+    source = _pool(data, unlabelled, split=split, data_root=data_root)
+    if budget > len(source):
+        raise OptionError(
+            f"expected a budget of at most the {len(source):,} examples of {source.spec}, got "
+            f"{budget:,}"
+        )
+    place = chosen_device(str(device))
+    with ExitStack() as stack:
+        work = model_at_work(
+            os.fspath(model) if isinstance(model, os.PathLike) else model,
+            source,
+            PixelOptions(size, mean, std, channels, crop, squash, white),
+            device=place, weights=weights, preprocessing=None,
+            class_names=stated_classes(model_classes), head=head, output=output,
+            num_classes=num_classes, seed=seed, trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        ready = stack.enter_context(work)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-"))
+        seen = _Seen(
+            ready, source, Path(folder) / "embeddings" if by == "coverage" else None,
+            device=place, batch_size=batch_size or (256 if place.type == "cuda" else 64),
+            workers=chosen_workers(workers, length=len(source)), show=show_progress,
+        )  # fmt: skip
+        chosen = ranked(
+            seen.columns, seen.predictions, budget=budget, by=by, balanced=balanced,
+            embeddings=seen.embeddings(), seed=seed,
+        )  # fmt: skip
+        named = [] if ready.class_names is None else list(ready.class_names.names)
+        about = {
+            "data": {"spec": source.spec, "split": split, "fingerprint": source.fingerprint(),
+                     "unlabelled": unlabelled},
+            "queue": {"by": by, "budget": budget, "balanced": balanced, "seed": seed,
+                      "pool": len(source), "unreadable": seen.errors},
+            "model": ready.facts(),
+            # all of them, so that review can give any
+            "classes": named or [str(label) for label in range(ready.traits.num_classes)],
+            "versions": versions(),
+        }  # fmt: skip
+        table = _table(seen, chosen, source, about)
+    if file is None:
+        return ScoreTable(table)
+    write_parquet(file, [table], table.schema, compression="zstd")
+    return read_table(file)
+
+
+def _free_file(file: Path, overwrite: bool) -> Path:
+    if file.suffix.lower() != ".parquet":
+        raise OptionError(f"expected a name that ends in .parquet for a queue, got {file}")
+    if file.exists() and not overwrite:
+        raise RunExistsError(f"{file} exists; name another file, or replace it with --overwrite")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
+
+
+def _pool(data: Any, unlabelled: bool, **options: Any) -> ExampleSource:
+    opened = unlabelled_source(data, **options) if unlabelled else open_source(data, **options)
+    if isinstance(opened, EmbeddingSource) or opened.is_stream:
+        kind = "embeddings" if isinstance(opened, EmbeddingSource) else "a stream"
+        raise DataError(f"{opened.spec} holds {kind}; a pool needs examples by position")
+    if not len(opened):
+        raise DataError(f"the pool {opened.spec} has no examples")
+    return opened
+
+
+class _Seen:
+    """What a model says of every example of a pool that could be read."""
+
+    def __init__(
+        self,
+        ready: ModelAtWork,
+        source: ExampleSource,
+        file: Path | None,
+        *,
+        device: torch.device,
+        batch_size: int,
+        workers: int,
+        show: bool | None,
+    ) -> None:
+        found = ready.traits.head
+        assert found is not None
+        self._head, self._file, self.errors = found, file, 0
+        parts: list[dict[str, Tensor]] = []
+        sink = None if file is None else file.open("wb")
+        pool = source.without_labels()
+        with (
+            ModelPass(ready.network, found, device=device) as running,
+            progress(f"reading {source.spec}", total=len(source), show=show) as advance,
+        ):
+            for passed in running.over(
+                pool, ready.preprocessing, num_classes=found.num_classes, batch_size=batch_size,
+                workers=workers,
+            ):  # fmt: skip
+                advance(passed.positions)
+                self.errors += len(passed.batch.errors)
+                if len(passed.batch.index):
+                    assert passed.embeddings is not None
+                    parts.append({
+                        "position": passed.batch.index,
+                        **_measured(passed.logits.float(), passed.embeddings.float(), found),
+                    })  # fmt: skip
+                    if sink is not None:
+                        sink.write(passed.embeddings.float().cpu().numpy().tobytes())
+        if sink is not None:
+            sink.close()
+        if not parts:
+            raise DataError(f"none of the examples of {source.spec} could be read")
+        whole = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+        self.positions: NDArray[np.int64] = whole.pop("position")
+        self.predictions: NDArray[np.int64] = whole.pop("prediction")
+        self.columns = {name: values.astype(np.float64) for name, values in whole.items()}
+
+    def embeddings(self) -> NDArray[np.float32] | None:
+        """All embeddings, mapped from a file, if they were kept."""
+        if self._file is None:
+            return None
+        shape = (len(self.positions), self._head.width)
+        return np.memmap(self._file, dtype=np.float32, mode="r", shape=shape)
+
+
+@torch.inference_mode()
+def _measured(logits: Tensor, embeddings: Tensor, head: Head) -> dict[str, Tensor]:
+    """What the rules go by, of one batch, on the CPU."""
+    probs = logits.double().softmax(dim=1)
+    count = min(2, probs.shape[1])
+    top = probs.topk(count, dim=1)
+    angles = pairwise_angles(embeddings, head.weight.float().to(embeddings.device))
+    near = angles.topk(count, dim=1, largest=False).values
+    usable = logits.isfinite().all(dim=1) & embeddings.isfinite().all(dim=1)
+    closeness = torch.pi - angles
+    found = {
+        "prediction": torch.where(usable, top.indices[:, 0], -1),
+        "entropy": -torch.special.xlogy(probs, probs).sum(dim=1),
+        "probability_gap": top.values[:, 0] - top.values[:, -1],
+        "angle_gap": near[:, -1] - near[:, 0],
+        "avc": closeness.amax(dim=1) / closeness.sum(dim=1),
+    }
+    return {name: values.cpu() for name, values in found.items()}
+
+
+def _table(
+    seen: _Seen, chosen: NDArray[np.int64], source: ExampleSource, about: dict[str, Any]
+) -> pa.Table:
+    """The queue as a table, the most urgent first."""
+    positions = seen.positions[chosen]
+    measures = {**_MEASURES, "urgency": (0.0, 1.0, True, _URGENCY)}
+    columns = {
+        "index": pa.array(source.numbered(positions)),
+        "id": pa.array([source.id_of(at) for at in positions.tolist()], pa.string()),
+        "label": pa.array(np.full(len(chosen), -1)),
+        "prediction": pa.array(seen.predictions[chosen]),
+        "finite": pa.array(np.ones(len(chosen), np.bool_)),
+        "urgency": pa.array(1 - np.arange(len(chosen)) / max(1, len(chosen) - 1)),
+        **{name: pa.array(seen.columns[name][chosen]) for name in _MEASURES},
+    }
+    facts = {
+        name: {"low": low, "high": high, "higher_is_harder": harder, "meaning": text, "version": 1}
+        for name, (low, high, harder, text) in measures.items()
+    }
+    shown = {"urgency": {"title": "Urgency", "judge": 0}}
+    return with_metadata(pa.table(columns), {**about, "scores": facts, "columns": shown})

@@ -1,0 +1,388 @@
+"""A linear head fitted to stored embeddings: multinomial logistic regression, penalty included.
+
+Every fit looks at the rows of its own training folds alone: the penalty is chosen on a part of
+them, and the start and the scaling of the search come from them too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hardsight.data import EmbeddingSource
+from hardsight.errors import DataError
+from hardsight.heads import Head
+from hardsight.run.loop import generator
+
+# of the squared weights, in units of the embeddings' variance: 1 is what a unit normal prior says
+PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
+_LOGITS_AT_ONCE = 1 << 24
+_FIRST_STEPS, _MOST_STEPS, _MOST_TRIES = 5, 200, 20
+_SETTLED = 1e-6  # relative change of the loss, twice in a row
+FITTED = (
+    "multinomial logistic regression with a squared penalty on the weights, which was chosen by "
+    "the loss on a fifth of a sample of the training folds"
+)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A head, and how it came about.
+
+    Attributes:
+        head: weights ``[C, D]`` and bias ``[C]``, in float32 on the CPU.
+        penalty: that was chosen.
+        losses: mean cross-entropy on the rows held out to choose, by penalty.
+        steps: of the search.
+        learned_from: rows.
+    """
+
+    head: Head
+    penalty: float
+    losses: dict[float, float]
+    steps: int
+    learned_from: int
+
+    def facts(self) -> dict[str, Any]:
+        """For the metadata of a table."""
+        return {
+            "learned_from": self.learned_from,
+            "penalty": self.penalty,
+            "steps": self.steps,
+            "validation_loss": {f"{key:g}": value for key, value in self.losses.items()},
+        }
+
+
+class HeldRows:
+    """Embeddings as float32 on a device, by range: kept there if they fit, else read every time.
+
+    Args:
+        source: of the embeddings.
+        device: to compute on.
+        keeps: whether they are kept; by default if they take a quarter of the free memory or less.
+
+    Attributes:
+        finite: which rows are, ``[N]``; the others come as zeros, which change no sum.
+    """
+
+    def __init__(
+        self, source: EmbeddingSource, device: torch.device, *, keeps: bool | None = None
+    ) -> None:
+        self._source, self._device = source, device
+        self._kept: Tensor | None = None
+        self.finite = torch.ones(len(source), dtype=torch.bool, device=device)
+        if keeps is None:
+            keeps = 4 * len(source) * source.width <= _free_bytes(device) / 4
+        if keeps:
+            self._kept = torch.empty(len(source), source.width, device=device)
+        for start in range(0, len(source), 65536):
+            rows = self._read(start, start + 65536)
+            self.finite[start : start + len(rows)] = torch.isfinite(rows).all(dim=1)
+            if self._kept is not None:
+                self._kept[start : start + len(rows)] = self._zeroed(rows, start)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Rows ``start`` to ``stop``, ``[n, D]``."""
+        if self._kept is not None:
+            return self._kept[start:stop]
+        return self._zeroed(self._read(start, stop), start)
+
+    def _zeroed(self, rows: Tensor, start: int) -> Tensor:
+        finite = self.finite[start : start + len(rows)]
+        return rows if bool(finite.all()) else rows.masked_fill_(~finite[:, None], 0.0)
+
+    def _read(self, start: int, stop: int) -> Tensor:
+        rows = np.array(self._source.chunk(start, min(stop, len(self._source))), dtype=np.float32)
+        return torch.from_numpy(rows).to(self._device)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not told on this system
+        return 4 * 2**30
+
+
+class HeadFitter:
+    """Fits heads to some of the rows of stored embeddings.
+
+    Args:
+        source: the embeddings and their labels.
+        num_classes: C.
+        device: to compute on.
+        seed: of the sample that chooses the penalty.
+        penalties: to choose from, falling.
+        sample_rows: from which the penalty, the scaling and the start are found.
+        keeps: as in :class:`HeldRows`.
+    """
+
+    def __init__(
+        self,
+        source: EmbeddingSource,
+        num_classes: int,
+        *,
+        device: torch.device,
+        seed: int,
+        penalties: Sequence[float] = PENALTIES,
+        sample_rows: int = 20_000,
+        keeps: bool | None = None,
+    ) -> None:
+        self._rows = HeldRows(source, device, keeps=keeps)
+        self._classes, self._seed = num_classes, seed
+        self._penalties, self._sample_rows = penalties, sample_rows
+        self._device, self._spec = device, source.spec
+        self._labels = torch.from_numpy(np.array(source.labels)).to(device)
+        self._chunk = max(256, min(16384, _LOGITS_AT_ONCE // num_classes))
+
+    @torch.no_grad()
+    def fitted(self, learn: NDArray[np.bool_]) -> Fitted:
+        """The head of the rows for which ``learn`` is true; rows that are not finite are left out.
+
+        Raises:
+            DataError: no finite row is left to learn from.
+        """
+        mask = torch.from_numpy(learn).to(self._device) & self._rows.finite
+        count = int(mask.sum())
+        if not count:
+            raise DataError(f"no finite embedding of {self._spec} is left to learn from in a fold")
+        sample = self._sample(mask)
+        rows, labels = self._gathered(sample)
+        space = _Space.of(rows)
+        penalty, losses, start = self._chosen(rows, labels, space)
+        if count == len(sample):
+            search = self._search([(rows, labels, None)], count, space, penalty)
+        else:
+            search = self._search(_Masked(self, mask), count, space, penalty)
+        weights, steps = search.minimum(start)
+        weight, bias = space.head(weights)
+        head = Head(name="fitted", weight=weight.cpu(), bias=bias.cpu())
+        return Fitted(head, penalty, losses, steps, count)
+
+    def _sample(self, mask: Tensor) -> Tensor:
+        """Positions of some rows, drawn at random, ascending."""
+        found = mask.nonzero().squeeze(1).cpu()
+        if len(found) > self._sample_rows:
+            drawn = torch.randperm(len(found), generator=generator(self._seed, "head"))
+            found = found[drawn[: self._sample_rows].sort().values]
+        return found
+
+    def _gathered(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        parts = []
+        for rows, start, stop in self._chunks():
+            inside = positions[(positions >= start) & (positions < stop)] - start
+            parts.append(rows[inside.to(self._device)])
+        return torch.cat(parts), self._labels[positions.to(self._device)]
+
+    def _chosen(
+        self, rows: Tensor, labels: Tensor, space: _Space
+    ) -> tuple[float, dict[float, float], Tensor]:
+        """The penalty of the least loss on a fifth of the rows, the losses, and a start.
+
+        Penalties are tried from the largest on, each from the solution of the one before, until
+        the loss has risen twice.
+        """
+        shuffled = torch.randperm(len(rows), generator=generator(self._seed, "penalty"))
+        held, learned = shuffled.to(self._device).tensor_split([len(rows) // 5])
+        weights = space.start(labels[learned], self._classes)
+        if not len(held):  # fewer than five rows say nothing about it
+            return 1.0, {}, weights
+        losses: dict[float, float] = {}
+        best = weights
+        for penalty in self._penalties:
+            search = self._search(
+                [(rows[learned], labels[learned], None)], len(learned), space, penalty
+            )
+            weights, _ = search.minimum(weights, settled=1000 * _SETTLED)
+            losses[penalty] = search.mean_loss(weights, rows[held], labels[held])
+            if losses[penalty] == min(losses.values()):
+                best = weights
+            if len(losses) > 2 and losses[penalty] > 1.02 * min(losses.values()):
+                break
+        return min(losses, key=losses.__getitem__), losses, best
+
+    def _search(self, batches: Any, count: int, space: _Space, penalty: float) -> _Search:
+        return _Search(batches, count, space, penalty, self._chunk)
+
+    def _chunks(self) -> Iterator[tuple[Tensor, int, int]]:
+        for start in range(0, len(self._rows), self._chunk):
+            rows = self._rows.read(start, start + self._chunk)
+            yield rows, start, start + len(rows)
+
+    def batches(self, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All rows with their labels, and which of them count."""
+        for rows, start, stop in self._chunks():
+            yield rows, self._labels[start:stop], mask[start:stop]
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """Some rows of all, in a new pass every time."""
+
+    fitter: HeadFitter
+    mask: Tensor
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return self.fitter.batches(self.mask)
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Coordinates in which all directions of the embeddings vary alike: there a search is short.
+
+    Attributes:
+        mean: of the embeddings, ``[D]``.
+        turn: takes weights of these coordinates to weights of embeddings, ``[D, D]``.
+        variance: of the embeddings, mean over dimensions.
+    """
+
+    mean: Tensor
+    turn: Tensor
+    variance: float
+
+    @classmethod
+    def of(cls, rows: Tensor) -> _Space:
+        mean = rows.mean(dim=0)
+        centred = rows - mean
+        spread = (centred.T @ centred).double() / len(rows)
+        variance = max(float(spread.diagonal().mean()), torch.finfo(torch.float32).tiny)
+        # directions that hardly vary are not blown up beyond a thirtieth of the usual deviation
+        floor = torch.eye(len(spread), dtype=torch.float64, device=rows.device)
+        spread = spread + 1e-3 * variance * floor
+        below = torch.linalg.cholesky(spread)
+        turn = torch.linalg.solve_triangular(below, floor, upper=False)
+        return cls(mean, turn.float(), variance)
+
+    def start(self, labels: Tensor, num_classes: int) -> Tensor:
+        """No weights, and the shares of the classes as the bias, ``[C, D + 1]``."""
+        counts = torch.bincount(labels, minlength=num_classes).float() + 1
+        weights = torch.zeros(num_classes, len(self.mean) + 1, device=self.mean.device)
+        weights[:, -1] = (counts / counts.sum()).log()
+        return weights
+
+    def head(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights ``[C, D]`` and bias ``[C]`` for embeddings as they are."""
+        weight = weights[:, :-1] @ self.turn
+        return weight, weights[:, -1] - weight @ self.mean
+
+
+class _Search:
+    """Minimises the mean cross-entropy of some rows plus the penalty, by L-BFGS."""
+
+    def __init__(self, batches: Any, count: int, space: _Space, penalty: float, chunk: int) -> None:
+        self._batches, self._count, self._space, self._chunk = batches, count, space, chunk
+        self._ridge = penalty * space.variance / count
+
+    def minimum(self, start: Tensor, *, settled: float = _SETTLED) -> tuple[Tensor, int]:
+        """Weights in the coordinates of the space, ``[C, D + 1]``, and the number of steps.
+
+        ``torch.optim.LBFGS`` would compute the value of every point twice if it is to be asked
+        after each step whether it has settled, and a pass over the rows is all that costs.
+        """
+        here, (value, slope) = start, self._value(start)
+        past: deque[tuple[Tensor, Tensor]] = deque(maxlen=10)
+        step = still = 0
+        while step < _MOST_STEPS and still < 2:
+            step += 1
+            way = _newton_like(slope, past)
+            found = self._lower(here, value, slope, way)
+            if found is None:  # rounding is all that is left
+                break
+            there, lower, other = found
+            if _dot(there - here, other - slope) > 0:
+                past.append((there - here, other - slope))
+            # the first steps know nothing of the curvature, so that they may be short
+            is_still = step > _FIRST_STEPS and value - lower < settled * abs(lower)
+            still = still + 1 if is_still else 0
+            here, value, slope = there, lower, other
+        return here, step
+
+    def _lower(
+        self, here: Tensor, value: float, slope: Tensor, way: Tensor
+    ) -> tuple[Tensor, float, Tensor] | None:
+        """A point along ``way`` that is lower by enough, with its value and slope."""
+        gain, length = _dot(slope, way), 1.0
+        for _ in range(_MOST_TRIES):
+            there = here + length * way
+            lower, other = self._value(there)
+            if lower <= value + 1e-4 * length * gain:
+                return there, lower, other
+            # the minimum of the parabola through both values, within bounds
+            curve = lower - value - length * gain
+            length *= min(max(-length * gain / (2 * curve), 0.1), 0.5)
+        return None
+
+    def mean_loss(self, weights: Tensor, rows: Tensor, labels: Tensor) -> float:
+        """Mean cross-entropy of other rows."""
+        weight, bias = self._space.head(weights)
+        total = 0.0
+        for part, of in zip(rows.split(self._chunk), labels.split(self._chunk), strict=True):
+            logits = torch.addmm(bias, part, weight.T)
+            total += float(torch.nn.functional.cross_entropy(logits, of, reduction="sum"))
+        return total / len(rows)
+
+    def _value(self, weights: Tensor) -> tuple[float, Tensor]:
+        """The objective at ``weights``, and its gradient."""
+        space = self._space
+        weight, bias = space.head(weights)
+        slope = torch.zeros_like(weight)
+        offset = torch.zeros_like(bias)
+        total = torch.zeros((), dtype=torch.float64, device=weight.device)
+        for rows, labels, mask in self._parts():
+            logits = torch.addmm(bias, rows, weight.T)
+            log_probs = logits.log_softmax(dim=1)
+            own = log_probs.gather(1, labels[:, None])
+            slopes = log_probs.exp_()
+            slopes.scatter_add_(1, labels[:, None], torch.full_like(own, -1.0))
+            if mask is not None:
+                own *= mask[:, None]
+                slopes *= mask[:, None]
+            total -= own.double().sum()
+            slope.addmm_(slopes.T, rows)
+            offset += slopes.sum(dim=0)
+        slope, offset = slope / self._count, offset / self._count
+        # the bias of embeddings as they are is that of the space less weight @ mean
+        slope = slope - offset[:, None] * space.mean + self._ridge * weight
+        loss = float(total) / self._count + 0.5 * self._ridge * _dot(weight, weight)
+        return loss, torch.cat([slope @ space.turn.T, offset[:, None]], dim=1)
+
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for rows, labels, mask in self._batches:
+            if mask is not None:
+                yield rows, labels, mask
+                continue
+            for part, of in zip(rows.split(self._chunk), labels.split(self._chunk), strict=True):
+                yield part, of, None
+
+
+def _newton_like(slope: Tensor, past: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The way down by what the last steps told of the curvature (L-BFGS, in two loops)."""
+    way, shares = -slope, []
+    for moved, turned in reversed(past):
+        share = _dot(moved, way) / _dot(moved, turned)
+        shares.append(share)
+        way = way - share * turned
+    if past:
+        moved, turned = past[-1]
+        way = way * (_dot(moved, turned) / _dot(turned, turned))
+    else:  # the curvature of the cross-entropy is at most a half in these coordinates
+        way = 2 * way
+    for (moved, turned), share in zip(past, reversed(shares), strict=True):
+        way = way + (share - _dot(turned, way) / _dot(moved, turned)) * moved
+    return way
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    return float((one.double() * other.double()).sum())

@@ -1,0 +1,409 @@
+"""The shards of a scoring run, made on the nodes of a Ray cluster.
+
+The unit of work is the shard: a range of source positions, and a file of the run's folder. Ray Data
+gives the numbers of the missing shards to a pool of actors that hold the model; an actor makes a
+shard as this process would and puts its file in place. Who works on what, what is done again after
+a crash, and how far it is: all of that is Ray's. The driver finishes the table from the files, as
+it does for its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hardsight import errors as known_errors
+from hardsight._checks import require
+from hardsight.data import ExampleSource
+from hardsight.errors import (
+    EngineError,
+    HardsightError,
+    OptionError,
+    OutputError,
+    RunMismatchError,
+)
+from hardsight.run.loop import chosen_device
+from hardsight.run.score._rows import MAY_CHANGE, Elsewhere, ScoreWork
+from hardsight.run_folder import Manifest, RunFolder, differences
+
+_FEATURE = "engine='ray' (--engine ray)"
+_PATIENCE = 4.0  # seconds for a node that is alive to answer
+# how a connection of gRPC, which Ray speaks, begins, and the type of the frame that answers it
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = bytes([4])
+_MOST_BLOCKS = 4096  # Ray keeps a record of each; a block of several shards is as good
+_SAME = "install the same versions on every node, and let all of them see the same files"
+_MADE = pa.schema(
+    [("number", pa.int64()), ("rows", pa.binary()), ("errors", pa.binary()),
+     ("failed", pa.string()), ("why", pa.string())]
+)  # fmt: skip
+Prepare = Callable[..., AbstractContextManager[ScoreWork]]
+
+
+def _check_sizes(asked: Mapping[str, Any]) -> None:
+    least, most = _range(asked["ray_actors"])
+    if asked["ray_actors"] is not None and not 1 <= least <= (most or least):
+        raise OptionError(
+            f"expected ray_actors to be 1 or more, least and most, got {asked['ray_actors']}"
+        )
+    for name in ("ray_cpus", "ray_gpus"):
+        if asked[name] is not None and asked[name] <= 0:
+            raise OptionError(f"expected {name} to be above 0, got {asked[name]:g}")
+
+
+def _range(actors: int | tuple[int, int] | None) -> tuple[int, int | None]:
+    if actors is None:
+        return 1, None
+    return (actors, actors) if isinstance(actors, int) else actors
+
+
+@contextmanager
+def ray_cluster(asked: Mapping[str, Any], prepare: Prepare) -> Iterator[RayCluster]:
+    """A connection to the cluster that was asked for; one that was there before stays.
+
+    Args:
+        asked: the keywords of :func:`hardsight.score`.
+        prepare: makes the work of them, here and in every worker.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        EngineError: there is no cluster at the address.
+    """
+    _check_sizes(asked)
+    ray = require("ray", extra="ray", feature=_FEATURE)
+    require("ray.data", extra="ray", feature=_FEATURE)
+    was_there = ray.is_initialized()
+    if was_there:
+        _check_connected(ray, asked["ray_address"])
+    else:
+        _connect(ray, asked["ray_address"])
+    try:
+        yield RayCluster(ray, asked, prepare)
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+def _check_connected(ray: Any, address: str | None) -> None:
+    connected = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", connected):
+        raise OptionError(
+            f"this process is connected to the Ray cluster at {connected}, not to {address}; leave "
+            "ray_address out, or call ray.shutdown() first"
+        )
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine unasked
+    # it prints an error for every pool of actors, about a case that this file does not make: what
+    # they are told stays in the object store as long as the driver lives
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    address = address or os.environ.get("RAY_ADDRESS")
+    # what workers print is not for this terminal: their errors come back as values
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address in (None, "local"):
+        ray.init(address="local", include_dashboard=False, **quiet)
+        return
+    if address.startswith("ray://"):
+        raise OptionError(
+            f"{address} is for Ray Client, whose driver is not a part of the cluster; run the "
+            "command on a node, with ray_address='auto' (--ray-address auto), or through "
+            "`ray job submit`"
+        )
+    _knock(address)
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as err:
+        raise EngineError(_unreachable(address, err)) from err
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody who could be Ray answers at an address; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():  # such as auto, for which Ray looks at this machine
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as door:
+            door.sendall(_HELLO)
+            answer = door.recv(9)
+        if answer[3:4] != _SETTINGS:
+            raise ConnectionError("what listens there is not Ray")
+    except (OSError, OverflowError) as err:
+        raise EngineError(_unreachable(address, err)) from err
+
+
+def _unreachable(address: str, err: BaseException) -> str:
+    reason = (str(err) or type(err).__name__).splitlines()[0].rstrip(".")
+    return (
+        f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`, check "
+        "ray_address (--ray-address), or leave it out to start Ray on this machine"
+    )
+
+
+class RayCluster:
+    """A cluster that makes shards.
+
+    Args:
+        ray: the package, connected.
+        asked: the keywords of :func:`hardsight.score`.
+        prepare: makes the work of them.
+    """
+
+    def __init__(self, ray: Any, asked: Mapping[str, Any], prepare: Prepare) -> None:
+        self._ray, self._asked, self._prepare = ray, dict(asked), prepare
+        self._room = ray.cluster_resources()
+        place = chosen_device(str(asked["device"]))
+        gpus = self._room.get("GPU", 0)
+        if place.type != "cuda" and gpus and str(asked["device"]) == "auto":
+            raise OptionError(
+                f"the cluster has {gpus:g} GPUs and this process has none, which it needs to look "
+                "at the model first; start it on a node with a GPU (ray job submit "
+                "--entrypoint-num-gpus 1), or pass device='cpu' (--device cpu)"
+            )
+        self._device = place.type
+
+    def shards_of(self, work: ScoreWork, folder: RunFolder | None) -> Elsewhere:
+        """What makes the shards of a work, once the folder has begun.
+
+        Raises:
+            OptionError: shards cannot be made on their own, or what they are made from cannot be
+                sent to other processes.
+        """
+        source = work.source
+        if isinstance(source, ExampleSource) and source.is_stream:
+            raise OptionError(
+                f"{source.spec} is a stream, which can only be read from its start; {_FEATURE} "
+                "needs data with positions: store it as files, or use engine='local'"
+            )
+        job = ShardJob(
+            self._prepare,
+            self._sent(),
+            work.made_of(),
+            None if folder is None else folder.folder.absolute(),
+        )
+        return lambda numbers: self._made(job, work, numbers)
+
+    def _sent(self) -> dict[str, Any]:
+        """The keywords as they are sent to workers; raises if one cannot be pickled."""
+        # of the GPUs of its node a worker sees only its own
+        sent = self._asked | {"device": self._device, "workers": self._loaders()}
+        sent["show_progress"] = False
+        for name, value in sent.items():
+            try:
+                self._ray.cloudpickle.dumps(value)
+            except Exception as err:  # whatever a user's class raises
+                raise OptionError(
+                    f"{name} ({type(value).__name__}) cannot be pickled, so that it cannot be "
+                    f"sent to workers ({type(err).__name__}: {err}); {_BY_NAME.get(name, _FILES)}"
+                ) from err
+        return sent
+
+    def _loaders(self) -> int:
+        """Loader processes of an actor: what its cores have room for beside the model."""
+        asked = self._asked["workers"]
+        return max(0, int(self._cpus()) - 1) if asked is None else int(asked)
+
+    def _gpus(self) -> float:
+        if self._device != "cuda":
+            return 0.0
+        asked = self._asked["ray_gpus"]
+        return 1.0 if asked is None else float(asked)
+
+    def _cpus(self) -> float:
+        if self._asked["ray_cpus"] is not None:
+            return float(self._asked["ray_cpus"])
+        if not self._gpus():
+            return 1.0
+        return float(max(1, self._room.get("CPU", 1) * self._gpus() // self._room.get("GPU", 1)))
+
+    def _pool(self, shards: int) -> Any:
+        """As many actors as there is room for now; Ray adds some when the cluster grows."""
+        least, most = _range(self._asked["ray_actors"])
+        if self._asked["ray_actors"] is None:
+            fit = self._room.get("CPU", 1) // self._cpus()
+            if self._gpus():
+                fit = min(fit, self._room.get("GPU", 0) // self._gpus())
+            least = max(1, min(int(fit), shards))
+        return self._ray.data.ActorPoolStrategy(
+            min_size=least, max_size=most, max_tasks_in_flight_per_actor=2
+        )
+
+    def _made(
+        self, job: ShardJob, work: ScoreWork, numbers: Sequence[int]
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        data, missing = self._ray.data, dict.fromkeys(numbers)
+        if not missing:
+            return
+        self._say_how_far()
+        made = data.from_items(
+            list(numbers), override_num_blocks=min(len(missing), _MOST_BLOCKS)
+        ).map_batches(
+            ShardActor,
+            fn_constructor_args=(job,),
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=self._pool(len(missing)),
+            num_cpus=self._cpus(),
+            num_gpus=self._gpus() or None,
+        )
+        try:
+            for batch in made.iter_batches(batch_size=1, batch_format="pyarrow"):
+                (one,) = batch.to_pylist()
+                if one["failed"] is not None:
+                    raise getattr(known_errors, one["failed"])(one["why"])
+                del missing[one["number"]]
+                yield one["number"], _unpacked(one["rows"]), _unpacked(one["errors"])
+        except HardsightError as err:
+            raise type(err)(_stopped(str(err), job, work, missing)) from err
+        except Exception as err:  # Ray's own, which has many
+            said = f"Ray stopped: {type(err).__name__}: {str(err).strip().splitlines()[-1]}"
+            raise EngineError(_stopped(said, job, work, missing)) from err
+        self._check_there(job, work, numbers)
+
+    def _check_there(self, job: ShardJob, work: ScoreWork, numbers: Sequence[int]) -> None:
+        """Raise if a shard that a node says it has written is not in the folder of this process."""
+        if job.folder is None:
+            return
+        lost = dict.fromkeys(sorted(set(numbers) - RunFolder(job.folder).done()))
+        if lost:
+            said = f"shards were written that are not in {job.folder} here, so that it is not the "
+            said += "same folder on every node; choose an --out on a shared disk"
+            raise OutputError(_stopped(said, job, work, lost))
+
+    def _say_how_far(self) -> None:
+        """Show Ray's progress bars, or nothing at all: its records are in its own files."""
+        show = self._asked["show_progress"]
+        context = self._ray.data.DataContext.get_current()
+        context.enable_progress_bars = sys.stderr.isatty() if show is None else show
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+_FILES = "store the data as files and name them"
+_BY_NAME = {
+    "model": (
+        "name a function that makes it instead, which workers can call: "
+        "model='package.module:factory' or 'file.py:factory', with weights='file.safetensors'"
+    ),
+}
+
+
+def _stopped(
+    said: str, job: ShardJob, work: ScoreWork, missing: Mapping[int, None], most: int = 5
+) -> str:
+    """An error with the list of what is missing, and how to go on."""
+    if job.folder is None or not missing:
+        return said
+    per, last = work.rows_per_shard, len(work.source) - 1
+    spans = [f"{n * per}-{min((n + 1) * per - 1, last)}" for n in list(missing)[:most]]
+    more = f" and {len(missing) - most} more" if len(missing) > most else ""
+    return (
+        f"{said}. {len(missing)} shards are missing in {job.folder} (positions "
+        f"{', '.join(spans)}{more}); continue with --resume (resume=True)"
+    )
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What an actor is told.
+
+    Attributes:
+        prepare: makes the work of the keywords.
+        asked: the keywords of :func:`hardsight.score`.
+        made_of: what the work must be made of there too.
+        folder: of the run; ``None`` to send the rows back.
+        directory: in which relative names are looked for.
+    """
+
+    prepare: Prepare
+    asked: dict[str, Any]
+    made_of: Manifest
+    folder: Path | None
+    directory: str = field(default_factory=os.getcwd)
+
+
+class ShardActor:
+    """Makes shards, one call each; the model is loaded with the first and stays.
+
+    What is wrong comes back as a value. An exception would be told as one of Ray's, and in the
+    constructor it would be tried again and again.
+
+    Args:
+        job: what to do.
+    """
+
+    def __init__(self, job: ShardJob) -> None:
+        self._job, self._stack = job, ExitStack()
+        self._work: ScoreWork | None = None
+
+    def __call__(self, numbers: pa.Table) -> pa.Table:
+        """The shard of a number, or what was wrong with it."""
+        (number,) = numbers["item"].to_pylist()
+        made: dict[str, Any] = {"number": number}
+        try:
+            rows, unread = self._shard(number)
+            made |= {"rows": _packed(rows), "errors": _packed(unread)}
+        except HardsightError as err:
+            made |= {"failed": type(err).__name__, "why": str(err)}
+        except Exception as err:  # of a user's own code, or ours
+            said = f"shard {number} failed on {socket.gethostname()}: {type(err).__name__}: {err}"
+            made |= {"failed": "EngineError", "why": said}
+        return pa.Table.from_pylist([made], schema=_MADE)
+
+    def _shard(self, number: int) -> tuple[pa.Table | None, pa.Table | None]:
+        if self._work is None:
+            self._work = self._prepared()
+        if self._job.folder is None:
+            return self._work.shard(number)[:2]
+        folder = RunFolder(self._job.folder)
+        self._check_folder(folder)
+        if number not in folder.done():  # a call is repeated if its answer was lost with a node
+            rows, unread, embeddings = self._work.shard(number)
+            # again: a run that replaced this one meanwhile, after its driver died, must not get it
+            self._check_folder(folder)
+            folder.write_shard(number, rows, unread, embeddings=embeddings)
+        return None, None
+
+    def _prepared(self) -> ScoreWork:
+        job = self._job
+        if os.path.isdir(job.directory):  # else Ray has chosen one, with the driver's files in it
+            os.chdir(job.directory)
+        work = self._stack.enter_context(job.prepare(**job.asked))
+        other = differences(job.made_of, work.made_of(), may_change=MAY_CHANGE)
+        if other:
+            raise RunMismatchError(
+                f"the worker on {socket.gethostname()} does not have what the driver has: "
+                f"{'; '.join(other)}; {_SAME}"
+            )
+        return work
+
+    def _check_folder(self, folder: RunFolder) -> None:
+        """Raise if the folder of that name is not the one of the driver."""
+        here = folder.manifest()
+        if here is None or differences(here, self._job.made_of, may_change=MAY_CHANGE):
+            raise OutputError(
+                f"{folder.folder} on {socket.gethostname()} is not the folder of this run; choose "
+                "an --out on a disk that all nodes share"
+            )
+
+
+def _packed(rows: pa.Table | None) -> bytes | None:
+    if rows is None:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(packed: bytes | None) -> pa.Table:
+    return pa.table({}) if packed is None else pa.ipc.open_stream(packed).read_all()

@@ -1,0 +1,305 @@
+"""A model for every fold: each example scored by the one that did not see it, in one table."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from torch import nn
+
+from hardsight._checks import versions
+from hardsight.config import defaults_of
+from hardsight.data import ExampleSource, data_marks
+from hardsight.errors import ConfigError
+from hardsight.run.loop import (
+    OUT_OF_SAMPLE,
+    Folds,
+    chosen_device,
+    chosen_precision,
+    folds_of,
+    pictures,
+    with_folds,
+)
+from hardsight.run.score import score
+from hardsight.run.train._config import TrainConfig
+from hardsight.run.train._data import PartOfData, training_split
+from hardsight.run.train._folder import MAY_CHANGE
+from hardsight.run.train._train import TrainResult, run_recipe
+from hardsight.run_folder import (
+    AGAIN,
+    FOLDS,
+    RunFolder,
+    remove,
+    state_digest,
+    values_digest,
+    write_json,
+    writing,
+)
+from hardsight.table import (
+    ERRORS,
+    TABLE,
+    THUMBNAILS,
+    ScoreTable,
+    error_rows,
+    read_table,
+    with_metadata,
+)
+
+RESULT = "folds.json"
+# of the table of a single fold; what holds of all of them is taken from the first
+_OF_ONE_FOLD = ("data", "model", "counts", "bias", "batch_size")
+
+
+@dataclass(frozen=True)
+class FoldsResult:
+    """What training by folds gives back.
+
+    Attributes:
+        folder: holds ``table.parquet``, ``folds.json`` and a folder for each fold, with its model
+            in ``folds/fold-1/model``.
+        table: a row per example, scored by the model that did not see it; ``fold`` says which.
+        folds: for each of them how many examples its model learned from and scored, its accuracy
+            on those, the selected epoch and, if the recipe names one, its test accuracy.
+        next_step: the command that shows the suspects.
+    """
+
+    folder: Path
+    table: ScoreTable
+    folds: list[dict[str, Any]]
+    next_step: str
+
+
+def run_folds(
+    config: TrainConfig,
+    model: str | nn.Module,
+    data: Any,
+    show: bool | None,
+    *,
+    validation: Any = None,
+    rows: Any = None,
+) -> FoldsResult:
+    """:func:`train` by a recipe with ``folds``; finished folds of an interrupted run are kept."""
+    assert config.folds is not None
+    run = RunFolder(config.out)
+    reads = (data, validation)
+    with run.claimed(FOLDS, reads=reads, resume=config.resume, overwrite=config.overwrite):
+        source = training_split(config.data, data, rows=rows)
+        if source.kind is not None:
+            raise ConfigError(
+                f"folds needs pictures, arrays or a dataset of your own, and {source.spec} holds "
+                "examples of another kind; split it yourself, train on one part and score the other"
+            )
+        folds = folds_of(
+            source.labels, config.folds, seed=config.seed, classes=source.named_classes,
+            spec=source.spec,
+        )  # fmt: skip
+        marks = data_marks(source)
+        precision = chosen_precision(config.precision, chosen_device(config.device))
+        run.describe(
+            {**dataclasses.asdict(config), "precision": precision},
+            fingerprints={
+                "training data": marks["data"],
+                "chosen rows": marks["rows"],
+                "weights to start from": state_digest(model)
+                if isinstance(model, nn.Module)
+                else None,
+            },
+            versions=versions("lightning"),
+            may_change=MAY_CHANGE,
+            defaults=defaults_of(TrainConfig),
+        )
+        if not run.is_done:
+            goes_on = run.goes_on
+            run.begin()
+            each = [
+                _Fold(run.folder, config, source, folds, number).scored(
+                    model, data, validation=validation, goes_on=goes_on, show=show
+                )
+                for number in range(1, config.folds + 1)
+            ]
+            _keep(run, config, source, folds, each, show)
+            run.finish()
+    return _result(run.folder)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """One fold of a run.
+
+    Attributes:
+        run: folder of the run.
+        config: the recipe of all folds.
+        source: all examples.
+        folds: how they are shared out.
+        number: of this fold, from 1.
+    """
+
+    run: Path
+    config: TrainConfig
+    source: ExampleSource
+    folds: Folds
+    number: int
+
+    @property
+    def folder(self) -> Path:
+        """Where its model and its scores lie."""
+        return self.run / "folds" / f"fold-{self.number}"
+
+    def scored(
+        self,
+        model: str | nn.Module,
+        data: Any,
+        *,
+        validation: Any,
+        goes_on: bool,
+        show: bool | None,
+    ) -> ScoreTable:
+        """The rows of the examples that the model of this fold did not see."""
+        scores = self.folder / "scores"
+        if RunFolder(scores).finished:
+            return read_table(scores)
+        trained = self._trained(model, data, validation=validation, goes_on=goes_on, show=show)
+        unseen = self.source.subset(self.folds.unseen(self.number))
+        config = self.config
+        table = score(
+            trained.model,
+            unseen,
+            preprocessing=trained.preprocessing,
+            model_classes=trained.classes,
+            head=config.head,
+            output=config.output,
+            device=config.device,
+            precision=config.precision,
+            workers=config.workers,
+            sample=OUT_OF_SAMPLE,
+            strict=True,  # an example that cannot be read would stop the training of the next fold
+            thumbnails=0,
+            seed=config.seed,
+            out=scores,
+            resume=goes_on,
+            show_progress=show,
+        )
+        remove(self.folder / "model" / "checkpoints")  # for training to go on from; the model stays
+        return table
+
+    def _trained(
+        self,
+        model: str | nn.Module,
+        data: Any,
+        *,
+        validation: Any,
+        goes_on: bool,
+        show: bool | None,
+    ) -> TrainResult:
+        config = dataclasses.replace(
+            self.config, out=str(self.folder / "model"), folds=None, resume=goes_on,
+            overwrite=False, thumbnails=TrainConfig.thumbnails,
+        )  # fmt: skip
+        own = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+        what = f"all but fold {self.number} of {self.folds.count}"
+        part = PartOfData(self.source, self.folds.seen(self.number), what)
+        return run_recipe(config, own, data, show, validation=validation, part=part)
+
+    def facts(self, table: ScoreTable) -> dict[str, Any]:
+        """What came of the fold."""
+        result = json.loads((self.folder / "model" / "result.json").read_text(encoding="utf-8"))
+        return {
+            "fold": self.number,
+            "learned_from": result["train_examples"],
+            "validated_on": result["validation_examples"],
+            "scored": len(table),
+            "accuracy": table.accuracy(),
+            "best_epoch": result["best_epoch"],
+            "test": result["test"],
+        }
+
+
+def _keep(
+    run: RunFolder,
+    config: TrainConfig,
+    source: ExampleSource,
+    folds: Folds,
+    tables: list[ScoreTable],
+    show: bool | None,
+) -> None:
+    """Write one table of all folds, with pictures and examples without a row beside it."""
+    each = [
+        _Fold(run.folder, config, source, folds, number).facts(table)
+        for number, table in enumerate(tables, start=1)
+    ]
+    rows = pa.concat_tables(
+        with_folds(table.to_arrow().replace_schema_metadata(None), number)
+        for number, table in enumerate(tables, start=1)
+    ).sort_by("index")
+    unscored = folds.unscored(
+        source.labels,
+        source.named_classes,
+        lambda at: (int(source.numbered(at)), source.id_of(at)),
+    )
+    about = _about(config, source, tables, each, unscored=len(unscored))
+    table = ScoreTable(with_metadata(rows, about))
+    run.write_side_file(ERRORS, error_rows(unscored))
+    if config.thumbnails:
+        run.write_side_file(THUMBNAILS, pictures(source, table, most=config.thumbnails, show=show))
+    run.write_side_file(TABLE, table.to_arrow())
+    content = {"config": dataclasses.asdict(config), "folds": each, "versions": about["versions"]}
+    with writing(run.folder, step=AGAIN):
+        write_json(run.folder / RESULT, content)
+
+
+def _about(
+    config: TrainConfig,
+    source: ExampleSource,
+    tables: list[ScoreTable],
+    each: list[dict[str, Any]],
+    *,
+    unscored: int,
+) -> dict[str, Any]:
+    """Metadata of the whole table, from those of its parts."""
+    parts = [table.metadata for table in tables]
+    first = {key: value for key, value in parts[0].items() if key not in _OF_ONE_FOLD}
+    rows = [len(table) for table in tables]
+    flips = [part["bias"]["flip_rate"] * n for part, n in zip(parts, rows, strict=True)]
+    marks, chosen = data_marks(source), {}
+    if source.whole is not None:
+        chosen["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
+    model = {**parts[0]["model"], "spec": config.model.name}
+    model["digest"] = values_digest([part["model"]["digest"] for part in parts])
+    return {
+        **first,
+        "sample": OUT_OF_SAMPLE,
+        "folds": {
+            "count": len(tables),
+            "seed": config.seed,
+            "fitted": "a model of the recipe for each fold, trained on the others",
+            "each": each,
+        },
+        "recipe": dataclasses.asdict(config),
+        "data": {
+            "spec": config.data.name,
+            "split": config.data.split,
+            "fingerprint": marks["data"],
+            "named": len(source.classes),
+            "rows": sum(rows) + unscored,
+            "patches": list(source.patches),
+            **chosen,
+        },
+        "model": model,
+        "counts": {
+            "errors": unscored,
+            "non_finite": sum(part["counts"]["non_finite"] for part in parts),
+        },
+        "bias": {"flip_rate": sum(flips) / sum(rows)},
+    }
+
+
+def _result(folder: Path) -> FoldsResult:
+    content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    step = shlex.join(["hardsight", "review", str(folder)])
+    return FoldsResult(folder, read_table(folder), content["folds"], step)

@@ -1,0 +1,180 @@
+"""What stands beside an example: similar ones, nearest classes, maps, and what it is itself."""
+
+import base64
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import hardsight as hs
+from hardsight.errors import MissingDataError, TableError
+from tests.review import made
+
+
+def vectors(n=60, width=6, seed=3):
+    return np.random.default_rng(seed).normal(size=(n, width))
+
+
+def keep(run, embeddings, weights=None):
+    """As a scoring run keeps them: a file for each shard."""
+    (run / "embeddings").mkdir()
+    for number, part in enumerate(np.split(embeddings.astype(np.float32), [25, 40])):
+        np.save(run / "embeddings" / f"{number:08d}.npy", part)
+    if weights is not None:
+        np.save(run / "embeddings" / "class_weights.npy", weights.astype(np.float32))
+
+
+def angles_to(vector, others):
+    """In float64, by the definition."""
+    cosines = others @ vector / np.linalg.norm(others, axis=1) / np.linalg.norm(vector)
+    return np.arccos(np.clip(cosines, -1, 1))
+
+
+@pytest.fixture
+def with_app(run):
+    opened = []
+
+    def open_app(**options):
+        opened.append(made.App(run, **options))
+        return opened[-1]
+
+    yield open_app
+    for app in opened:
+        app.close()
+
+
+def test_similar_examples_are_the_nearest_by_angle(run, with_app):
+    embeddings = vectors()
+    keep(run, embeddings)
+    app = with_app()
+    assert app.get("start").json()["has_similar"]
+    row = 9
+    angles = angles_to(embeddings[row], embeddings)
+    angles[row] = np.inf
+    nearest = np.argsort(angles)[:5]
+    found = app.get("similar/18").json()["similar"]
+    assert [one["index"] for one in found] == (2 * nearest).tolist()  # every second example
+    np.testing.assert_allclose([one["angle"] for one in found], angles[nearest], atol=1e-5)
+    assert found[0]["label"] == made.rows_of()["label"][nearest[0]]
+    assert found[0]["id"] == made.rows_of()["id"][nearest[0]]
+
+
+def test_a_scoring_run_keeps_what_the_app_shows(tmp_path):
+    """The angles of the app are those of the table, over classes in the table's own numbers."""
+    hs.score(
+        hs.models.SmallCNN(num_classes=10), "builtin:digits", scores=["avh", "target_angle"],
+        keep_embeddings=True, out=tmp_path / "run",
+    )  # fmt: skip
+    table = hs.read_table(tmp_path / "run")
+    app = made.App(tmp_path / "run")
+    for index in (0, 7, 500):
+        item = app.example(index)
+        own = next(one["angle"] for one in item.nearest if one["label"] == item.label)
+        # embeddings are kept in half precision
+        np.testing.assert_allclose(own, table.column("target_angle")[index], atol=2e-3)
+        assert len(app.get(f"similar/{index}").json()["similar"]) == 5
+    app.close()
+
+
+def test_a_copy_is_at_angle_zero_and_what_has_no_angle_is_left_out(run, with_app):
+    embeddings = vectors()
+    embeddings[20] = 3 * embeddings[9]
+    embeddings[21], embeddings[22] = 0, np.nan
+    keep(run, embeddings)
+    app = with_app()
+    found = app.get("similar/18").json()["similar"]
+    assert found[0]["index"] == 40
+    assert found[0]["angle"] < 1e-6
+    assert not {42, 44} & {one["index"] for one in found}
+    assert app.get("similar/42").json() == app.get("similar/44").json() == {"similar": []}
+    assert app.get("similar/1").status_code == 400
+
+
+def test_nearest_classes_come_from_stored_weights_and_name_the_label(run, with_app):
+    embeddings, weights = vectors(), vectors(12, seed=5)
+    keep(run, embeddings, weights)
+    item = with_app().example(18)
+    angles = angles_to(embeddings[9], weights)
+    wanted = np.argsort(angles)[:5].tolist()
+    wanted += [item.label] if item.label not in wanted else []
+    assert [one["label"] for one in item.nearest] == wanted
+    np.testing.assert_allclose([one["angle"] for one in item.nearest], angles[wanted], atol=1e-5)
+
+
+@pytest.mark.parametrize("content", [vectors(59), vectors(60)[:, 0], np.ones((60, 3), int)])
+def test_embeddings_of_another_shape_are_not_used(run, with_app, content):
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", content)
+    app = with_app()
+    assert not app.get("start").json()["has_similar"]
+    assert app.get("similar/18").json() == {"similar": []}
+    assert len(app.example(18).nearest) == 2  # what the table itself tells
+
+
+def test_a_pickle_in_place_of_embeddings_is_never_opened(run, with_app):
+    (run / "embeddings").mkdir()
+    np.save(run / "embeddings" / "00000000.npy", np.array([{"a": 1}] * 60), allow_pickle=True)
+    assert not with_app().get("start").json()["has_similar"]
+
+
+def card(folder, *, fingerprint="f00d", map_=None, id="class-1/0009.png"):
+    sink = io.BytesIO()
+    Image.new("RGB", (96, 96), (200, 80, 10)).save(sink, "PNG")
+    encoded = base64.b64encode(sink.getvalue()).decode() if map_ is None else map_
+    content = {
+        "models": [{"name": "net"}],
+        "data": {"spec": "photos", "fingerprint": fingerprint},
+        "explanations": [{"id": id, "label": 2, "models": [{"prediction": 1, "map": encoded}]}],
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "card.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_maps_of_a_card_are_shown_for_their_examples(run, with_app, tmp_path):
+    app = with_app(card=card(tmp_path / "card"))
+    assert app.example(18).map == 1
+    assert app.example(38).map is None
+    answer = app.get("pictures", of="18,38", size="map")
+    length = int.from_bytes(answer.content[:4], "little")
+    (kind, _, size), (_, note, none) = json.loads(answer.content[4 : 4 + length])
+    assert (kind, none, note) == ("image/jpeg", 0, "no map")
+    assert size > 100
+
+
+def test_a_map_that_is_not_a_picture_is_not_sent(run, with_app, tmp_path):
+    bad = base64.b64encode(b"<svg onload=alert(1)>").decode()
+    app = with_app(card=card(tmp_path / "card", map_=bad))
+    answer = app.get("pictures", of="18", size="map")
+    assert b"<svg" not in answer.content
+    assert b"cannot be read" in answer.content
+
+
+def test_a_card_that_cannot_be_used_is_refused(run, tmp_path):
+    with pytest.raises(MissingDataError, match=r"no evaluation card at .* `hardsight evaluate`"):
+        made.App(run, card=tmp_path)
+    with pytest.raises(TableError, match="is about photos, and the table about nowhere/photos"):
+        made.App(run, card=card(tmp_path / "other", fingerprint="other"))
+    (tmp_path / "card.json").write_text("{}")
+    with pytest.raises(TableError, match="is not an evaluation card"):
+        made.App(run, card=tmp_path)
+    with pytest.raises(TableError, match="a map cannot be read"):
+        made.App(run, card=card(tmp_path / "damaged", map_="&&&"))
+
+
+def test_the_dashboard_counts_per_class(app):
+    item = app.queue()["items"][0]
+    app.decide(item, "relabel", item["suggestion"])
+    board = app.get("dashboard").json()
+    labels = made.rows_of()["label"]
+    wrong = np.arange(60) % 10 == 9
+    for one in board["classes"]:
+        assert one["suspects"] == (wrong & (labels == one["label"])).sum()
+        own = one["label"] == item["label"]
+        assert (one["decided"], one["changed"]) == ((1, 1) if own else (0, 0))
+    assert sum(one["suspects"] for one in board["classes"]) == 6
+    assert board["more_classes"] == 0
+    assert math.isclose(board["accuracy"]["after"] - board["accuracy"]["before"], 1 / 60)

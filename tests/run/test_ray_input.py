@@ -1,0 +1,59 @@
+"""What cannot go to a Ray cluster is refused at once, and in words."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+
+import pytest
+
+import hardsight as hs
+from hardsight.errors import EngineError, MissingExtraError, OptionError
+
+
+@pytest.fixture
+def unconnected(monkeypatch):
+    """As if no other test of this process had a cluster."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ray_address": "auto"}, "ray_address cannot be used with engine='local'"),
+        ({"engine": "spark"}, "expected engine to be one of local, ray, got 'spark'"),
+        ({"engine": "ray", "ray_actors": 0}, "expected ray_actors to be 1 or more"),
+        ({"engine": "ray", "ray_actors": (4, 2)}, "expected ray_actors to be 1 or more"),
+        ({"engine": "ray", "ray_cpus": 0.0}, "expected ray_cpus to be above 0, got 0"),
+        ({"engine": "ray", "ray_address": "ray://head:10001"}, "is for Ray Client"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(unconnected, options, message, embeddings_file):
+    with pytest.raises(OptionError, match=message):
+        hs.score(None, embeddings_file, **options)
+
+
+def test_an_address_where_nobody_answers_is_an_error_within_seconds(
+    unconnected, embeddings_file, tmp_path
+):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(EngineError, match=r"no Ray cluster at .*Connection refused.*ray start"):
+            hs.score(None, embeddings_file, engine="ray", ray_address=f"127.0.0.1:{port}")
+        silent.listen()
+        with pytest.raises(EngineError, match=r"no Ray cluster at .*timed out"):
+            hs.score(
+                None, embeddings_file, engine="ray", ray_address=f"127.0.0.1:{port}",
+                out=tmp_path / "run",
+            )  # fmt: skip
+        assert time.monotonic() - began < 30  # of which a busy machine may take most
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_ray_the_extra_is_named(embeddings_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"--engine ray.*pip install 'hardsight\[ray\]'"):
+        hs.score(None, embeddings_file, engine="ray")
