@@ -18,6 +18,7 @@ from hardsight.registry import unknown_name
 Config = TypeVar("Config")
 # what the rules of a setting are called in the metadata of its field
 _CHOICES, _CALLED, _ONLY_WITH, _OFF = "choices", "called", "only_with", "off"
+_ONE_FOR_ALL = "one_for_all"
 # annotations are text, and evaluating them takes longer than all else here
 _types_of: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
@@ -96,6 +97,7 @@ def config_from(
         if key not in fields:
             raise ConfigError(f"in {where}: {unknown_name('key', key, list(fields))}")
         default = default_of(fields[key]) if base is None else getattr(base, key)
+        value = _spread(value, types_of[key], fields[key])
         checked[key] = fitted(value, types_of[key], key, where, default)
     known = checked
     if base is not None:
@@ -177,6 +179,16 @@ def _put(values: dict[str, Any], key: str, value: Any, override: str) -> None:
     values[last] = value
 
 
+def _spread(value: Any, expected: Any, field: dataclasses.Field[Any]) -> Any:
+    """A number as the list that it may stand for: of as many as there have to be, or of one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and field.metadata.get(_ONE_FOR_ALL)):
+        return value
+    kinds = (expected, *typing.get_args(expected))
+    items = next(typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple)
+    return [value] * sum(item is not Ellipsis for item in items)
+
+
 def fitted(value: Any, expected: Any, key: str, where: str, default: Any = None) -> Any:
     """``value`` as a type wants it; lists become tuples, whole numbers may stand for floats.
 
@@ -250,6 +262,7 @@ def setting(
     called: str = "",
     only_with: Mapping[str, Sequence[Any]] | None = None,
     off: Any = dataclasses.MISSING,
+    one_for_all: bool = False,
 ) -> Any:
     """A field of a table with rules of its own, which :func:`check_settings` enforces.
 
@@ -261,8 +274,12 @@ def setting(
             To state it beside another value is refused: who writes ``momentum`` next to ``adam``
             expects something that would not happen.
         off: a value that may be stated all the same, because it says what happens anyway.
+        one_for_all: one number may be written in place of a list of equal ones.
     """
-    rules = {_CHOICES: tuple(choices), _CALLED: called, _ONLY_WITH: only_with or {}, _OFF: off}
+    rules = {
+        _CHOICES: tuple(choices), _CALLED: called, _ONLY_WITH: only_with or {}, _OFF: off,
+        _ONE_FOR_ALL: one_for_all,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=rules)
 
 

@@ -25,12 +25,12 @@ from hardsight.exchange.copies import (
     write_parquet_copy,
 )
 from hardsight.patch import Patch, read_patch
-from hardsight.run_folder import write_json, writing
+from hardsight.run_folder import MEND, write_json, writing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_STEP = "free some space or choose another --out; nothing is left of the copy"
+_STEP = f"{MEND} or choose another --out; nothing is left of the copy"
 _ON_THE_FLY = (
     "lay the patch over it while it is read: hs.data.open_source(data, patch=...), "
     "`hardsight score --patch`, or data.patch in a recipe"

@@ -25,7 +25,7 @@ from hardsight.exchange.tools import (
 from hardsight.gallery import class_numbers
 from hardsight.registry import unknown_name
 from hardsight.review import decisions
-from hardsight.run_folder import write_json, writing
+from hardsight.run_folder import MEND, write_json, writing
 from hardsight.table import read_table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("csv", "cleanlab", "huggingface", "label-studio", "fiftyone")
 _FILES = {"csv": (".csv",), "cleanlab": (".parquet", ".csv")}  # the others are folders
-_STEP = "free some space or choose another --out; nothing is left of it"
+_STEP = f"{MEND} or choose another --out; nothing is left of it"
 _DISPUTED = "disputed"
 
 

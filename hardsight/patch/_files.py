@@ -14,13 +14,13 @@ import pyarrow as pa
 from hardsight.errors import MissingDataError, OptionError, PatchError, RunExistsError
 from hardsight.patch._patch import COLUMNS, NUMBERS, Patch
 from hardsight.patch._text import defused, restored
-from hardsight.run_folder import read_parquet, write_bytes, write_parquet, writing
+from hardsight.run_folder import MEND, read_parquet, write_bytes, write_parquet, writing
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PATCH_SUFFIXES = (".csv", ".jsonl", ".parquet")
-_STEP = "free some space or choose another --out"
+_STEP = f"{MEND} or choose another --out"
 _SCHEMA = pa.schema(
     [
         (name, pa.int64() if name in NUMBERS else pa.timestamp("us", "UTC") if name == "time"

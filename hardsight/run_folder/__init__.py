@@ -2,9 +2,11 @@
 
 from hardsight.run_folder._files import AGAIN as AGAIN
 from hardsight.run_folder._files import MANIFEST as MANIFEST
+from hardsight.run_folder._files import MEND as MEND
 from hardsight.run_folder._files import Manifest as Manifest
 from hardsight.run_folder._files import differences as differences
 from hardsight.run_folder._files import held as held
+from hardsight.run_folder._files import mended_by as mended_by
 from hardsight.run_folder._files import open_parquet as open_parquet
 from hardsight.run_folder._files import put_in_place as put_in_place
 from hardsight.run_folder._files import read_parquet as read_parquet
@@ -44,3 +46,5 @@ from hardsight.run_folder._folder import TRACKED as TRACKED
 from hardsight.run_folder._folder import TRAIN as TRAIN
 from hardsight.run_folder._folder import RunFolder as RunFolder
 from hardsight.run_folder._folder import RunKind as RunKind
+from hardsight.run_folder._same import FirstOutputs as FirstOutputs
+from hardsight.run_folder._same import check_same_values as check_same_values

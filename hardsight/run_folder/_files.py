@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 PARTIAL = ".tmp-"  # how the name of an incomplete file begins
-AGAIN = "free some space and run again with --resume (resume=True)"
+MEND = "{mend}"  # stands in a step for what would let the next attempt succeed
+AGAIN = f"{MEND} and run again with --resume (resume=True)"
 # rows of a group in a parquet file: what pyarrow takes by default, and the most that is held in
 # memory while a table is written
 ROWS_PER_GROUP = 1 << 20
@@ -45,6 +46,7 @@ UNFINISHED, FINISHED = "unfinished", "finished"
 DISCARDED = "discarded"  # being removed to make room for another run; nothing here counts
 _STATES = (UNFINISHED, FINISHED, DISCARDED)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BEHIND_THE_OWNER = 1 << 20  # Windows locks bytes: one that nobody reads
 _HELD: set[int] = set()  # descriptors of the locks of this process
 
@@ -163,7 +165,7 @@ def writing(place: Path, *, step: str) -> Iterator[None]:
 
     Args:
         place: file or folder that is written.
-        step: what to do, in words.
+        step: what to do, in words; :data:`MEND` stands for what :func:`mended_by` says.
 
     Raises:
         OutputError: with the reason of the system; safetensors has an error of its own for it.
@@ -174,7 +176,24 @@ def writing(place: Path, *, step: str) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as err:
         reason = getattr(err, "strerror", None) or err
-        raise OutputError(f"cannot write to {place}: {reason}; {step}") from err
+        said = step.replace(MEND, mended_by(err))
+        raise OutputError(f"cannot write to {place}: {reason}; {said}") from err
+
+
+def mended_by(err: Exception) -> str:
+    """What would let the same file be written: space is not always what is missing.
+
+    Args:
+        err: of the system, or of a library that only has the system's words for it.
+    """
+    number, text = getattr(err, "errno", None), str(err)
+    if number in _FULL or any(os.strerror(full) in text for full in _FULL):
+        return "free some space"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "allow writing there"
+    if number is not None:
+        return "mend that"
+    return "make sure that there is space and writing is allowed"
 
 
 def remove(path: Path) -> None:
@@ -218,6 +237,7 @@ class Manifest:
             what it is in words.
         versions: of the packages that can change a number.
         files: names of what the run leaves in its folder.
+        first_outputs: of the model it began with, the attributes of a :class:`FirstOutputs`.
     """
 
     kind: str
@@ -226,10 +246,13 @@ class Manifest:
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    first_outputs: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> None:
         """Put it into the folder, in place of an older one."""
         content = {"format": FORMAT, **vars(self)}
+        if self.first_outputs is None:  # of a run without a model that is held to them
+            del content["first_outputs"]
         text = json.dumps(content, indent=1, sort_keys=True)
         write_text(folder / MANIFEST, text + "\n")
 

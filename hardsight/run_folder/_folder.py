@@ -33,6 +33,7 @@ from hardsight.run_folder._files import (
     DISCARDED,
     FINISHED,
     MANIFEST,
+    MEND,
     PARTIAL,
     UNFINISHED,
     Manifest,
@@ -50,6 +51,7 @@ from hardsight.run_folder._files import (
     write_parquet,
     writing,
 )
+from hardsight.run_folder._same import FirstOutputs, check_same_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +72,7 @@ HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
-_ROOM = "free some space or choose another --out, then continue with --resume"
+_ROOM = f"{MEND} or choose another --out, then continue with --resume"
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 
 
@@ -454,6 +456,37 @@ class RunFolder:
             )
         if old.state == FINISHED:
             remove(self._shards)  # of a run that was killed when all was done
+
+    def check_outputs(self, first: FirstOutputs | None) -> bool:
+        """Hold the model of a run that is continued to what it made of the first examples.
+
+        Args:
+            first: what it makes of them now; ``None`` if nothing follows from that.
+
+        Returns:
+            whether they could be compared: not with those of other weights.
+
+        Raises:
+            RunMismatchError: it is the same weights in changed code.
+        """
+        kind, new = self._claimed_as, self._new
+        assert kind is not None, "only a run that has claimed its folder can be held to anything"
+        assert new is not None, "a run describes itself before it is held to anything"
+        old = self.manifest() if self._resumes else None
+        known = None if old is None or old.state == DISCARDED else old.first_outputs
+        if known is None:
+            now = None if first is None else dataclasses.asdict(first)
+            self._new = dataclasses.replace(new, first_outputs=now)
+            return True
+        self._new = dataclasses.replace(new, first_outputs=known)
+        before = FirstOutputs(**known)
+        if first is None or first.weights != before.weights:
+            return False
+        check_same_values(
+            kind.what, self.folder, "logit", now=first.logits, before=before.logits,
+            example=before.example, smallest=max(map(abs, before.logits), default=0) or 1e-6,
+        )  # fmt: skip
+        return True
 
     def begin(self) -> None:
         """Remove what the run replaces, if it does not continue it, and note what it is made of."""

@@ -38,7 +38,7 @@ from hardsight.errors import (
     TableError,
 )
 from hardsight.registry import SUMMARIES, described
-from hardsight.run_folder import open_parquet, replacing, write_bytes
+from hardsight.run_folder import mended_by, open_parquet, replacing, write_bytes
 from hardsight.table import ScoreTable, with_metadata
 from hardsight.tracking._steps import MEASURES, Rows
 from hardsight.tracking._summaries import strongest_rival
@@ -416,7 +416,7 @@ class EpochStore:
     def _failed(self, err: OSError) -> OutputError:
         return OutputError(
             f"cannot write an epoch to {self.folder}: {err.strerror or err}; its rows are kept: "
-            "free some space, then call end_epoch() again, or continue the run with --resume "
+            f"{mended_by(err)}, then call end_epoch() again, or continue the run with --resume "
             "(resume=True)"
         )
 

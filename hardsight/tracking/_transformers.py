@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from hardsight.errors import DataError, OptionError, OutputError, RunMismatchError
 from hardsight.heads import watch
+from hardsight.run_folder import mended_by
 from hardsight.tracking._dataset import KEY
 from hardsight.tracking._epochs import of_all
 from hardsight.tracking._steps import StepRecorder
@@ -94,7 +95,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
                 torch.save(content, file)
             except (OSError, RuntimeError) as err:  # torch reports a full disk as the latter
                 raise OutputError(
-                    f"cannot write the tracker's state to {file}: {err}; free some space"
+                    f"cannot write the tracker's state to {file}: {err}; {mended_by(err)}"
                 ) from err
 
     def _load(self, args: Any, state: Any) -> None:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from hardsight.errors import MissingDataError, OutputError
 from hardsight.run_folder import (
+    AGAIN,
     put_in_place,
     replacing,
     write_bytes,
@@ -169,3 +170,21 @@ except OutputError as err:
     )  # fmt: skip
     assert "File too large; make room" in done.stdout
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("err", "step"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "free some space and run again"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), "free some space and run again"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "free some space"),
+        (PermissionError(errno.EACCES, "Permission denied"), "denied; allow writing there and run"),
+        (OSError(errno.EROFS, "Read-only file system"), "allow writing there and run again"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "directory; mend that and run"),
+        (SafetensorError("I/O error"), "make sure that there is space and writing is allowed"),
+    ],
+)
+def test_space_is_asked_for_only_if_it_is_missing(tmp_path, err, step):
+    with pytest.raises(OutputError, match=step) as told, writing(tmp_path, step=AGAIN):
+        raise err
+    assert ("free some space" in str(told.value)) == step.startswith("free")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from hardsight.run.train import (
     MAY_CHANGE,
     Sources,
     check_parts,
+    first_outputs,
     loaded_for,
     normalised_for,
     numbered_for,
@@ -46,6 +48,7 @@ from hardsight.run.train import (
 from hardsight.run_folder import (
     ADAPT,
     AGAIN,
+    FirstOutputs,
     RunFolder,
     replacing,
     state_digest,
@@ -232,7 +235,10 @@ def _run_in(
     pool = Pool(sources, aim, config, device=device, workers=workers, show=show)
     module = loaded.model if isinstance(model, nn.Module) else None
     precision = chosen_precision(config.precision, device)
-    recipe = _prepare(run, recipe, config, module=module, precision=precision)
+    recipe = _prepare(
+        run, recipe, config, module=module, precision=precision,
+        first=lambda: first_outputs(loaded.model, sources),
+    )  # fmt: skip
     loaded = _source_model(config, model, source, sources, loaded, show)
     start = _on_device(loaded.model, config, device)
     shared = SharedByRules(
@@ -371,7 +377,7 @@ def _next_step(folder: Path, config: AdaptConfig, loaded: LoadedModel) -> str:
 
 def _prepare(
     run: RunFolder, recipe: dict[str, Any], config: AdaptConfig, *, module: nn.Module | None,
-    precision: str,
+    precision: str, first: Callable[[], FirstOutputs | None],
 ) -> dict[str, Any]:  # fmt: skip
     """Begin the run, or check that the one in the folder is this one.
 
@@ -382,13 +388,14 @@ def _prepare(
         module: a user's own, which the run trains in place. Its weights are kept when a run begins,
             and given back to it when the run is continued, in place of those it holds by then.
         precision: that is computed in; ``auto`` depends on the device.
+        first: says what the model makes of the first examples, with the weights it then has.
 
     Returns:
         the recipe, with the digest of the weights that the run began with.
 
     Raises:
-        RunMismatchError: the run there has other settings, data or weights; a module is then left
-            as it was.
+        RunMismatchError: the run there has other settings, data, weights or code; a module is then
+            left as it was.
     """
     old = run.manifest() if config.resume else None
     is_restored = module is not None and old is not None and (run.folder / _START).exists()
@@ -406,7 +413,15 @@ def _prepare(
         files=config.rules,
     )
     if is_restored and module is not None:
+        held = {name: value.clone() for name, value in module.state_dict().items()}
         _restore_start(run.folder, module)
+        try:
+            run.check_outputs(first())
+        except RunMismatchError:
+            module.load_state_dict(held)
+            raise
+    else:
+        run.check_outputs(first())
     if not run.is_done:
         run.begin()
         if module is not None:

@@ -22,7 +22,7 @@ from hardsight.data import (
     open_source,
 )
 from hardsight.data.pixels import PixelOptions
-from hardsight.errors import OptionError, RunMismatchError, ShapeError
+from hardsight.errors import OptionError, ShapeError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
 from hardsight.patch import Patch
@@ -61,6 +61,7 @@ from hardsight.run_folder import (
     SCORE,
     TABLE,
     RunFolder,
+    check_same_values,
     open_parquet,
     tensors_digest,
 )
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
 
 # what no longer decides, once the table is there: data may have been moved, packages renewed
 _MAY_CHANGE_WHEN_FINISHED = ("data", "rows_per_shard", "versions")
-_ROUNDING = 0.02  # relative; of half precision on another device
 ENGINES = ("local", "ray")
 SAMPLES = ("unknown", "in-sample", "out-of-sample")
 _MODELS = (str, nn.Module, Head, Tensor, type(None))  # all others are scikit-learn's, or nothing
@@ -660,8 +660,7 @@ def _groups(
 def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
     """Raise if the first examples come out otherwise than they did: weights do not know their code.
 
-    Half of the rows have to differ by more than the rounding of another device. A user's own
-    dataset may draw at random, so that nothing follows from it.
+    A user's own dataset may draw at random, so that nothing follows from it.
 
     Raises:
         RunMismatchError: the model computes something else.
@@ -677,17 +676,11 @@ def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
     compared = stored.columns.intersection([spec.name for spec in scorer.plan.row_specs])
     for name in compared:  # a finished table does not hold what was only needed on the way
         now, before = (both[column].to_numpy(np.float64) for column in (name, f"{name} before"))
-        rows = np.isfinite(now) & np.isfinite(before)
-        size = np.maximum(np.maximum(np.abs(now), np.abs(before)), 0.1)
-        apart = np.abs(now[rows] - before[rows]) / size[rows]
-        if apart.size and np.median(apart) > _ROUNDING:
-            raise RunMismatchError(
-                f"the scored dataset in {folder.folder} cannot be continued: the first examples "
-                f"come out otherwise ({name} {before[0]:.4g} instead of {now[0]:.4g} for "
-                f"{both['id'][0]}), so that it is the same weights in changed code; use the code "
-                "it was begun with, choose another --out, or replace it with --overwrite "
-                "(overwrite=True)"
-            )
+        if len(both):
+            check_same_values(
+                SCORE.what, folder.folder, name, now=now, before=before, example=both["id"][0],
+                smallest=0.1,
+            )  # fmt: skip
 
 
 def _first_rows(folder: RunFolder) -> pd.DataFrame | None:

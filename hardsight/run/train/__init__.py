@@ -27,6 +27,7 @@ from hardsight.run.train._data import check_parts as check_parts
 from hardsight.run.train._data import is_first_process as is_first_process
 from hardsight.run.train._data import normalised_for as normalised_for
 from hardsight.run.train._data import opened_sources as opened_sources
+from hardsight.run.train._fit import first_outputs as first_outputs
 from hardsight.run.train._fit import fit as fit
 from hardsight.run.train._fit import frozen_body as frozen_body
 from hardsight.run.train._fit import loaded_for as loaded_for

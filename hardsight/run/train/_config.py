@@ -72,8 +72,9 @@ class DataConfig:
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
             the model learns the labels that they give it. Several are laid over it in their order.
-        size: height and width that pictures are brought to; needed if they differ. They are
-            resized by their shorter side and cropped in the centre, unless ``squash``.
+        size: height and width that pictures are brought to, or one number for both; needed if they
+            differ. They are resized by their shorter side and cropped in the centre, unless
+            ``squash``.
         channels: make all pictures grey (1) or RGB (3); by default they stay as they are, however
             many values ``mean`` has.
         mean: mean to subtract, one value or one per channel, on the pixel scale 0..1; by
@@ -103,10 +104,10 @@ class DataConfig:
     max_tokens: int | None = None
     classes: tuple[str, ...] | None = None
     patch: str | tuple[str, ...] | None = None
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = setting(None, one_for_all=True)
     channels: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = setting(None, one_for_all=True)
+    std: tuple[float, ...] | None = setting(None, one_for_all=True)
     crop: float | None = None
     squash: bool | None = None
     white: float | None = None

@@ -44,6 +44,7 @@ from hardsight.run.train._batches import EvaluationBatches, Pixels, TrainBatches
 from hardsight.run.train._config import ModelConfig, TrainConfig
 from hardsight.run.train._data import Sources, is_first_process
 from hardsight.run.train._objective import TotalLoss
+from hardsight.run_folder import FirstOutputs, state_digest
 
 if TYPE_CHECKING:
     from hardsight.run.train.engine import RunRecorder, TrainModule
@@ -191,6 +192,26 @@ def _outputs(model: nn.Module, sources: Sources) -> int:
             f"{len(sources.classes)}, or train on fewer classes"
         )
     return outputs
+
+
+def first_outputs(model: nn.Module, sources: Sources) -> FirstOutputs | None:
+    """What the model makes of two training examples, to know its code by.
+
+    Returns:
+        ``None`` if nothing follows from it: the model draws at random, or the data may.
+    """
+    if sources.train.source.is_model_ready:
+        return None
+
+    def drawn_from(seed: int) -> Tensor:
+        with seeded(seed):
+            return logits_of(_returned(model, sources)).float().cpu()
+
+    logits, again = drawn_from(0), drawn_from(1)
+    if not torch.allclose(logits, again, rtol=1e-3, atol=1e-4, equal_nan=True):
+        return None
+    first = sources.train.source.id_of(sources.train.rows[0])
+    return FirstOutputs(state_digest(model), first, logits.flatten().tolist())
 
 
 def head_of(model: nn.Module, sources: Sources, name: str | None = None) -> Head:

@@ -27,6 +27,7 @@ from hardsight.run.train._images import Decoded
 from hardsight.run_folder import (
     AGAIN,
     TRAIN,
+    FirstOutputs,
     Manifest,
     RunFolder,
     write_json,
@@ -113,17 +114,20 @@ def recipe_of(
     return recipe
 
 
-def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
+def prepare(
+    run: RunFolder, recipe: dict[str, Any], *, precision: str, first: FirstOutputs | None
+) -> None:
     """Begin the run, or check that the one in the folder is this one.
 
     Args:
         run: claimed.
         recipe: of :func:`recipe_of`.
         precision: that is computed in; ``auto`` depends on the device.
+        first: what the model makes of the first examples.
 
     Raises:
-        RunMismatchError: the run there has another recipe or other data, or no checkpoint yet and
-            a module with other weights.
+        RunMismatchError: the run there has another recipe, other data or a model of other code, or
+            no checkpoint yet and a module with other weights.
     """
     resumes = recipe["config"]["resume"]
     if resumes and run.kind is TRAIN and run.manifest() is None:
@@ -152,6 +156,13 @@ def prepare(run: RunFolder, recipe: dict[str, Any], *, precision: str) -> None:
             f"the run in {run.folder} ended before its first checkpoint, and the module no longer "
             "has the weights it began with: it is trained in place; pass it with those, or choose "
             "another --out"
+        )
+    is_compared = run.check_outputs(first)
+    if not is_compared and first is not None and began_with is None:
+        warn(
+            f"{recipe['config']['model']['name']} begins with other weights than those the run in "
+            f"{run.folder} was begun with, so that it is not known whether its code has changed; "
+            "the run goes on from its checkpoint"
         )
     if run.is_done:
         return

@@ -42,6 +42,7 @@ from hardsight.run.train._data import (
 )
 from hardsight.run.train._fit import (
     check_parameters,
+    first_outputs,
     fit,
     frozen_body,
     head_of,
@@ -466,7 +467,8 @@ def _run(pl: Any, run: RunFolder, task: _Task) -> TrainResult:
     config, sources, model = task.config, task.sources, task.loaded.model
     is_first = is_first_process()
     if is_first:
-        prepare(run, task.recipe, precision=chosen_precision(config.precision, task.device))
+        precision = chosen_precision(config.precision, task.device)
+        prepare(run, task.recipe, precision=precision, first=first_outputs(model, sources))
     if config.resume and run.finished:
         return _finished(run.folder, task)
     with quiet(pl), random_states_kept(task.device):

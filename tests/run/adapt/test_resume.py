@@ -252,6 +252,23 @@ def test_other_settings_or_weights_between_two_steps_are_an_error(
         hs.adapt(net, source, target, out=tmp_path / "run", resume=True, **settings)
 
 
+@pytest.mark.parametrize(("pretrain", "by_name"), [(0, False), (2, True)])
+def test_the_same_weights_in_changed_code_cannot_continue_a_run(
+    net, source, target, settings, tmp_path, pretrain, by_name
+):
+    settings |= {"rule": "source-only", "pretrain": pretrain}
+    model = net if by_name else make_module(net)
+    hs.adapt(model, source, target, out=tmp_path / "run", **settings)
+    file = Path(net.partition(":")[0])
+    file.write_text(file.read_text().replace("nn.ReLU()", "nn.Tanh()"))
+    other = net if by_name else load_model(net).model
+    before = None if by_name else other[0].weight.clone()
+    with pytest.raises(RunMismatchError, match=r"the adaptation in .*/run cannot .* changed code"):
+        hs.adapt(other, source, target, out=tmp_path / "run", resume=True, **settings)
+    if not by_name:
+        torch.testing.assert_close(other[0].weight, before, rtol=0, atol=0)
+
+
 def test_a_run_is_never_overwritten(net, source, target, settings, tmp_path):
     settings |= {"rule": "source-only"}
     hs.adapt(net, source, target, out=tmp_path / "run", **settings)

@@ -149,6 +149,13 @@ def test_a_mistake_in_a_recipe_is_named(tmp_path, change, message):
         TrainConfig.load(tmp_path / "r.toml", change.splitlines())
 
 
+def test_one_number_stands_for_both_sides_and_for_all_channels(tmp_path):
+    (tmp_path / "r.toml").write_text(RECIPE)
+    changes = ["data.size=32", "data.mean=0.5", "data.std=1"]
+    data = TrainConfig.load(tmp_path / "r.toml", changes).data
+    assert (data.size, data.mean, data.std) == ((32, 32), (0.5,), (1.0,))
+
+
 def test_a_key_without_a_part_is_refused_in_a_table_made_in_python_too():
     tables = {"model": ModelConfig("m"), "data": DataConfig("d"), "out": "runs/x"}
     with pytest.raises(ConfigError, match="momentum plays no part with name = 'adam'"):

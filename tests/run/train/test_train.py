@@ -39,6 +39,7 @@ from hardsight.models import SmallCNN, load_model
 from hardsight.run.evaluate import evaluation_card
 from hardsight.run.train import DataConfig, HostState, opened_sources
 from hardsight.run.train.engine import BEST, LAST, TrainModule
+from hardsight.run_folder import RunFolder
 from hardsight.tracking import HardnessTracker
 
 # in other processes, too: threads change the rounding
@@ -467,6 +468,69 @@ def test_a_run_of_a_version_that_knew_fewer_settings_is_taken_up(images, net, tm
         hs.train(
             net, images, out=tmp_path / "run", epochs=1, resume=True, freeze_body=True, **FAST
         )  # fmt: skip
+
+
+def changed(net, old, new):
+    """Write the model's file with other code."""
+    file = Path(net.partition(":")[0])
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_does_not_go_on_in_changed_code_with_the_same_weights(
+    images, net, tmp_path, monkeypatch, is_finished
+):
+    def train(**more):
+        return hs.train(net, images, out=tmp_path / "run", epochs=2, device="cpu", **more)
+
+    if is_finished:
+        train()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "finish", dying)
+            with pytest.raises(KeyboardInterrupt):
+                train()
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    changed(net, "nn.ReLU()", "nn.Tanh()")
+    with pytest.raises(
+        RunMismatchError,
+        match=r"the training run in .* the first examples come out otherwise \(logit .* for .*"
+        r"same weights in changed code; use the code it was begun with",
+    ):
+        train(resume=True)
+    assert {path: path.read_bytes() for path in before} == before
+    changed(net, "nn.Tanh()", "nn.LeakyReLU(0.0)")  # other code, the same outputs
+    assert len(train(resume=True).history) == 2
+
+
+def dying(*args):
+    raise KeyboardInterrupt
+
+
+def test_code_that_cannot_be_compared_is_told_of(images, net, tmp_path):
+    hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    changed(net, "    return", "    import torch; torch.rand(1)\n    return")  # draws otherwise
+    with pytest.warns(HardsightWarning, match=r"py:make begins with other weights .* not known"):
+        hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST)
+
+
+def test_a_model_that_draws_at_random_is_not_held_to_its_outputs(images, net, tmp_path):
+    changed(net, "nn.Dropout(0.1)", "Noise()")
+    changed(
+        net,
+        "def make",
+        """class Noise(nn.Module):
+    def forward(self, x):
+        return x + x.new_empty(x.shape).normal_()
+
+
+def make""",
+    )
+    hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST)
+    assert hs.train(net, images, out=tmp_path / "run", epochs=1, resume=True, **FAST).history
 
 
 def test_resuming_a_finished_run_gives_its_result(images, net, tmp_path):
