@@ -6,6 +6,7 @@ Free of torch at import, so that tables and the command line can use them.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import importlib
 import inspect
@@ -344,6 +345,8 @@ def warn(text: str) -> None:
 def _callers_level() -> int:
     """How many frames up the user's own code is."""
     level, frame = 1, sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    # a function of ours may be called through a context manager of the standard library
+    ours = (_PACKAGE, contextlib.__file__)
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level

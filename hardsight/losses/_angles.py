@@ -31,6 +31,7 @@ def avh_logits(
         ShapeError: the shapes do not fit.
 
     Example:
+        >>> import torch
         >>> axes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> avh_logits(axes, axes, scale=1.0)
         tensor([[-0.0000, -1.5708],

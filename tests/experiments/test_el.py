@@ -119,7 +119,10 @@ def test_a_run_whose_loss_is_not_finite_has_no_accuracy(quiet):
     assert fitted(quiet, DIGITS, setting, encouraging(EXACT), seed=0) is None
 
 
-EXPERIMENTS_ON_EL = [name for name in sorted(EXPERIMENTS) if name.startswith("el-")]
+# graphs are trained by a loop of their own
+EXPERIMENTS_ON_EL = [
+    name for name in sorted(EXPERIMENTS) if name.startswith("el-") and name != "el-graph"
+]
 QUICK = ("grey_epochs=1", "limit=100", "seeds=[0, 1, 2]")
 QUICKER = {
     "el-table2": ("el_factors=[1.0]", "adam_lrs=[0.001]"),

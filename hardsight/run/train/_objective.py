@@ -292,7 +292,8 @@ def _option(loss: str, key: str, value: Any, kind: Any) -> Any:
 
 
 def _check_options(config: LossConfig, function: Any, inputs: Sequence[str]) -> None:
-    hidden = {*inputs, "reduction", "reduce", "size_average", "input", "target"}
+    # what a step decides, and objects of a process, which no recipe can name
+    hidden = {*inputs, "reduction", "reduce", "size_average", "input", "target", "process_group"}
     known = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
