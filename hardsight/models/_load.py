@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import logging
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -388,13 +389,26 @@ def _imported_module(place: str) -> ModuleType:
         ) from err
 
 
+class _AsWritten(importlib.machinery.SourceFileLoader):
+    """Compiles a file as it is now.
+
+    Python knows its compiled files by the second and the length of their source, so a layer that
+    is swapped for one with a name as long could be the old one still.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _imported_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise MissingDataError(f"no Python file at {file}; expected path/to/file.py:factory")
     # a name of its own per path, so that two files called model.py do not meet
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
     name = f"hardsight_user_{digest}_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_AsWritten(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

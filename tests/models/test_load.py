@@ -1,3 +1,4 @@
+import os
 import pickle
 import sys
 import textwrap
@@ -263,3 +264,13 @@ def test_weights_may_be_loaded_into_a_hugging_face_model(folder, tmp_path):
     loaded = load_model(f"hf:{folder}", weights=tmp_path / "ones.pt")
     assert loaded.weights_origin == "file ones.pt"
     torch.testing.assert_close(dict(loaded.model.state_dict()), changed)
+
+
+def test_a_file_is_read_as_it_is_now_even_within_the_second_it_was_read_before(tmp_path):
+    file = tmp_path / "net.py"
+    source = "from torch import nn\n\n\ndef make(num_classes=2):\n    return nn.Sequential({})\n"
+    for layer in ("ReLU", "Tanh"):  # names of one length
+        file.write_text(source.format(f"nn.{layer}(), nn.Linear(3, num_classes)"))
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        assert type(load_model(f"{file}:make").model[0]).__name__ == layer
+    assert list(tmp_path.iterdir()) == [file]  # nothing is left beside a user's code
