@@ -321,7 +321,8 @@ def _values(option: click.Option) -> list[str]:
         numbers.append(str(10**20))
     kind = option.type
     if isinstance(kind, click.Choice):
-        return [*kind.choices, "x", ""]
+        # a cluster takes seconds to start; tests/run/test_ray.py has one
+        return [choice for choice in (*kind.choices, "x", "") if choice != "ray"]
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         return numbers
     if option.opts[0] == "--set":
