@@ -271,7 +271,7 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
             "autotune chooses algorithms by their time, deterministic by their result; leave one "
             "out"
         )
-    from lightning.fabric.plugins.environments import LightningEnvironment
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
     from hardsight.run.train.engine import KeptCheckpoints
 
