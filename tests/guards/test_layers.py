@@ -29,7 +29,7 @@ ROOMS = {
         1: {"pixels", "texts", "graphs"},
         2: {"formats", "variants"},
         3: {"named"},
-        4: {"_open", "_batches", "_cache", "_groups"},
+        4: {"opening", "_batches", "_cache", "_groups"},
     },
     "run": {
         0: {"loop"},
