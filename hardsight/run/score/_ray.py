@@ -198,8 +198,8 @@ def _knock(address: str) -> None:
 
 def _unreachable(address: str, err: BaseException) -> str:
     return (
-        f"no Ray cluster at {address!r} ({_first_line(err)}); start one with `ray start --head`, check "
-        "ray_address (--ray-address), or leave it out to start Ray on this machine"
+        f"no Ray cluster at {address!r} ({_first_line(err)}); start one with `ray start "
+        "--head`, check ray_address (--ray-address), or leave it out to start Ray on this machine"
     )
 
 
