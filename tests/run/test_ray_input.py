@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -71,7 +72,8 @@ def test_long_waits_for_ray_are_explained(
     unconnected, embeddings_file, monkeypatch, capsys, address
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("hardsight.run.score._ray._LONG", 0.01)
+    timer = threading.Timer
+    monkeypatch.setattr("threading.Timer", lambda seconds, deed: timer(seconds / 1000, deed))
 
     def slow(**_):
         time.sleep(0.3)
@@ -81,7 +83,7 @@ def test_long_waits_for_ray_are_explained(
     with pytest.raises(EngineError, match=r"\(in the end\)"):
         hs.score(None, embeddings_file, engine="ray", ray_address=address)
     said = "answer at auto" if address else "start on this machine"
-    assert f"waiting for Ray to {said} since 0.01 s; " in capsys.readouterr().err
+    assert f"waiting for Ray to {said} since 8 s; " in capsys.readouterr().err
 
 
 def test_without_ray_the_extra_is_named(embeddings_file, monkeypatch):
