@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 _ROOM = f"{MEND} or choose another --out, then continue with --resume"
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 
@@ -207,6 +209,11 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not os.fspath(folder):
             raise OptionError("expected the folder of a run (--out), got an empty name")
+        if _URL.match(os.fspath(folder)):  # as a path it would be a folder called "s3:"
+            raise OptionError(
+                f"expected the folder of a run (--out) on a disk, got {os.fspath(folder)}; write "
+                "it to a disk that all machines share, or mount the store as one"
+            )
         self.folder = Path(folder)
         self._shards = self.folder / SHARDS
         # of a run that is being written
@@ -324,7 +331,8 @@ class RunFolder:
             return
         read, here = Path(data).resolve(), self.folder.resolve()
         if here != read:
-            if read not in here.parents or any(read.glob("*.parquet")):  # a list of files
+            listed = (file for ending in ("parquet", "tar") for file in read.glob(f"*.{ending}"))
+            if read not in here.parents or any(listed):  # folders in it are not looked at
                 return
             if any(part.startswith(".") for part in here.relative_to(read).parts):
                 return

@@ -37,6 +37,9 @@ from hardsight.data.formats._parquet import holds_paths as holds_paths
 from hardsight.data.formats._parquet import one_column as one_column
 from hardsight.data.formats._parquet import parquet_paths as parquet_paths
 from hardsight.data.formats._parquet import stored_class_names as stored_class_names
+from hardsight.data.formats._shards import PACKED_TAR as PACKED_TAR
+from hardsight.data.formats._shards import TAR as TAR
+from hardsight.data.formats._shards import TarSource as TarSource
 from hardsight.data.formats._stored import ARRAY_SUFFIXES as ARRAY_SUFFIXES
 from hardsight.data.formats._stored import IDX_NAME as IDX_NAME
 from hardsight.data.formats._stored import MemoryArray as MemoryArray
