@@ -110,7 +110,7 @@ def test_the_table_of_a_run_is_that_of_its_last_round(done):
 
 
 def two_cues(*, seed, with_left, right):
-    """Pictures whose class is shown on the left in some of them, and on the right in all or none."""
+    """Pictures whose class is shown on the left in some of them, on the right in all or none."""
     draw = np.random.default_rng(seed)
     labels = np.arange(150) % 3
     pixels = draw.integers(0, 60, size=(150, 8, 8), dtype=np.uint8)
