@@ -1,13 +1,18 @@
-"""Small models of texts of transformers, with a tokenizer trained on the spot."""
+"""Small models of texts of transformers, with a tokenizer trained on the spot.
+
+Transformers is loaded by what needs it: the texts alone are for tests of the core, too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+if TYPE_CHECKING:
+    import transformers
 
 WORDS = {
     "good": ["warm", "funny", "bright", "tender", "moving", "fine", "lovely", "charming"],
@@ -33,6 +38,9 @@ def reviews(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 def tokenizer(limit: int = 48, *, pads: bool = True) -> transformers.PreTrainedTokenizerFast:
     """Words as tokens, between [CLS] and [SEP]."""
+    import transformers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
     made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -52,6 +60,8 @@ def network(
     kind: str, vocabulary: int, classes: int = 2, *, far: bool = True, **options
 ) -> torch.nn.Module:
     """A model with random weights, as its config makes it."""
+    import transformers
+
     names = {at: name for at, name in enumerate(("bad", "good", "odd")[:classes])}
     common = {
         "vocab_size": vocabulary, "pad_token_id": 0, "id2label": names,
