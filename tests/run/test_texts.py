@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from tokenizers import Tokenizer
 
 import hardsight as hs
 from hardsight.cli import main
@@ -229,6 +232,60 @@ def test_tokenizers_that_do_not_fit_are_refused(folders):
         hs.score(unpadded, frame, tokenizer=words)
     with pytest.raises(OptionError, match="tokenizer cannot be used here: builtin:digits"):
         hs.score("small_cnn", "builtin:digits", tokenizer=words)
+
+
+def with_other_numbers(words):
+    """The same tokens in the opposite order."""
+    content = json.loads(words.backend_tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    plain = [word for word in vocabulary if not word.startswith("[")]
+    numbers = [vocabulary[word] for word in reversed(plain)]
+    vocabulary.update(zip(plain, numbers, strict=True))
+    backend = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), unk_token="[UNK]",
+        cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", model_max_length=48,
+    )  # fmt: skip
+    assert len(backend) == len(words)
+    return backend
+
+
+@pytest.mark.parametrize("verb", ["score", "train"])
+def test_a_tokenizer_whose_numbers_mean_other_words_is_told(verb, tmp_path, folders):
+    file, words = written(tmp_path / "reviews.csv"), with_other_numbers(tokenizer())
+    words.save_pretrained(tmp_path / "other")
+    says = r"not the model's own: 28 of its 32 tokens .* is number \d+ for the model and number \d+"
+    call = {
+        "score": hs.score,
+        "train": partial(hs.train, out=tmp_path / "run", epochs=1, validation=0.0, select="last"),
+    }[verb]
+    with pytest.warns(HardsightWarning, match=says):
+        call(f"hf:{folders['bert']}", file, tokenizer=str(tmp_path / "other"), device="cpu")
+    own = str(folders["bert"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        hs.score(f"hf:{own}", file, tokenizer=own, device="cpu")
+
+
+@pytest.mark.parametrize("says_which", [False, True])
+def test_a_vocabulary_that_cannot_be_compared_is_told(says_which):
+    class Folded(torch.nn.Module):
+        """Takes the remainder, as models of hashed characters do."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(8, 8), torch.nn.Linear(8, 2)
+
+        def get_input_embeddings(self):
+            raise NotImplementedError
+
+        def forward(self, input_ids):
+            return self.head(self.words(input_ids % 8).mean(dim=1))
+
+    if not says_which:
+        del Folded.get_input_embeddings
+    torch.manual_seed(0)
+    with pytest.warns(HardsightWarning, match=r"32 tokens, and the largest embedding .* is for 8"):
+        hs.score(Folded(), TEXTS, labels=LABELS, classes=["bad", "good"], tokenizer=tokenizer())
 
 
 def test_a_tokenizer_that_brings_code_is_refused(tmp_path, folders):

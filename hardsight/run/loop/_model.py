@@ -17,6 +17,7 @@ from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.data.source import Parts
+from hardsight.data.texts import warn_of_other_words
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
@@ -487,8 +488,9 @@ def model_at_work(
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
         if source.kind is not None and batch_size is not None:
-            own = loaded.tokenizer if reader is None else reader
-            kind = source.kind.read_for(unwrapped(network), own, batch_size=batch_size)
+            used = loaded.tokenizer if reader is None else reader
+            warn_of_other_words(used, loaded.tokenizer)
+            kind = source.kind.read_for(unwrapped(network), used, batch_size=batch_size)
             source = source.of_kind(kind)
         names = class_names or loaded.class_names
         first = source
