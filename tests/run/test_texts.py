@@ -340,3 +340,35 @@ def test_labels_that_count_from_1_are_classes_by_name(tmp_path):
         source = hs.data.open_source(file)
     assert source.classes == ("1", "2", "3", "4", "5")
     np.testing.assert_array_equal(source.labels, np.arange(90) % 5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["01", "1", "2"], "'01' and '1' .* would both be class 1"),
+        (["1", "2", "1.5"], "whole numbers, got 1.5"),
+        ([1, 2, 1.5], "whole numbers, got 1.5"),
+        ([1, 2, float("inf")], "whole numbers, got inf"),
+    ],
+    ids=str,
+)
+def test_labels_that_almost_count_from_1_are_not_made_to(tmp_path, labels, says):
+    lines = [json.dumps({"text": f"a film {n}", "label": label}) for n, label in enumerate(labels)]
+    (tmp_path / "stars.jsonl").write_text("\n".join(lines))
+    with pytest.raises(LabelError, match=says):
+        hs.data.open_source(tmp_path / "stars.jsonl")
+
+
+def test_one_of_two_columns_of_a_name_is_not_chosen_by_chance(tmp_path):
+    (tmp_path / "twice.csv").write_text("text,label,label\na b,0,1\nc d,1,0\n")
+    with pytest.raises(DataError, match="two columns of .* are called 'label'"):
+        hs.data.open_source(tmp_path / "twice.csv")
+    (tmp_path / "twice.jsonl").write_text('{"text": "a b", "label": 0, "label": 1}\n')
+    with pytest.raises(DataError, match="an object has 'label' twice"):
+        hs.data.open_source(tmp_path / "twice.jsonl")
+
+
+def test_a_missing_id_is_not_a_name(tmp_path):
+    (tmp_path / "ids.csv").write_text("id,text,label\n,a b,x\n7,c d,y\n")
+    source = hs.data.open_source(tmp_path / "ids.csv")
+    assert [source.id_of(0), source.id_of(1)] == ["row 0", "7"]
