@@ -413,9 +413,7 @@ def csv_cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[st
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice is not None:
-        raise DataError(
-            f"two columns of {spec} are called {twice!r}, and either could be meant; rename one"
-        )
+        raise DataError(f"column {twice!r} is there twice in {spec}; remove one, or rename it")
     return header, rows[1:]
 
 
