@@ -57,15 +57,16 @@ def tokenizer(limit: int = 48, *, pads: bool = True) -> transformers.PreTrainedT
 
 
 def network(
-    kind: str, vocabulary: int, classes: int = 2, *, far: bool = True, **options
+    kind: str, vocabulary: int, classes: int = 2, *, far: bool = True, named: bool = True, **options
 ) -> torch.nn.Module:
     """A model with random weights, as its config makes it."""
     import transformers
 
     names = {at: name for at, name in enumerate(("bad", "good", "odd")[:classes])}
+    said = {"id2label": names, "label2id": {name: at for at, name in names.items()}}
     common = {
-        "vocab_size": vocabulary, "pad_token_id": 0, "id2label": names,
-        "label2id": {name: at for at, name in names.items()}, **options,
+        "vocab_size": vocabulary, "pad_token_id": 0, **(said if named else {"num_labels": classes}),
+        **options,
     }  # fmt: skip
     if kind == "bert":
         config = transformers.BertConfig(

@@ -37,7 +37,7 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
     expected = Expected(
         examples.index, examples.ids, examples.labels, examples.classes, outputs, examples.errors
     )
-    yield from _scored(
+    yield from scored(
         draw,
         folder,
         [*examples.flags, *net.flags, *flags, *precision_flags],
@@ -52,7 +52,7 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
 def score_stored(draw: Draw, folder: Path) -> Iterator[Step]:
     """Stored embeddings with their head."""
     stored = make_stored(draw, folder)
-    yield from _scored(
+    yield from scored(
         draw,
         folder,
         stored.flags,
@@ -124,7 +124,7 @@ def _asked(draw: Draw) -> tuple[list[str] | None, list[str], str]:
 _OUTS = ("run", "a b", "[/b]", "é/[red]", "deep/er/run", "-run", "run.parquet")
 
 
-def _scored(
+def scored(
     draw: Draw,
     folder: Path,
     flags: list[str],
@@ -172,7 +172,7 @@ def _scored(
         yield from _afterwards(draw, folder / out, ["score", *words], out)
 
 
-_TELLING = {
+TELLING = {
     "batch": "depend on the other examples of its batch",
     "draw": "gives other logits for the same examples every time",
 }
@@ -186,7 +186,7 @@ def _complaint_about_telling(answer: Answer, net: Net | None, *, is_whole: bool)
         net: the model, if there is one.
         is_whole: all examples can be read, so that it is known which come first.
     """
-    said = [kind for kind, text in _TELLING.items() if text in " ".join(answer.output.split())]
+    said = [kind for kind, text in TELLING.items() if text in " ".join(answer.output.split())]
     if net is None or (said and said != [net.depends_on]):
         return f"told without need: {said}" if said else ""
     if net.must_tell and is_whole and not said:
