@@ -172,7 +172,7 @@ def scored(
         yield from _afterwards(draw, folder / out, ["score", *words], out)
 
 
-TELLING = {
+_TELLING = {
     "batch": "depend on the other examples of its batch",
     "draw": "gives other logits for the same examples every time",
 }
@@ -186,7 +186,7 @@ def _complaint_about_telling(answer: Answer, net: Net | None, *, is_whole: bool)
         net: the model, if there is one.
         is_whole: all examples can be read, so that it is known which come first.
     """
-    said = [kind for kind, text in TELLING.items() if text in " ".join(answer.output.split())]
+    said = [kind for kind, text in _TELLING.items() if text in " ".join(answer.output.split())]
     if net is None or (said and said != [net.depends_on]):
         return f"told without need: {said}" if said else ""
     if net.must_tell and is_whole and not said:

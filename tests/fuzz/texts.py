@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 from tests.fuzz.cases import Step
 from tests.fuzz.draw import Array, Draw
 from tests.fuzz.heads import text_of
-from tests.fuzz.judge import Answer, complaint_about_table
 from tests.fuzz.labels import NAMES
 from tests.fuzz.oracle import Expected, Outputs
-from tests.fuzz.scoring import TELLING, scored
+from tests.fuzz.scoring import scored
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _WORDS = ("the", "film", "is", "a", "warm", "dull", "story", "slow", "fine", "cast", ",", "!")
@@ -53,25 +52,9 @@ def score_texts(draw: Draw, folder: Path) -> Iterator[Step]:
         outputs,
         [str(at) for at in range(len(texts)) if at not in readable],
     )
-    flags = [*flags, *named]
-    if model == "swallows the mask":
-        yield _step_of_padded(folder, flags, expected)
-        return
     yield from scored(
-        draw, folder, flags, expected, must_refuse=labels.must_refuse, may_refuse=may
+        draw, folder, [*flags, *named], expected, must_refuse=labels.must_refuse, may_refuse=may
     )
-
-
-def _step_of_padded(folder: Path, flags: list[str], expected: Expected) -> Step:
-    """A model that cannot be told of padding: its numbers are right, or it is told of."""
-
-    def judge(answer: Answer) -> str:
-        said = " ".join(answer.output.split())
-        if answer.exit_code or TELLING["batch"] in said:
-            return ""
-        return complaint_about_table(folder / "run" / "table.parquet", expected, None)
-
-    return Step(["score", *flags, "--out", "run"], judge)
 
 
 def _texts(draw: Draw) -> list[str | None]:
@@ -173,7 +156,10 @@ def _write_tokenizer(folder: Path, limit: int) -> None:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [ends[0], {"Sequence": {"id": "A", "type_id": 0}}, ends[1]],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "pair": [
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+            ],
             "special_tokens": {
                 word: {"id": word, "ids": [_VOCABULARY[word]], "tokens": [word]}
                 for word in ("[CLS]", "[SEP]")

@@ -216,6 +216,30 @@ def test_a_module_without_a_mask_sees_no_padding(tmp_path):
     np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("declares", [False, True])
+def test_a_module_that_ignores_its_mask_is_told_of_and_sees_no_padding(declares):
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(64, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, input_ids, **more):
+            return self.head(self.words(input_ids).mean(dim=1))
+
+    class Declares(Counts):
+        def forward(self, input_ids, attention_mask=None):
+            return super().forward(input_ids)
+
+    torch.manual_seed(0)
+    model, words = (Declares if declares else Counts)(), tokenizer()
+    options = {"labels": LABELS, "classes": ["bad", "good"], "tokenizer": words}
+    with pytest.warns(HardsightWarning, match="depend on how far it is padded"):
+        table = hs.score(model, TEXTS, **options)
+    with torch.inference_mode():
+        logits = torch.cat([model(torch.tensor([words(text)["input_ids"]])) for text in TEXTS])
+    np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
+
+
 def test_tokenizers_that_do_not_fit_are_refused(folders):
     frame = pd.DataFrame({"text": TEXTS, "label": LABELS})
     words = tokenizer()

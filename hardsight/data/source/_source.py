@@ -236,6 +236,18 @@ class InputKind(ABC):
         """The same kind, in batches of another size."""
         return self
 
+    def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
+        """The same examples with little padding and with more, which a model must not notice.
+
+        Returns:
+            ``None`` if nothing of the kind is ever padded.
+        """
+        return None
+
+    def without_padding(self) -> InputKind:
+        """The same kind for a model that does notice: only inputs of one length go together."""
+        return self
+
 
 @dataclass(frozen=True)
 class Parts:

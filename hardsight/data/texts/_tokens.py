@@ -117,6 +117,27 @@ class Tokens(Texts):
         other._batch_size = batch_size
         return other
 
+    def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
+        """The first tokens of the texts, by themselves and before padding in place of the rest.
+
+        No row is wider than it was: a model may have no place for more.
+        """
+        width = inputs[IDS].shape[1]
+        if not self._pads or width < 2:
+            return None
+        kept = width - max(1, width // 4)
+        short = {key: rows[:, :kept].clone() for key, rows in inputs.items()}
+        long = {key: rows.clone() for key, rows in inputs.items()}
+        for key, rows in long.items():
+            rows[:, kept:] = self._padding if key == IDS else 0
+        return short, long
+
+    def without_padding(self) -> Tokens:
+        """The same; texts of different length go through the model one after the other."""
+        other = copy.copy(self)
+        other._pads, other.origin = False, f"{self.origin}, none of them padded"
+        return other
+
     def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
         """Tokens of each text by the names of the inputs, and whether it was cut.
 

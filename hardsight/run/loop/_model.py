@@ -54,7 +54,13 @@ from hardsight.run_folder import state_digest
 
 Need = Literal["must", "may", "none"]
 _MOST_TRIED = 256  # examples, in search of one with finite outputs
+_OTHER_PADDING = 1e-3  # of the largest logit, in single precision: a mask hides all of it
 _OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
+_SEES_PADDING = (
+    "the logits of {} for a text depend on how far it is padded, although it takes a mask of what "
+    "is padding: only texts of the same length go through it together, which takes longer; use "
+    "attention_mask in its forward pass"
+)
 _OTHER_THAN_THE_EXAMPLE = {
     "batch": (
         "the logits of {} for an example depend on the other examples of its batch, as with "
@@ -148,6 +154,7 @@ class ModelTraits:
         no_head: why there is no head.
         rows_depend_on: what an example's logits depend on beside the example: the other examples
             of its ``batch``, or a ``draw`` at random; ``None`` for a model that is as it should be.
+        sees_padding: whether its logits depend on how far an example is padded.
     """
 
     head: Head | None
@@ -156,6 +163,7 @@ class ModelTraits:
     output: int | str | None = None
     no_head: str | None = None
     rows_depend_on: Literal["batch", "draw"] | None = None
+    sees_padding: bool = False
 
 
 def model_traits(
@@ -206,7 +214,9 @@ def model_traits(
             if traits is not None:
                 # on the batch that told the head: it is on the device already
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
-                return dataclasses.replace(traits, rows_depend_on=other)
+                two = None if source.kind is None else source.kind.padded_twice(inputs)
+                sees = other is None and two is not None and _differs(model, *two, traits.output)
+                return dataclasses.replace(traits, rows_depend_on=other, sees_padding=sees)
             headless = headless or question.answer_of_logits(inputs)
             # broken examples at the start of a dataset must not read all of it
             if seen >= _MOST_TRIED:
@@ -369,6 +379,17 @@ def _rows_depend_on(
         return None
 
 
+@torch.inference_mode()
+def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | None) -> bool:
+    """Whether a model answers two inputs otherwise that should mean the same to it."""
+    with torch.compiler.set_stance("force_eager"):
+        one, other = (
+            logit_rows(call_model(unwrapped(model), some), output) for some in (inputs, others)
+        )
+    is_short = one.dtype in (torch.float16, torch.bfloat16)
+    return not agree(one.float(), other.float(), _OTHER_BATCH if is_short else _OTHER_PADDING)
+
+
 def _rows_of(inputs: Any, count: int, rows: list[int]) -> Any:
     """Some of the examples of a batch; ``None`` if it cannot be told what belongs to which."""
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
@@ -526,6 +547,9 @@ def model_at_work(
         if traits.rows_depend_on is not None:
             called = type(unwrapped(network)).__name__
             warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(called))
+        if traits.sees_padding and source.kind is not None:
+            warn(_SEES_PADDING.format(type(unwrapped(network)).__name__))
+            source = source.of_kind(source.kind.without_padding())
         stack.enter_context(returning(network, traits.output))
         yield ModelAtWork(loaded, network, how, names, traits, source)
 
