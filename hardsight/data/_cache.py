@@ -100,14 +100,14 @@ class PictureCache:
 
     def entries(self) -> list[CacheEntry]:
         """What is kept, the last used first."""
-        found = []
+        entries = []
         for file in self.folder.glob(f"{_ENTRY}*.npy"):
             with suppress(OSError, ValueError, KeyError):  # another process removes it
                 about = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
                 shape = tuple(about["shape"])
                 size, used = file.stat().st_size, file.with_suffix(".json").stat().st_mtime
-                found.append(CacheEntry(file, about["spec"], shape[0], shape[1:], size, used))
-        return sorted(found, key=lambda entry: -entry.used)
+                entries.append(CacheEntry(file, about["spec"], shape[0], shape[1:], size, used))
+        return sorted(entries, key=lambda entry: -entry.used)
 
     def clear(self) -> int:
         """Remove everything; the number of bytes that are free again.
@@ -354,10 +354,10 @@ def _decoded(source: ExampleSource, bar: Bar, workers: int) -> Rows:
 def _stacked(pictures: list[NDArray[np.uint8] | None]) -> Any:
     import torch
 
-    found = [picture for picture in pictures if picture is not None]
-    if len(found) < len(pictures) or len({picture.shape for picture in found}) > 1:
+    decoded = [picture for picture in pictures if picture is not None]
+    if len(decoded) < len(pictures) or len({picture.shape for picture in decoded}) > 1:
         return None
-    return torch.from_numpy(np.stack(found))
+    return torch.from_numpy(np.stack(decoded))
 
 
 def decoded_picture(source: ExampleSource, index: int) -> NDArray[np.uint8] | None:
@@ -375,10 +375,10 @@ def _common_shape(source: ExampleSource) -> tuple[int, ...] | None:
     """The shape of all pictures, if some of them have the same."""
     shapes = set()
     for index in evenly_spaced(len(source), _COMPARED):
-        found = decoded_picture(source, index)
-        if found is None:
+        picture = decoded_picture(source, index)
+        if picture is None:
             return None
-        shapes.add(found.shape)
+        shapes.add(picture.shape)
     return (len(source), *shapes.pop()) if len(shapes) == 1 else None
 
 
@@ -391,7 +391,7 @@ def _agrees(source: ExampleSource, pictures: NDArray[np.uint8]) -> bool:
     if len(pictures) != len(source):
         return False
     for index in evenly_spaced(len(source), _COMPARED):
-        found = decoded_picture(source, index)
-        if found is None or not np.array_equal(found, pictures[index]):
+        picture = decoded_picture(source, index)
+        if picture is None or not np.array_equal(picture, pictures[index]):
             return False
     return True

@@ -201,8 +201,8 @@ def open_source(
     is_named = isinstance(data, str | os.PathLike)
     source = _named(os.fspath(data), options) if is_named else source_of_object(data, options)
     options.check_used(source)
-    for one in _patches(patch):  # decisions are about all of the data
-        source = _with_patch(source, one)
+    for decisions in _patches(patch):  # decisions are about all of the data
+        source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
 
 
@@ -212,7 +212,7 @@ def _patches(given: Any) -> list[Patch]:
         return []
     if isinstance(given, str | os.PathLike | Patch):
         given = [given]
-    return [one if isinstance(one, Patch) else read_patch(one) for one in given]
+    return [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
 
 
 def _with_patch(
@@ -265,14 +265,14 @@ def _with_rows(
             "as those of a sampler; choose all of them in one place"
         )
     listed = read_rows(rows)
-    found = listed.numbers(len(source), source.spec)
+    numbers = listed.numbers(len(source), source.spec)
     if listed.fingerprint is not None and listed.fingerprint != source.fingerprint():
         raise DataError(
             f"{listed.origin} was selected from other data than {source.spec}, or the data has "
             "changed since; select from a table of this data, or pass the numbers alone, as an "
             "array or an .npy file"
         )
-    return source.chosen(found)
+    return source.chosen(numbers)
 
 
 def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]:

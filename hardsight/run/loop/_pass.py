@@ -573,8 +573,8 @@ def pictures(
             if picture is not None:
                 kept[index] = picture
             advance(1)
-    images = [one if isinstance(one, bytes) else None for one in kept.values()]
-    texts = [one if isinstance(one, str) else None for one in kept.values()]
+    images = [view if isinstance(view, bytes) else None for view in kept.values()]
+    texts = [view if isinstance(view, str) else None for view in kept.values()]
     if not any(texts):
         return pa.table([list(kept), images], schema=THUMBNAIL_SCHEMA)
     return pa.table([list(kept), images, texts], schema=EXCERPT_SCHEMA)
