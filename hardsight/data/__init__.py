@@ -14,6 +14,7 @@ from hardsight.data._cache import kept_pictures as kept_pictures
 from hardsight.data._groups import group_columns as group_columns
 from hardsight.data._open import data_marks as data_marks
 from hardsight.data._open import open_source as open_source
+from hardsight.data._open import reopened_source as reopened_source
 from hardsight.data._open import unlabelled_source as unlabelled_source
 from hardsight.data.formats import EmbeddingSource as EmbeddingSource
 from hardsight.data.formats import MemorySource as MemorySource
