@@ -100,11 +100,15 @@ def folds_of(
             f"expected at least one example per fold, got {len(labels)} examples of {spec} for "
             f"{count} folds; use fewer folds, or more data"
         )
+    # one permutation by the seed, on every machine
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).numpy()
     by_class = order[np.argsort(labels[order], kind="stable")]
     number = np.empty(len(labels), dtype=np.int64)
+    # a running number over classes, not within each: the rest of a small class does not always fall
+    # to the first folds
     number[by_class] = np.arange(len(labels)) % count + 1
     sizes = np.bincount(labels)
+    # alone in its class: a model without it does not know the class
     number[sizes[labels] == 1] = 0
     if not number.any():
         raise DataError(
