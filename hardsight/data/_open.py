@@ -19,6 +19,7 @@ from hardsight.data.formats import (
     JSON_SUFFIXES,
     LABEL_COLUMNS,
     LABELS,
+    LINE_SUFFIXES,
     LIST_SUFFIXES,
     SPLITS,
     ArraySource,
@@ -31,6 +32,7 @@ from hardsight.data.formats import (
     MemoryArray,
     ParquetEmbeddings,
     ParquetSource,
+    SentenceSource,
     StreamSource,
     TextSource,
     UnlabelledFolder,
@@ -55,9 +57,12 @@ from hardsight.data.formats import (
     parquet_paths,
     plain_array,
     sampled_rows,
+    sentence_columns,
+    sentence_file,
     split_folders,
     stored_arrays,
     stored_class_names,
+    table_columns,
     text_columns,
     text_file,
     text_parquet,
@@ -110,6 +115,13 @@ class _Options:
     label_column: str | None = None
     image_column: str | None = None
     max_tokens: int | None = None
+    tokens: bool | None = None
+    target: Any = None
+
+    @property
+    def are_sentences(self) -> bool:
+        """Whether tokens are to have rows, by the user's word."""
+        return bool(self.tokens) or self.target is not None
 
     def of_texts(self) -> dict[str, Any]:
         """What :func:`text_columns` takes."""
@@ -120,12 +132,16 @@ class _Options:
 
     def check_used(self, source: Any) -> None:
         """Raise if columns are named, and the data has none, or not of this kind."""
-        are_texts = isinstance(source, TextSource)
+        are_texts = isinstance(source, TextSource | SentenceSource)
         has_columns = are_texts or isinstance(source, ListedImages | CellSource)
         if not has_columns:
             self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
         if not are_texts:
-            self.refuse("text_column", "max_tokens", because=f"{source.spec} holds no texts")
+            nothing = f"{source.spec} holds no texts"
+            self.refuse("text_column", "max_tokens", "tokens", "target", because=nothing)
+        if isinstance(source, SentenceSource):
+            theirs = "the classes of tokens are the vocabulary, and each is its own label"
+            self.refuse("classes", "labels", "label_column", because=theirs)
 
     def refuse(self, *names: str, because: str) -> None:
         """Raise if an option that plays no part was given."""
@@ -147,6 +163,8 @@ def open_source(
     label_column: str | None = None,
     image_column: str | None = None,
     max_tokens: int | None = None,
+    tokens: bool = False,
+    target: Any = None,
     patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
@@ -158,6 +176,8 @@ def open_source(
                                     paths start from the folder of the file
     ``reviews.csv``                 columns ``text`` and ``label``, or ``text_column`` and
                                     ``label_column``; also ``.jsonl`` and ``.parquet``
+    ``book.txt``                    a sentence per line, whose tokens a language model predicts;
+                                    with ``target`` the translation of each line, ``.gz`` too
     ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
                                     also a folder of such files or a pattern ``data/*.parquet``
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
@@ -194,6 +214,9 @@ def open_source(
         image_column: column that holds the paths of pictures, if it has another name than
             ``path``, or there are texts as well.
         max_tokens: most tokens of a text that a model is to see; by default its own limit.
+        tokens: each token of the texts gets a row, by a language model, instead of each text.
+        target: translations whose tokens get a row each: a file with as many lines as ``data``,
+            a column of the same table, or a list.
         patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
             are laid over the data in their order. What nobody could tell keeps its label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
@@ -219,7 +242,7 @@ def open_source(
     """
     options = _Options(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
-        image_column, max_tokens,
+        image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
@@ -324,6 +347,9 @@ def _named(text: str, options: _Options) -> ExampleSource | EmbeddingSource:
     if text.startswith("hub:"):
         _images_only(options)
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)
+        if options.are_sentences:
+            columns = {name: dataset[name] for name in dataset.column_names}
+            return _sentences_in(columns, text, replace(options, split=None))
         if options.text_column is not None or _holds_texts(dataset):
             return _texts_of(dataset, replace(options, split=None))
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
@@ -411,10 +437,19 @@ def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
 
 def _file(file: Path, text: str, options: _Options) -> ExampleSource | EmbeddingSource:
     suffix = file.suffix.lower()
+    is_table = suffix in (".parquet", *JSON_SUFFIXES, *LIST_SUFFIXES)
+    if suffix in LINE_SUFFIXES or (options.are_sentences and not is_table):
+        _images_only(options)
+        options.refuse("text_column", "split", because=f"{text} has lines, not columns")
+        target = _target_name(options)
+        return sentence_file(file, spec=text, target=target, max_tokens=options.max_tokens)
     if suffix == ".parquet":
         return _parquet([file], text, options)
     if suffix in JSON_SUFFIXES or (suffix in LIST_SUFFIXES and _lists_texts(file, text, options)):
         _images_only(options)
+        if options.are_sentences:
+            columns = table_columns(file, text)
+            return _sentences_in(columns, text, options)
         return text_file(file, spec=text, **options.of_texts())
     if suffix in LIST_SUFFIXES:
         _images_only(options)
@@ -436,6 +471,8 @@ def _lists_texts(file: Path, text: str, options: _Options) -> bool:
     """Whether a list is one of texts: by the user's word, or by the names of its columns."""
     if options.text_column is not None or options.image_column is not None:
         return options.text_column is not None
+    if options.are_sentences:
+        return True
     return is_text_list(csv_cells(file, text)[0])
 
 
@@ -468,6 +505,10 @@ def _parquet(
     schema = common_schema(files)
     has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
+    if options.are_sentences:
+        _images_only(options)
+        columns = {name: column_values(files, name) for name in schema.names}
+        return _sentences_in(columns, text, options)
     are_texts = options.text_column is not None or (
         options.class_weights is None
         and not (has_images or has_embeddings or holds_paths(schema))
@@ -611,6 +652,8 @@ def _object(data: Any, options: _Options) -> ExampleSource | EmbeddingSource:
         return data
     if name == "DataFrame" and not {"embedding", "embeddings"}.isdisjoint(data.columns):
         return _frame_of_embeddings(data, options)
+    if _are_texts(data) and options.are_sentences:
+        return _sentence_lists(data, options)
     if _are_texts(data) and options.labels is not None:
         values = plain_array(options.labels, names=_LABEL_NAMES, option="labels")
         return TextSource(
@@ -656,8 +699,45 @@ def _are_texts(data: Any) -> bool:
     )
 
 
+def _target_name(options: _Options) -> str | None:
+    if options.target is None or isinstance(options.target, str | os.PathLike):
+        return None if options.target is None else os.fspath(options.target)
+    raise OptionError(
+        f"expected target to be a file or a column, got {type(options.target).__name__}; pass "
+        "both sides as lists: score(model, texts, target=translations)"
+    )
+
+
+def _sentence_lists(data: Any, options: _Options) -> SentenceSource:
+    """Sentences in memory, maybe with their translations."""
+    _images_only(options)
+    options.refuse("text_column", "split", because="a list of sentences has no columns")
+    target, name = options.target, type(data).__name__
+    if target is None:
+        return SentenceSource(list(data), spec=name, max_tokens=options.max_tokens)
+    if not _are_texts(target):
+        raise OptionError(
+            f"expected target to be a list of sentences as data is, got {type(target).__name__}"
+        )
+    return SentenceSource(list(target), list(data), spec=name, max_tokens=options.max_tokens)
+
+
+def _sentences_in(
+    columns: Mapping[str, Sequence[Any]], text: str, options: _Options
+) -> SentenceSource:
+    """Sentences in a column of a table."""
+    return sentence_columns(
+        columns, spec=text, text=options.text_column, target=_target_name(options),
+        split=options.split, max_tokens=options.max_tokens,
+    )  # fmt: skip
+
+
 def _frame(frame: Any, options: _Options) -> ExampleSource:
     names = [str(name) for name in frame.columns]
+    if options.are_sentences:
+        missing = frame.astype(object).where(frame.notna(), None)
+        columns = {name: missing.iloc[:, at].to_list() for at, name in enumerate(names)}
+        return _sentences_in(columns, type(frame).__name__, options)
     has_pictures = not set(IMAGE_COLUMNS).isdisjoint(names)
     if options.text_column is not None or (
         options.image_column is None and not has_pictures and is_text_list(names)
@@ -712,6 +792,9 @@ def _huggingface(data: Any, options: _Options) -> ExampleSource:
         options.refuse("split", because="a Dataset is one split already")
     if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
+    if options.are_sentences:
+        columns = {name: data[name] for name in data.column_names}
+        return _sentences_in(columns, "Dataset", replace(options, split=None))
     if options.text_column is not None or _holds_texts(data):
         return _texts_of(data, replace(options, split=None))
     if has_images(data):

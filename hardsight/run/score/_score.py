@@ -131,11 +131,20 @@ def score_notes(table: ScoreTable) -> list[str]:
         listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
         notes.append(f"{counts['errors']:,} examples could not be read{listed}")
     if counts.get("truncated"):
-        rows = len(table)
+        sentences = about["data"].get("sentences")
+        rows, what = sentences or len(table), "sentences" if sentences else "texts"
         notes.append(
-            f"{counts['truncated']:,} of {rows:,} texts are longer than the model takes, and were "
+            f"{counts['truncated']:,} of {rows:,} {what} are longer than the model takes, and were "
             f"cut: {about['preprocessing']['origin']}"
         )
+    if counts.get("unknown"):
+        notes.append(
+            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: each stands "
+            "for whatever the tokenizer does not know, and its numbers are of no word"
+        )
+    if about["data"].get("sentences") and counts.get("passed_over"):
+        passed = ", ".join(f"{n:,} {what}" for what, n in counts["passed_over"].items())
+        notes.append(f"passed over: {passed}")
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
     return notes
@@ -163,6 +172,8 @@ def score(
     image_column: str | None = None,
     tokenizer: Any = None,
     max_tokens: int | None = None,
+    tokens: bool = False,
+    target: Any = None,
     patch: str
     | os.PathLike[str]
     | Patch
@@ -247,6 +258,12 @@ def score(
             model. In Python also the tokenizer itself.
         max_tokens: most tokens of a text that the model sees; by default as many as it takes.
             Longer texts are cut, and the summary says how many.
+        tokens: a row for every token of the texts, by a language model that predicts it from what
+            comes before, instead of a row per text by a classifier. Files ending in .txt, a
+            sentence per line, are always read so.
+        target: of a sequence-to-sequence model: file with the translations of ``data``, line by
+            line, or the column that holds them; each of their tokens has a row. In Python also the
+            translations themselves.
         patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
             the labels that they give it. Several are laid over it in their order. In Python also
             from :func:`hardsight.read_patch`.
@@ -377,7 +394,8 @@ def score_work(
     mean: Any, std: Any, channels: Any, crop: Any, squash: Any, white: Any, model_classes: Any,
     class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
     strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
-    label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
+    label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, tokens: Any,
+    target: Any, group: Any,
     keep_embeddings: Any, out_of_sample: Any, show_progress: Any, engine: Any,
     **others: Any,
 ) -> Iterator[ScoreWork]:  # fmt: skip
@@ -430,6 +448,8 @@ def score_work(
                 label_column=label_column,
                 image_column=image_column,
                 max_tokens=max_tokens,
+                tokens=tokens,
+                target=target,
                 rows=rows,
                 patch=patch,
             )
@@ -438,8 +458,9 @@ def score_work(
         marks = data_marks(source)
         if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
-        columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
-                           strict=True))  # fmt: skip
+        stated = (text_column, label_column, image_column, max_tokens, tokens or None,
+                  os.fspath(target) if isinstance(target, str | os.PathLike) else None)  # fmt: skip
+        columns = dict(zip(COLUMNS, stated, strict=True))
         groups = None if group is None else _groups(source, group, plan)
         about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
         about["config"] = {
@@ -500,6 +521,7 @@ def score_work(
             with naming_other_scores():
                 ready = stack.enter_context(work)
             names, traits, source = ready.class_names, ready.traits, ready.source
+            groups = _with_own_columns(groups, source)
             plan = plan.fitted_to(traits)
             scorer = ModelScorer(
                 source,
@@ -535,8 +557,10 @@ def score_work(
         scorer.number_as(order)
         about["classes"], about["class_order"] = list(order.names), order.facts()
         about |= described(plan.specs)
-        if groups is not None:
+        if groups is not None and group is not None:
             about["groups"] = list(groups.columns)
+        if isinstance(source, ExampleSource) and source.num_rows != length_of(source):
+            about["data"]["sentences"] = len(source)
         about["batch_size"] = scorer.batch_size
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
@@ -655,6 +679,18 @@ def _groups(
             )
         columns[name] = group_array(values)
     return Groups(columns, source.numbers)
+
+
+def _with_own_columns(groups: Groups | None, source: ExampleSource) -> Groups | None:
+    """Columns that rows have of their own, such as the sentence that a token is in.
+
+    Raises:
+        OptionError: there are groups of examples, which have several rows each.
+    """
+    own = source.row_columns()
+    if own and groups is not None:
+        raise OptionError(f"group cannot be used here: {source.spec} has a row for every token")
+    return Groups(own, None) if own else groups
 
 
 def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
