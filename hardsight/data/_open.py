@@ -722,9 +722,7 @@ def _sentence_lists(data: Any, options: _Options) -> SentenceSource:
     return SentenceSource(list(target), list(data), spec=name, max_tokens=options.max_tokens)
 
 
-def _sentences_in(
-    columns: Mapping[str, Sequence[Any]], text: str, options: _Options
-) -> SentenceSource:
+def _sentences_in(columns: Mapping[str, Any], text: str, options: _Options) -> SentenceSource:
     """Sentences in a column of a table."""
     return sentence_columns(
         columns, spec=text, text=options.text_column, target=_target_name(options),

@@ -1,9 +1,9 @@
 """Models that make a row of logits for each of several places of an input, such as tokens.
 
-The layer that makes the logits is given the rows of these places alone, so that the model becomes a
-classifier of tokens: what enters the layer is ``[T, D]``, and what the model returns ``[T, V]``. For
-a pass over data it is given only a few of them, by which each batch is held to the head; all rows
-are kept as they came, and no matrix of all tokens by all of the vocabulary is ever made.
+The layer that makes the logits is given the rows of these places alone, so that the model becomes
+a classifier of tokens: what enters the layer is ``[T, D]``, and what the model returns ``[T, V]``.
+For a pass over data it is given only a few of them, by which each batch is held to the head; all
+rows are kept as they came, and no matrix of all tokens by all of the vocabulary is ever made.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _output_layer(model: nn.Module) -> nn.Module:
 
 
 def head_with_bias(model: nn.Module, name: str) -> Head | None:
-    """The head of a model that adds a bias after its layer, as Marian and BART do; else ``None``."""
+    """The head of a model that adds a bias after its layer, as Marian does; else ``None``."""
     inner = unwrapped(model)
     bias, layer = getattr(inner, "final_logits_bias", None), layer_named(inner, name)
     if not isinstance(bias, Tensor) or not bool(bias.any()):

@@ -19,8 +19,10 @@ def tokens(sentences, hardness, given=None, position=1):
     """A table of sentences, each a list of tokens by name."""
     names = [name for sentence in sentences for name in sentence]
     labels = [NAMES.index(name) for name in names]
-    first = [text for at, one in enumerate(sentences)
-             for text in [(given or ["A"] * len(sentences))[at], *[None] * (len(one) - 1)]]  # fmt: skip
+    given = given or ["A"] * len(sentences)
+    first = [
+        text for at, one in enumerate(sentences) for text in [given[at], *[None] * (len(one) - 1)]
+    ]
     rows = pa.table({
         "index": np.arange(len(names)),
         "id": [str(row) for row in range(len(names))],
@@ -69,7 +71,7 @@ def test_what_the_model_was_given_is_shown_and_is_not_a_hard_word(tmp_path):
     table = tokens([["s", " dog", "."]], [0.9, 0.1, 0.0], given=["Hors"])
     html = page_of(tmp_path, table)
     assert '<span class="given" title="given to the model">Hors</span>' in html
-    assert list(words_of(html))[0] == "Horss"  # a word that goes on has the part it began with
+    assert next(iter(words_of(html))) == "Horss"  # a word that goes on has the part it began with
     html = page_of(
         tmp_path / "b", tokens([[" dog", "."]], [0.1, 0.2], given=["Ein Hund."], position=0)
     )

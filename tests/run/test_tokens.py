@@ -250,12 +250,12 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, folders):
     spec, data = f"hf:{folders['t5']}", tmp_path / "a.de"
     with pytest.raises(DataError, match=r"a.de has 2 lines and .*a.en 1: line n of one must be"):
         hs.score(spec, data, target=tmp_path / "a.en")
-    with pytest.raises(DataError, match="cannot read .*b.en as lines of text"):
+    with pytest.raises(DataError, match=r"cannot read .*b.en as lines of text"):
         hs.score(spec, data, target=tmp_path / "b.en")
-    with pytest.raises(DataError, match="no examples in .*none.txt: it has no lines"):
+    with pytest.raises(DataError, match=r"no examples in .*none.txt: it has no lines"):
         hs.score(spec, tmp_path / "none.txt")
     pd.DataFrame({"text": TEXTS}).to_csv(tmp_path / "c.csv")
-    with pytest.raises(DataError, match="no column 'en' in .*: it has"):
+    with pytest.raises(DataError, match=r"no column 'en' in .*: it has"):
         hs.score(spec, tmp_path / "c.csv", target="en")
 
 
@@ -278,7 +278,7 @@ def test_a_tokenizer_of_another_model_is_refused():
 def test_padded_vocabularies_are_read(folders):
     words = byte_pairs()
     table = hs.score(language_model("gpt2", 320), TEXTS, tokens=True, tokenizer=words)
-    assert len(table.classes) == 320
+    assert len(set(table.classes)) == len(table.classes) == 320
     assert table.classes[:300] == words.convert_ids_to_tokens(list(range(300)))
 
 
@@ -315,7 +315,7 @@ def test_a_model_without_a_linear_head_gets_what_logits_tell():
     torch.manual_seed(0)
     model, words = transformers.Gemma2ForCausalLM(config).eval(), byte_pairs()
     torch.nn.init.normal_(model.lm_head.weight, std=0.3)
-    with pytest.warns(HardsightWarning, match="avh, .* are missing"):
+    with pytest.warns(HardsightWarning, match=r"avh, .* are missing"):
         table = hs.score(model, TEXTS[:5], tokens=True, tokenizer=words)
     ids = torch.tensor([words(TEXTS[0])["input_ids"]])
     logits = model(ids).logits[0, :-1].double()

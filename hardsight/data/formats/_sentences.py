@@ -19,8 +19,6 @@ from hardsight.data.texts import Sentence, Sentences, TargetTokens
 from hardsight.errors import DataError, OptionError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
     from hardsight.data.source import InputKind, SourceView
 
 LINE_SUFFIXES = (".txt",)
@@ -225,7 +223,7 @@ def sentence_file(
 
 
 def sentence_columns(
-    columns: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, Any],
     *,
     spec: str,
     text: str | None,

@@ -121,7 +121,7 @@ class TargetTokens(Sentences):
         # masked for the encoder and behind all that is predicted for a decoder: any token will do
         self._padding = int(getattr(tokenizer, "pad_token_id", None) or 0)
         self.limit = most_tokens(tokenizer, model, limit)
-        self.classes = _vocabulary(tokenizer)
+        self.classes = _vocabulary(tokenizer, model)
         most = (
             "as long as they are" if self.limit is None else f"at most {self.limit} of a sentence"
         )
@@ -155,7 +155,7 @@ class TargetTokens(Sentences):
                     is_cut or known < len(tokens),
                     begins,
                     unknown,
-                )  # fmt: skip
+                )
             )
         return sentences
 
@@ -324,9 +324,12 @@ def _check_can_shift(model: Any) -> None:
         )
 
 
-def _vocabulary(tokenizer: Any) -> tuple[str, ...]:
-    """Names of all tokens; each is there once, as class names have to be."""
-    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+def _vocabulary(tokenizer: Any, model: Any) -> tuple[str, ...]:
+    """Names of all outputs, each once; a model may have more of them than there are tokens."""
+    find = getattr(model, "get_output_embeddings", lambda: None)
+    weight = getattr(find(), "weight", None)
+    spare = max(0, 0 if weight is None else len(weight) - len(tokenizer))
+    names = [*tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), *[None] * spare]
     found: dict[str, None] = {}
     for token, name in enumerate(names):
         plain = str(name) if name else f"[{token}]"

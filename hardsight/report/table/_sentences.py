@@ -127,7 +127,9 @@ def _marked(
     long = counts >= min(_LONG, int(counts.max(initial=0)))
     order = np.argsort(-np.where(long, means, -np.inf), kind="stable")
     finite = hardness[~np.isnan(hardness)]
-    bounds = np.quantile(finite, [1 - share for share in _SHARES]) if len(finite) else [np.inf]
+    bounds = list[float]()
+    if len(finite):
+        bounds = np.quantile(finite, [1 - share for share in _SHARES]).tolist()
     position = view.table.column("position")
     for at in order[:_SENTENCES].tolist():
         rows = np.arange(starts[at], ends[at])
@@ -194,7 +196,7 @@ def _words(
                 float(sign * means[kind]),
                 float(shares[kind]),
                 int(numbers[worst]),
-            )  # fmt: skip
+            )
         )
     return found, least
 

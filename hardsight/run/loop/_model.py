@@ -505,8 +505,9 @@ def model_at_work(
             source = source.of_kind(kind)
         names, placed = class_names or loaded.class_names, None
         if source.kind is not None and source.kind.task == "predict":
-            names = ClassNames()  # a language model states two classes, which are none of its own
             placed = stack.enter_context(rows_at_places(network, head))
+            # a language model states two classes, which are none of its own
+            names = ClassNames(tuple(source.classes), "the tokenizer")
             head = head or head_with_bias(network, placed.name)
         first = source
         if source.kind is not None:  # a batch of one may be too few to tell a head by

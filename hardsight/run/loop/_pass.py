@@ -281,8 +281,9 @@ class Passed:
     Attributes:
         batch: its examples, and those that could not be read.
         embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
-        logits: ``[B, C]``; both have no rows if no example of the batch could be read. Of a language
-            model those of a few rows, by which it was held to its head, which makes all of them.
+        logits: ``[B, C]``; both have no rows if no example of the batch could be read. Of a
+            language model those of a few rows, by which it was held to its head; the head makes
+            all of them.
     """
 
     batch: Batch

@@ -409,7 +409,7 @@ class ModelScorer:
             placed=model.placed,
         )  # fmt: skip
         self.tiled = None
-        # the head of a language model makes its logits tile by tile, so that they are never all there
+        # the head of a language model makes its logits tile by tile: they are never all there
         self._by_head = model.placed is not None and self.head is not None
         if self.head is not None and self._by_head:
             bias = None if self.head.bias is None else self.head.bias.to(device)
@@ -510,7 +510,7 @@ class ModelScorer:
 
 
 def _all_of(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Parts of summaries, with what a row needs in any case: is it finite, and what is predicted."""
+    """Parts of summaries, with what every row needs: is it finite, and what is predicted."""
     return tuple(sorted({*parts, "logits"}))
 
 
@@ -637,8 +637,7 @@ def length_of(source: Source) -> int | None:
 def _rows_said(source: Source) -> int | None:
     """Number of rows that a source is to have; ``None`` for a stream that does not know."""
     length = length_of(source)
-    is_plain = length is None or isinstance(source, EmbeddingSource)
-    return length if is_plain else source.num_rows
+    return length if length is None or isinstance(source, EmbeddingSource) else source.num_rows
 
 
 @dataclass(frozen=True)

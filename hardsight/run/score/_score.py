@@ -139,8 +139,8 @@ def score_notes(table: ScoreTable) -> list[str]:
         )
     if counts.get("unknown"):
         notes.append(
-            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: each stands "
-            "for whatever the tokenizer does not know, and its numbers are of no word"
+            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: each "
+            "stands for all that the tokenizer does not know, and its numbers are of no word"
         )
     if about["data"].get("sentences") and counts.get("passed_over"):
         passed = ", ".join(f"{n:,} {what}" for what, n in counts["passed_over"].items())
@@ -559,7 +559,7 @@ def score_work(
         about |= described(plan.specs)
         if groups is not None and group is not None:
             about["groups"] = list(groups.columns)
-        if isinstance(source, ExampleSource) and source.num_rows != length_of(source):
+        if isinstance(source, ExampleSource) and source.row_columns():
             about["data"]["sentences"] = len(source)
         about["batch_size"] = scorer.batch_size
         per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
