@@ -19,6 +19,7 @@ from hardsight.data import ExampleSource
 from hardsight.errors import ConfigError, OptionError
 from hardsight.heads import Head, logits_of
 from hardsight.models import LoadedModel, StoredModel, is_as_made, load_stored, load_weights
+from hardsight.notebook import shown
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.loop import (
     chosen_device,
@@ -119,6 +120,15 @@ class TrainResult:
     dynamics: ScoreTable | None = None
     is_first_process: bool = True
     tracked: dict[str, Path] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the selected epoch, the test, and the last epochs."""
+        facts = {"run": str(self.folder), "best epoch": f"{self.best_epoch}"}
+        facts |= {f"test {name}": f"{value:.4g}" for name, value in (self.test or {}).items()}
+        columns = tuple(dict.fromkeys(name for epoch in self.history for name in epoch))
+        rows = [[f"{epoch[name]:.4g}" if name in epoch else None for name in columns]
+                for epoch in self.history[-5:]]  # fmt: skip
+        return shown("TrainResult", facts, columns=columns, rows=rows, note=self.next_step)
 
 
 def run_train(
