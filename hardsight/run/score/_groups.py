@@ -55,18 +55,15 @@ class Groups:
         return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
 
 
-def with_own_columns(
-    groups: Groups | None, source: ExampleSource | EmbeddingSource
-) -> Groups | None:
+def own_columns(groups: Groups | None, source: ExampleSource) -> Groups:
     """Columns that rows have of their own, such as the sentence that a token is in.
 
     Raises:
         OptionError: there are groups of examples, which have several rows each.
     """
-    own = {} if isinstance(source, EmbeddingSource) else source.row_columns()
-    if own and groups is not None:
+    if groups is not None:
         raise OptionError(f"group cannot be used here: {source.spec} has a row for every token")
-    return Groups(own, None) if own else groups
+    return Groups(source.row_columns(), None)
 
 
 def groups_of(

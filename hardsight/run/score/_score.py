@@ -39,7 +39,7 @@ from hardsight.run.loop import (
 )
 from hardsight.run.score._asked import Asked, Ready, refuse_folds
 from hardsight.run.score._estimators import by_classifier, fitted_classifier
-from hardsight.run.score._groups import groups_of, with_own_columns
+from hardsight.run.score._groups import groups_of, own_columns
 from hardsight.run.score._ray import ray_cluster
 from hardsight.run.score._resumed import check_same_outputs
 from hardsight.run.score._rows import (
@@ -408,7 +408,8 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
         else:
             ready = _by_model(asked, source, plan, place, stack)
         source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
-        groups = with_own_columns(groups, source)
+        if isinstance(source, ExampleSource) and source.row_columns():
+            groups = own_columns(groups, source)
         order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
         about = {
