@@ -23,6 +23,7 @@ from hardsight.experiments.lab import (
     Table,
     band,
     experiment,
+    networks_table,
 )
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.train import TrainResult
@@ -98,8 +99,18 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         published = _grid(setting, tuple(attacks.PUBLISHED), data["published"])
         tables.append(_published_table(setting, published, lost))
         curves = curves.joined(published)
-    weak = task.weakness(data.get("accuracy", {}).get("CE", []))
-    return tables, _asked(setting, curves, checks, weak)
+    gate = task.gate(_reached(setting, data, curves))
+    return [*tables, networks_table([gate])], _asked(setting, curves, checks, gate.weak)
+
+
+def _reached(setting: Setting, data: Mapping[str, Any], curves: Grid) -> Sequence[float]:
+    """Accuracy of cross-entropy: of all test images or, if that is not stored, of the attacked."""
+    if "accuracy" in data:
+        reached: Sequence[float] = data["accuracy"]["CE"]
+        return reached
+    kind = setting.kinds[0]
+    is_known = setting.radii(kind)[0] == 0
+    return curves.values("accuracy", attack=kind, loss="CE", radius=0.0) if is_known else []
 
 
 def _grid(setting: Setting, kinds: Sequence[str], curves: Found) -> Grid:
