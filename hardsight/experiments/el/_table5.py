@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
 from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment, networks_table
@@ -80,10 +78,16 @@ def _questions(task: Task, grid: Grid, weak: str) -> list[Question]:
     return [
         grid.question(
             f"{task.title}: {says}", paper, "test", first, second, weak=weak,
-            effect=np.subtract(*map(float, reversed(paper.split(" to ")))).item(),
+            effect=_gain(paper),
         )
         for says, paper, first, second in asked
     ]  # fmt: skip
+
+
+def _gain(printed: str) -> float:
+    """Points from the first to the second of two numbers, ``99.42 to 99.56``."""
+    first, second = map(float, printed.split(" to "))
+    return second - first
 
 
 @experiment(
