@@ -54,7 +54,7 @@ class Setting:
         epochs: of its training.
         plane_epochs: of the networks whose embedding is a plane.
         batch_size: of training.
-        lr: learning rate of SGD, falling to 0 along a cosine.
+        lr: learning rate of SGD, which rises for an epoch and falls to 0 along a cosine.
         enlarge: every pixel becomes so many, in both directions.
         limit: train on so many images; all by default.
         test_limit: watch so many test images; all by default.
@@ -67,17 +67,17 @@ class Setting:
 
     dataset: str = "mnist"
     model: str = "small_cnn"
-    epochs: int = 10
-    plane_epochs: int = 4
-    batch_size: int = 128
-    lr: float = 0.05
+    epochs: int = 6
+    plane_epochs: int = 3
+    batch_size: int = 32
+    lr: float = 0.1
     enlarge: int = 1
-    limit: int | None = 10_000
+    limit: int | None = 6000
     test_limit: int | None = 2000
     epsilon: float = 0.1
-    steps: int = 5
+    steps: int = 3
     attack_steps: int = 20
-    attacked: int = 1000
+    attacked: int = 500
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
@@ -216,7 +216,10 @@ def _plane_table(planes: Grid) -> Table:
             test_limit=80, epsilon=0.2, steps=2, attack_steps=3, attacked=60, seeds=(0, 1),
         ),
         "short": Setting(),
-        "paper": Setting(epochs=40, plane_epochs=20, limit=None, test_limit=None, attacked=10_000),
+        "paper": Setting(
+            epochs=40, plane_epochs=20, batch_size=128, limit=None, test_limit=None, steps=7,
+            attacked=10_000,
+        ),
     },
     asks=_asks,
 )  # fmt: skip
@@ -269,8 +272,8 @@ def _recipe(setting: Setting, epochs: int) -> dict[str, Any]:
     return {
         "epochs": epochs,
         "batch_size": setting.batch_size,
-        "optimizer": {"name": "sgd", "lr": setting.lr},
-        "schedule": "cosine",
+        "optimizer": {"name": "sgd", "lr": setting.lr, "nesterov": True},
+        "schedule": {"name": "cosine", "warmup_epochs": 1},
         "validation": 0.0,
         "select": "last",
     }
