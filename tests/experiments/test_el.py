@@ -435,7 +435,7 @@ def test_attacks_of_radius_0_leave_the_clean_accuracy_and_the_strongest_counts(t
         assert all(curve[1] < clean - 20 for curve in curves.values())
         (checks,) = result.data["checks"][loss]
         attacks = [value for name, value in checks.items() if not name.startswith(("str", "any"))]
-        assert len(attacks) == 4
+        assert len(attacks) == 5
         assert checks["strongest of all"] <= min(attacks)
 
 
