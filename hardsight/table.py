@@ -60,6 +60,7 @@ EXCERPT_SCHEMA = THUMBNAIL_SCHEMA.append(pa.field("text", pa.string()))  # of ex
 SUSPICION = "suspicion"  # the summary of training dynamics that best finds label errors
 # the two best judges of a table that was written before columns stated their rank
 _JUDGES_UNSAID = {SUSPICION: 0, "logit_margin": 1}
+_SHOWN_BY_ITSELF = 1_000_000  # rows; ranking more takes seconds, which nobody asked for
 
 
 class ScoreTable:
@@ -84,6 +85,40 @@ class ScoreTable:
 
     def __repr__(self) -> str:
         return f"ScoreTable({len(self)} rows, scores: {', '.join(self.scores)}, path={self.path})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how many examples, how many right, and the first suspects."""
+        from hardsight.notebook import shown
+
+        facts = {"examples": f"{len(self):,}", "classes": f"{len(self.classes):,}"}
+        if len(self) and {"label", "prediction"} <= set(self.columns):
+            facts["accuracy"] = f"{self.accuracy():.1%}"
+        facts["scores"] = f"{len(self.scores)}"
+        return shown("ScoreTable", facts, **self._first_rows(), note=self._next_step())
+
+    def _first_rows(self, n: int = 5) -> dict[str, Any]:
+        """The rows that a notebook shows; none of a table whose ranking takes a while."""
+        judge = self.judge_of_labels()
+        if judge is None or not 0 < len(self) <= _SHOWN_BY_ITSELF:
+            return {}
+        rows = self.suspects(n)
+        pictures = RunFolder(self.path.parent).thumbnails() if self.path is not None else {}
+        title = str(self.about(judge)["title"])
+        cells = [
+            [pictures.get(int(row["index"])), str(row["id"]), self._class_name(row["label"]),
+             self._class_name(row["prediction"]), f"{row[judge]:.4g}", str(row["group"])]
+            for row in rows.to_dict("records")
+        ]  # fmt: skip
+        return {"columns": ("", "id", "label", "prediction", title, "most suspect"), "rows": cells}
+
+    def _class_name(self, place: Any) -> str:
+        names = self.classes
+        return names[int(place)] if 0 <= place < len(names) else "none"
+
+    def _next_step(self) -> str:
+        if self.path is None:
+            return "hardest(), suspects() and to_pandas() give its rows"
+        return f"hs.review({str(self.path.parent)!r}) opens them, hs.write_report writes a page"
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the rows, not the open file."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
 import typing
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import hardsight
 from hardsight.cli import main
 from hardsight.config import EvaluateKeys, ScoreKeys, Settings, in_order, stated_in
 from hardsight.errors import ConfigError
@@ -76,6 +79,16 @@ def test_an_editor_shows_the_settings_there_are_with_their_types(made, shown):
     missing = dataclasses.MISSING
     required = {field.name for field in dataclasses.fields(made) if field.default is missing}
     assert shown.__required_keys__ == required
+
+
+def test_what_score_was_asked_for_has_the_types_of_its_signature():
+    tree = ast.parse((Path(hardsight.__file__).parent / "run/score/_asked.py").read_text("utf-8"))
+    asked = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Asked")
+    fields = [field for field in asked.body if isinstance(field, ast.AnnAssign)]
+    assert {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields} == {
+        name: ast.unparse(ast.parse(parameter.annotation))
+        for name, parameter in inspect.signature(score).parameters.items()
+    }
 
 
 def command(*words):

@@ -18,6 +18,7 @@ from hardsight._checks import require, versions, warn, warns_of
 from hardsight.config import config_from, defaults_of
 from hardsight.errors import ModelError, RunMismatchError
 from hardsight.models import LoadedModel, StoredModel, description_of, load_weights
+from hardsight.notebook import shown
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.adapt._config import (
     BN_ONLY,
@@ -90,6 +91,20 @@ class AdaptResult:
         run = self.runs[rule if rule is not None else next(iter(self.runs))]
         evaluations = [record["evaluation"] for record in run.rounds]
         return [None if record is None else record["accuracy"] for record in evaluations]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: accuracy on the target by rule and round."""
+        rounds = max((len(run.rounds) for run in self.runs.values()), default=0)
+        columns = ("rule", *("source" if at == 0 else f"round {at}" for at in range(rounds)))
+        rows = [
+            [
+                rule,
+                *("unknown" if share is None else f"{share:.1%}" for share in self.accuracy(rule)),
+            ]
+            for rule in self.runs
+        ]
+        facts = {"run": str(self.folder), "classes": f"{len(self.classes)}"}
+        return shown("AdaptResult", facts, columns=columns, rows=rows, note=self.next_step)
 
 
 def run_adapt(config: AdaptConfig, *, show_progress: bool | None = None) -> AdaptResult:

@@ -27,6 +27,7 @@ from hardsight.data.pixels import PixelOptions, decisive
 from hardsight.errors import OptionError
 from hardsight.evaluate import DEFINITIONS
 from hardsight.models import is_as_made
+from hardsight.notebook import shown
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.evaluate._study import Study, unknown_normalisation
 from hardsight.run.evaluate._subjects import (
@@ -133,6 +134,21 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
             "tried on what it was fitted to; name other data by --train"
         )
     return list(dict.fromkeys(notes))  # all models read the same examples
+
+
+class EvaluationCard(dict[str, Any]):
+    """A card as plain values, which a notebook shows as a line per model."""
+
+    def _repr_html_(self) -> str:
+        data = self["data"]
+        facts = {"data": str(data["spec"]), "examples": f"{data['rows']:,}"}
+        rows = [
+            [str(model["name"]), f"{top['value']:.1%} [{top['low']:.1%}, {top['high']:.1%}]"]
+            for model in self["models"]
+            if (top := model["accuracy"]["top1"])
+        ]
+        note = "hs.write_card writes the page with all of it"
+        return shown("EvaluationCard", facts, columns=("model", "accuracy"), rows=rows, note=note)
 
 
 @checked_options
@@ -320,7 +336,7 @@ def evaluation_card(
             }  # fmt: skip
             _describe(run, settings, subjects, order, sets, device=place, batch_size=batch_size)
             if run.is_done:
-                return dict(json.loads((run.folder / CARD).read_bytes()))
+                return EvaluationCard(json.loads((run.folder / CARD).read_bytes()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hardsight-")))
         study = Study(
             subjects,
@@ -352,7 +368,7 @@ def evaluation_card(
             groups={} if group is None else group_columns(source, group),
             classes=names,
         )
-        card: dict[str, Any] = {
+        card = {
             "format": FORMAT,
             "data": {**_data_facts(source, split, names), "class_order": order.facts()},
             "ood": [_data_facts(source, ood_split, None) for source in foreign],
@@ -365,7 +381,7 @@ def evaluation_card(
                 key: dataclasses.asdict(definition) for key, definition in DEFINITIONS.items()
             },
         }
-        card = _finite(card)
+        card = EvaluationCard(_finite(card))
         if run is not None:
             text = json.dumps(card, ensure_ascii=False, allow_nan=False)
             run.begin()

@@ -30,8 +30,10 @@ from hardsight.errors import DataError, HeadError, LabelError, OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, Estimator, value_name
 from hardsight.registry import SCORES
-from hardsight.run.loop import ClassOrder
-from hardsight.run.score._rows import EmbeddingScorer, Piece, ScorePlan, Scorer
+from hardsight.run.loop import ClassOrder, stated_classes
+from hardsight.run.score._asked import Asked, Ready, refuse, refuse_folds, refuse_pixel_options
+from hardsight.run.score._embeddings import EmbeddingScorer
+from hardsight.run.score._rows import Piece, ScorePlan, Scorer
 from hardsight.run_folder import tensors_digest, values_digest
 from hardsight.scores import Summaries, logit_summaries
 
@@ -77,7 +79,46 @@ class EstimatorAtWork:
         return about
 
 
-def estimator_at_work(
+def fitted_classifier(asked: Asked, plan: ScorePlan, place: torch.device) -> EstimatorAtWork:
+    """A classifier of scikit-learn, which opens its data itself."""
+    if asked.rows is not None:
+        raise OptionError(
+            "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
+            "score(model, X[rows], labels=y[rows])"
+        )
+    if asked.patch is not None:
+        raise OptionError(
+            "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
+            "themselves: score(model, X, labels=fixed)"
+        )
+    return _estimator_at_work(
+        asked.model, asked.data, asked.labels, plan, classes=asked.classes,
+        stated=stated_classes(asked.model_classes), device=place, class_order=asked.class_order,
+        batch_size=asked.batch_size, split=asked.split, data_root=asked.data_root,
+        text_column=asked.text_column, label_column=asked.label_column,
+        image_column=asked.image_column,
+    )  # fmt: skip
+
+
+def by_classifier(asked: Asked, fitted: EstimatorAtWork) -> Ready:
+    """The rows of a classifier of scikit-learn, ready to be scored."""
+    if asked.out_of_sample is not None:
+        refuse_folds(asked.out_of_sample)
+    refuse_pixel_options(asked)
+    refuse(
+        "a fitted classifier of scikit-learn, which has weights of its own; leave it out",
+        head=asked.head, output=asked.output, weights=asked.weights,
+        class_weights=asked.class_weights, bias=asked.bias, num_classes=asked.num_classes,
+        trust_remote_code=asked.trust_remote_code or None,
+    )  # fmt: skip
+    # it was taught the labels themselves, so that its classes always have names
+    order = "name" if asked.class_order == "auto" else asked.class_order
+    return Ready(
+        fitted.source, fitted.scorer, fitted.plan, fitted.class_names, order, fitted.metadata()
+    )
+
+
+def _estimator_at_work(
     model: Any,
     data: Any,
     labels: Any,
@@ -219,7 +260,8 @@ def _opened(
 def _spec(data: Any) -> str:
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
-    return str(getattr(data, "spec", type(data).__name__))
+    is_source = isinstance(data, ExampleSource | EmbeddingSource)
+    return data.spec if is_source else type(data).__name__
 
 
 def _labels(

@@ -6,7 +6,8 @@ examples; the time does, with its square.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardsight._checks import warn
+from hardsight.run.loop import progress
+from hardsight.run_folder import NEIGHBOURS, RunFolder
+
+_MOST_PRODUCTS = {"cpu": 1e14}  # of a search: about an hour on two cores
 _ROWS, _OTHERS = 2048, 8192  # of a block: 64 MiB of similarities
 
 
@@ -54,6 +60,37 @@ class StoredVectors:
         return np.concatenate(wanted) if wanted else np.empty((0, 0), np.float32)
 
 
+def keep_neighbours(
+    folder: RunFolder,
+    vectors: Vectors,
+    shards: Callable[[], Iterator[pa.Table]],
+    *,
+    device: torch.device,
+    show: bool | None,
+) -> None:
+    """Write the nearest neighbours of all rows beside the table, unless that would take hours.
+
+    Args:
+        folder: of the run.
+        vectors: one for every row.
+        shards: the rows, in the order of the vectors.
+        device: that multiplies.
+        show: force the progress bar on or off.
+    """
+    width = vectors.chunk(0, 1).shape[1]
+    if len(vectors) ** 2 * width > _MOST_PRODUCTS.get(device.type, math.inf):
+        warn(
+            f"the embeddings are kept, but near-duplicates were not looked for: among "
+            f"{len(vectors):,} examples that would take hours on this device; score on a GPU"
+        )
+        return
+    keys = [(part["index"].to_numpy(), part["label"].to_numpy()) for part in shards()]
+    index, labels = (np.concatenate([key[at] for key in keys]) for at in range(2))
+    with progress("nearest neighbours", total=len(vectors), done=0, show=show) as advance:
+        rows = neighbours(vectors, index, labels, device=device, advance=advance)
+    folder.write_side_file(NEIGHBOURS, rows)
+
+
 def neighbours(
     vectors: Vectors,
     index: NDArray[np.int64],
@@ -77,13 +114,13 @@ def neighbours(
         (cosine to it; NaN if there is none).
     """
     classes = torch.from_numpy(labels).to(device)
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, len(vectors), _ROWS):
         rows = _unit(vectors, start, start + _ROWS, device)
-        found.append(_nearest(vectors, rows, start, classes))
+        blocks.append(_nearest(vectors, rows, start, classes))
         advance(len(rows))
     nearest, place, similarity = (
-        torch.cat([part[at] for part in found]).cpu().numpy() for at in range(3)
+        torch.cat([part[at] for part in blocks]).cpu().numpy() for at in range(3)
     )
     has_other = np.isfinite(similarity)
     return pa.table(

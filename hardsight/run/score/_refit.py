@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from hardsight.data import EmbeddingSource
 from hardsight.heads import Head
 from hardsight.run.loop import folds_of, progress
+from hardsight.run.score._embeddings import EmbeddingScorer
 from hardsight.run.score._logistic import FITTED, PENALTIES, Fitted, HeadFitter
-from hardsight.run.score._rows import EmbeddingScorer, ScorePlan
+from hardsight.run.score._rows import ScorePlan
 from hardsight.run_folder import AGAIN, HEADS, RunFolder, replacing, values_digest, writing
 
 _VERSION = 1  # of the fit; another one gives other heads

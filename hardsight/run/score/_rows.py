@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Queue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,13 +25,11 @@ from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.data.pixels import decisive
 from hardsight.errors import DataError, HeadError, ModelError, OptionError
-from hardsight.geometry import widen
-from hardsight.heads import Head, decided_by_bias
+from hardsight.heads import decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     FOLD,
     ClassOrder,
-    Folds,
     ModelAtWork,
     ModelPass,
     ModelTraits,
@@ -44,8 +39,8 @@ from hardsight.run.loop import (
     pictures,
     progress,
 )
-from hardsight.run.score._neighbours import StoredVectors, neighbours
-from hardsight.run_folder import NEIGHBOURS, SCORE, Manifest, row_groups, values_digest
+from hardsight.run.score._neighbours import StoredVectors, keep_neighbours
+from hardsight.run_folder import SCORE, Manifest, row_groups, values_digest
 from hardsight.scores import Summaries, TiledHead, logit_summaries
 from hardsight.table import (
     KEY_COLUMNS,
@@ -58,14 +53,12 @@ from hardsight.table import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from hardsight.run.score._groups import Groups
     from hardsight.run.score._refit import Refit
 
 _ANGULAR = ("norms", "angles")
 _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
-_MOST_PRODUCTS = {"cpu": 1e14}  # of a search for neighbours: about an hour on two cores
 _NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
 COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
@@ -200,180 +193,6 @@ def _column_spec(name: str) -> ScoreSpec:
     return spec
 
 
-class EmbeddingScorer:
-    """Scores stored embeddings through a stored head, or the rows of each fold through its own.
-
-    Args:
-        source: the embeddings.
-        heads: one, or with ``folds`` one per fold; they may also be given to :meth:`use` later.
-        plan: which scores.
-        device: to compute on.
-        batch_size: rows at once.
-        num_classes: of the heads; only needed if they are not there yet.
-        folds: which head scores which row.
-    """
-
-    def __init__(
-        self,
-        source: EmbeddingSource,
-        heads: Sequence[Head],
-        plan: ScorePlan,
-        *,
-        device: torch.device,
-        batch_size: int | None,
-        num_classes: int | None = None,
-        folds: Folds | None = None,
-    ) -> None:
-        self.source, self.plan, self.device = source, plan, device
-        self.batch_size = batch_size or 16384
-        self.num_classes = num_classes or heads[0].num_classes
-        self._heads, self._folds = list(heads), folds
-
-    def use(self, heads: Sequence[Head]) -> None:
-        """Take heads that were fitted meanwhile, one per fold."""
-        self._heads = list(heads)
-
-    def number_as(self, order: ClassOrder) -> None:
-        """Give the labels of the data the model's numbers."""
-        self.source = order.of(self.source)
-
-    def pieces(self, start: int, stop: int | None = None) -> Generator[Piece, None, None]:
-        """Pieces from ``start`` to ``stop``, on a CPU one per core at a time.
-
-        Cores that each work on rows of their own wait for each other once a piece, not once an
-        operation, and the numbers do not depend on how many there are.
-        """
-        end = len(self.source) if stop is None else min(stop, len(self.source))
-        firsts = range(start, end, self.batch_size)
-        if self.device.type != "cpu":
-            tiled = self._tiled_heads()
-            yield from (self._piece(tiled, first, self._rows(first)) for first in firsts)
-            return
-        with _one_thread_each() as cores, ThreadPoolExecutor(cores) as pool:
-            heads: Queue[list[TiledHead]] = Queue()
-            for _ in range(cores):
-                heads.put(self._tiled_heads())
-            waiting: deque[Future[Piece]] = deque()
-            for first in firsts:
-                # read here, in order: a reader may keep its place in the file
-                rows = self._rows(first)
-                waiting.append(pool.submit(self._piece_by_any, heads, first, rows))
-                if len(waiting) > cores:  # bounds what is held, and keeps the order
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-
-    def check(self) -> None:
-        """Nothing is left to check: the numbers follow from what is stored."""
-
-    def _tiled_heads(self) -> list[TiledHead]:
-        return [
-            TiledHead(
-                head.weight.to(self.device),
-                None if head.bias is None else head.bias.to(self.device),
-                parts=self.plan.parts,
-            )
-            for head in self._heads
-        ]
-
-    def _piece_by_any(self, heads: Queue[list[TiledHead]], first: int, rows: Tensor) -> Piece:
-        tiled = heads.get()  # its working memory serves one thread at a time
-        try:
-            return self._piece(tiled, first, rows)
-        finally:
-            heads.put(tiled)
-
-    @torch.inference_mode()
-    def bias_facts(self) -> dict[str, Any]:
-        """How often the bias decides, on the first examples; a pass of its own would cost more."""
-        count = max(1, min(len(self.source), 4096, (1 << 22) // self.num_classes))
-        rows, decided = self._rows(0, count), 0.0
-        for head, at in self._shares(0, count):
-            if head.bias is not None and len(at):
-                decided += float(self._decided(head, rows[at]).sum())
-        return {"flip_rate": decided / count, "rows": count}
-
-    def _decided(self, head: Head, rows: Tensor) -> Tensor:
-        # files may hold them in different precisions
-        dtype = widen(head.weight).dtype
-        assert head.bias is not None
-        embeddings, weight, bias = (
-            tensor.to(self.device, dtype) for tensor in (rows, head.weight, head.bias)
-        )
-        return decided_by_bias(torch.addmm(bias, embeddings, weight.T), head)
-
-    def _shares(self, first: int, last: int) -> Iterator[tuple[Head, Tensor]]:
-        """Each head with the rows of a range that it scores, by their place in the range."""
-        for at, head in enumerate(self._heads):
-            yield head, self._share(at, first, last)
-
-    def _share(self, at: int, first: int, last: int) -> Tensor:
-        if self._folds is None:
-            return torch.arange(last - first, device=self.device)
-        rows = np.flatnonzero(self._folds.number[first:last] == at + 1)
-        return torch.from_numpy(rows).to(self.device)
-
-    def _rows(self, first: int, count: int | None = None) -> Tensor:
-        last = min(first + (count or self.batch_size), len(self.source))
-        return torch.from_numpy(np.array(self.source.chunk(first, last))).to(self.device)
-
-    @torch.inference_mode()
-    def _piece(self, heads: list[TiledHead], first: int, rows: Tensor) -> Piece:
-        last = first + len(rows)
-        every = torch.arange(first, last)
-        if self._folds is None:
-            columns = self._columns(heads[0], every, rows)
-            return Piece(last - first, self.source.ids(first, last), columns)
-        shares = [self._share(at, first, last) for at in range(len(heads))]
-        parts = [
-            {
-                **self._columns(head, every[at.cpu()], rows[at]),
-                FOLD: torch.full((len(at),), fold),
-            }
-            for fold, (head, at) in enumerate(zip(heads, shares, strict=True), start=1)
-        ]
-        at, order = torch.cat(shares).cpu().sort()
-        columns = {
-            name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)]
-            for name in parts[0]
-        }
-        ids = self.source.ids(first, last).take(pa.array(at.numpy()))
-        return Piece(last - first, ids, columns, self._unscored(first, last))
-
-    def _columns(self, head: TiledHead, at: Tensor, rows: Tensor) -> dict[str, Tensor]:
-        """The columns of some rows, by their positions in the source."""
-        labels = torch.from_numpy(self.source.labels[at.numpy()])
-        summaries = head.summaries(rows, labels.to(self.device))
-        assert summaries.predictions is not None
-        finite = torch.isfinite(summaries.predictions.largest)
-        return {
-            "index": torch.from_numpy(self.source.numbered(at)),
-            "label": labels,
-            "prediction": torch.where(finite, summaries.predictions.prediction, -1),
-            "finite": finite,
-            **self.plan.scores(summaries),
-        }
-
-    def _unscored(self, first: int, last: int) -> list[tuple[int, str, str]]:
-        assert self._folds is not None
-        source = self.source
-        return self._folds.unscored(
-            source.labels, source.classes,
-            lambda at: (int(source.numbered(at)), source.id_of(at)), among=range(first, last),
-        )  # fmt: skip
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[int]:
-    """The number of cores, with torch on one thread within each operation meanwhile."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield cores
-    finally:
-        torch.set_num_threads(cores)
-
-
 class ModelScorer:
     """Scores examples through a model, capturing its embeddings on the way."""
 
@@ -496,44 +315,6 @@ def piece_rows(pieces: list[Piece]) -> pa.Table:
     }
     ids = pa.chunked_array([piece.ids for piece in pieces], pa.string()).combine_chunks()
     return pa.table({**columns, "id": ids})
-
-
-def group_array(values: NDArray[Any]) -> pa.Array:
-    """An attribute as a column: numbers and truth values as they are, all else as text."""
-    if values.dtype.kind in "iufb":
-        return pa.array(values)
-    known = [value for value in values.tolist() if value is not None]
-    if known and all(isinstance(value, bool) for value in known):
-        return pa.array(values.tolist(), pa.bool_())
-    if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
-        return pa.array(values.tolist(), pa.float64(), from_pandas=True)
-    texts = [None if value is None or value != value else str(value) for value in values.tolist()]
-    return pa.array(texts, pa.string())
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Attributes of the examples, kept as columns of the table.
-
-    Attributes:
-        columns: by name, in the order of the source, ``[N]`` each.
-        numbers: of the examples in the source, ascending, if they are not their positions.
-    """
-
-    columns: Mapping[str, pa.Array]
-    numbers: NDArray[np.int64] | None
-
-    def beside(self, rows: pa.Table) -> pa.Table:
-        """Rows of the table with these columns at their end."""
-        at = rows["index"].to_numpy()
-        at = at if self.numbers is None else np.searchsorted(self.numbers, at)
-        for name, values in self.columns.items():
-            rows = rows.append_column(name, values.take(pa.array(at)))
-        return rows
-
-    def digest(self) -> str:
-        """That changes when a value does."""
-        return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
 
 
 class Totals:
@@ -742,7 +523,13 @@ class ScoreRun:
             if isinstance(scorer, ModelScorer) and scorer.head is not None:
                 self.folder.keep_class_weights(scorer.head.weight.detach().float().cpu().numpy())
             stored = StoredVectors(self.folder.embeddings())
-            self._find_neighbours(source if isinstance(source, EmbeddingSource) else stored, shards)
+            keep_neighbours(
+                self.folder,
+                source if isinstance(source, EmbeddingSource) else stored,
+                shards,
+                device=torch.device(self.about["config"]["device"]),
+                show=self.show,
+            )
         with self.folder.new_table(parts, schema) as table:
             # a stream would have to be read again from its start for every picture
             can_show = isinstance(source, ExampleSource) and not source.is_stream
@@ -751,23 +538,6 @@ class ScoreRun:
                 self.folder.write_side_file(THUMBNAILS, small)
         self.folder.finish()
         return read_table(self.folder.folder)
-
-    def _find_neighbours(self, vectors: EmbeddingSource | StoredVectors, shards: Shards) -> None:
-        """Write the nearest neighbours of all rows beside the table."""
-        assert self.folder is not None
-        device = torch.device(self.about["config"]["device"])
-        width = vectors.chunk(0, 1).shape[1]
-        if len(vectors) ** 2 * width > _MOST_PRODUCTS.get(device.type, math.inf):
-            warn(
-                f"the embeddings are kept, but near-duplicates were not looked for: among "
-                f"{len(vectors):,} examples that would take hours on this device; score on a GPU"
-            )
-            return
-        keys = [(part["index"].to_numpy(), part["label"].to_numpy()) for part in shards()]
-        index, labels = (np.concatenate([key[at] for key in keys]) for at in range(2))
-        with progress("nearest neighbours", total=len(vectors), done=0, show=self.show) as advance:
-            rows = neighbours(vectors, index, labels, device=device, advance=advance)
-        self.folder.write_side_file(NEIGHBOURS, rows)
 
     def _scored(self, scorer: Scorer, source: Source) -> tuple[Shards, int]:
         """All shards, computed or read, and the number of unreadable examples."""

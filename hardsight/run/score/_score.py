@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +17,10 @@ from hardsight.data import (
     EmbeddingSource,
     ExampleSource,
     data_marks,
-    group_columns,
     open_source,
 )
 from hardsight.data.pixels import PixelOptions
-from hardsight.errors import OptionError, ShapeError
+from hardsight.errors import OptionError
 from hardsight.heads import Head
 from hardsight.models import ClassNames, is_as_made, is_estimator, stored_tokenizer
 from hardsight.patch import Patch
@@ -39,37 +37,29 @@ from hardsight.run.loop import (
     model_at_work,
     stated_classes,
 )
-from hardsight.run.score._estimators import EstimatorAtWork, estimator_at_work
+from hardsight.run.score._asked import Asked, Ready, refuse_folds
+from hardsight.run.score._estimators import by_classifier, fitted_classifier
+from hardsight.run.score._groups import groups_of
 from hardsight.run.score._ray import ray_cluster
-from hardsight.run.score._refit import Refit
+from hardsight.run.score._resumed import check_same_outputs
 from hardsight.run.score._rows import (
     COLUMNS,
     MAY_CHANGE,
-    EmbeddingScorer,
-    Groups,
     ModelScorer,
     ScorePlan,
-    Scorer,
     ScoreRun,
     ScoreWork,
-    group_array,
     length_of,
     naming_other_scores,
-    piece_rows,
 )
+from hardsight.run.score._stored import by_stored_head
 from hardsight.run_folder import (
     SCORE,
-    TABLE,
     RunFolder,
-    check_same_values,
-    open_parquet,
-    tensors_digest,
 )
-from hardsight.table import KEY_COLUMNS, ScoreTable, read_table
+from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hardsight.config import ScoreKeys
 
 # what no longer decides, once the table is there: data may have been moved, packages renewed
@@ -345,7 +335,7 @@ def score(
             )
             is_drawn = about["model"].get("rows_depend_on") == "draw"  # never comes out the same
             if (folder.is_done or folder.goes_on) and not is_drawn:
-                _check_same_outputs(folder, scorer)
+                check_same_outputs(folder, scorer)
             if folder.is_done:
                 if isinstance(source, ExampleSource) and source.is_stream:
                     warn(
@@ -370,178 +360,171 @@ def score(
 
 
 @contextmanager
-def score_work(
-    *, model: Any, data: Any, scores: Any, head: Any, output: Any, batch_size: Any, device: Any,
-    weights: Any, split: Any, data_root: Any, patch: Any, rows: Any, labels: Any,
-    class_weights: Any, bias: Any, classes: Any, num_classes: Any, preprocessing: Any, size: Any,
-    mean: Any, std: Any, channels: Any, crop: Any, squash: Any, white: Any, model_classes: Any,
-    class_order: Any, trust_remote_code: Any, workers: Any, precision: Any, sample: Any,
-    strict: Any, thumbnails: Any, shard_rows: Any, seed: Any, out: Any, text_column: Any,
-    label_column: Any, image_column: Any, tokenizer: Any, max_tokens: Any, group: Any,
-    keep_embeddings: Any, out_of_sample: Any, show_progress: Any, engine: Any,
-    **others: Any,
-) -> Iterator[ScoreWork]:  # fmt: skip
-    """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster."""
-    if isinstance(model, os.PathLike):  # such as the folder of a trained model
-        model = os.fspath(model)
-    if sample not in SAMPLES:
-        raise OptionError(f"expected sample to be one of {', '.join(SAMPLES)}, got {sample!r}")
-    _check_counts(batch_size=batch_size, shard_rows=shard_rows)
-    if thumbnails < 0:
-        raise OptionError(f"expected thumbnails to be 0 or more, got {thumbnails}")
-    if out_of_sample is not None:
-        check_fold_count(out_of_sample)
-        sample = _sample_of_folds(sample)
-    if keep_embeddings and out is None:
-        raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
-    names = stated_classes(model_classes)
-    pixels = PixelOptions(size, mean, std, channels, crop, squash, white)
+def score_work(**keywords: Any) -> Iterator[ScoreWork]:
+    """What :func:`score` was asked for, ready to be scored: here, or in a worker of a cluster.
+
+    Args:
+        keywords: of :func:`score`, all of them.
+    """
+    asked = _checked(Asked(**keywords))
     with ExitStack() as stack:
-        plan, place = ScorePlan(scores), chosen_device(str(device))
-        fitted: EstimatorAtWork | None = None
+        plan, place = ScorePlan(asked.scores), chosen_device(str(asked.device))
         source: ExampleSource | EmbeddingSource
-        if not isinstance(model, _MODELS) and is_estimator(model):
-            if rows is not None:
-                raise OptionError(
-                    "rows cannot be used with a classifier of scikit-learn; choose them yourself: "
-                    "score(model, X[rows], labels=y[rows])"
-                )
-            if patch is not None:
-                raise OptionError(
-                    "patch cannot be used with a classifier of scikit-learn; pass the fixed labels "
-                    "themselves: score(model, X, labels=fixed)"
-                )
-            fitted = estimator_at_work(
-                model, data, labels, plan, classes=classes, stated=names, device=place,
-                class_order=class_order, batch_size=batch_size, split=split, data_root=data_root,
-                text_column=text_column, label_column=label_column, image_column=image_column,
-            )  # fmt: skip
+        fitted = None
+        if not isinstance(asked.model, _MODELS) and is_estimator(asked.model):
+            fitted = fitted_classifier(asked, plan, place)
             source = fitted.source
         else:
-            source = open_source(
-                data,
-                split=split,
-                labels=labels,
-                bias=bias,
-                classes=classes,
-                class_weights=class_weights,
-                data_root=data_root,
-                text_column=text_column,
-                label_column=label_column,
-                image_column=image_column,
-                max_tokens=max_tokens,
-                rows=rows,
-                patch=patch,
-            )
-        if engine == "local":  # else each node would decode what the others do
-            source = decoded_once(source, workers=workers, show=show_progress)
-        marks = data_marks(source)
-        if tokenizer is not None and (isinstance(source, EmbeddingSource) or source.kind is None):
+            source = _opened(asked)
+        if asked.engine == "local":  # else each node would decode what the others do
+            source = decoded_once(source, workers=asked.workers, show=asked.show_progress)
+        marks = data_marks(source)  # before classes are matched: of the data as it was named
+        if asked.tokenizer is not None and (
+            isinstance(source, EmbeddingSource) or source.kind is None
+        ):
             raise OptionError(f"tokenizer cannot be used here: {source.spec} holds no texts")
-        columns = dict(zip(COLUMNS, (text_column, label_column, image_column, max_tokens),
-                           strict=True))  # fmt: skip
-        groups = None if group is None else _groups(source, group, plan)
-        about: dict[str, Any] = {"sample": sample, "seed": seed, "versions": versions()}
-        about["config"] = {
-            "head": head if isinstance(head, str) else None,
-            "output": output,
-            "weights": None if weights is None else str(weights),
-            "device": str(place),
-            "precision": precision,
-            "strict": strict,
-            "thumbnails": thumbnails,
-            "keep_embeddings": keep_embeddings,
-            "shard_rows": shard_rows,
-            "out_of_sample": out_of_sample,
-        }
-        scorer: Scorer
-        refit: Refit | None = None
+        groups = None if asked.group is None else groups_of(source, asked.group, plan.specs)
         if fitted is not None:
-            _refuse_folds_of_images(out_of_sample)
-            _refuse_pixel_options(pixels, preprocessing)
-            _refuse_estimator_options(
-                head=head, output=output, weights=weights, class_weights=class_weights, bias=bias,
-                num_classes=num_classes, trust_remote_code=trust_remote_code or None,
-            )  # fmt: skip
-            scorer, plan, names = fitted.scorer, fitted.plan, fitted.class_names
-            class_order = "name" if class_order == "auto" else class_order
-            about |= fitted.metadata()
+            ready = by_classifier(asked, fitted)
         elif isinstance(source, EmbeddingSource):
-            _refuse_pixel_options(pixels, preprocessing)
-            _refuse_model_options(
-                head=head if isinstance(head, str) else None, output=output, weights=weights,
-                trust_remote_code=trust_remote_code or None,
-            )  # fmt: skip
-            if out_of_sample is not None:
-                _refuse_head(model=model, head=head, class_weights=class_weights, bias=bias)
-                refit = Refit(source, out_of_sample, device=place, seed=seed)
-                scorer = refit.scorer(plan, batch_size=batch_size)
-                about["model"] = refit.model_facts()
-            else:
-                stored = _stored_head(model, head, source)
-                scorer = EmbeddingScorer(
-                    source, [stored], plan, device=place, batch_size=batch_size
-                )
-                parts = [tensor for tensor in (stored.weight, stored.bias) if tensor is not None]
-                about["model"] = {"spec": "stored head", "digest": tensors_digest(*parts)}
-                about["bias"] = scorer.bias_facts()
+            ready = by_stored_head(asked, source, plan, place)
         else:
-            _refuse_folds_of_images(out_of_sample)
-            usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
-            size_of_batch = batch_size or usual
-            work = model_at_work(
-                model, source, pixels, device=place, weights=weights, preprocessing=preprocessing,
-                class_names=names, head=head, output=output, need=plan.need,
-                # of a single row a scaled head cannot be told from other layers
-                at_once=min(8, max(2, size_of_batch)), num_classes=num_classes, seed=seed,
-                trust_remote_code=trust_remote_code, batch_size=size_of_batch,
-                reader=_reader(tokenizer, trust_remote_code),
-            )  # fmt: skip
-            with naming_other_scores():
-                ready = stack.enter_context(work)
-            names, traits, source = ready.class_names, ready.traits, ready.source
-            plan = plan.fitted_to(traits)
-            scorer = ModelScorer(
-                source,
-                ready,
-                plan,
-                device=place,
-                precision=chosen_precision(precision, place),
-                batch_size=size_of_batch * _batches_at_once(source),
-                workers=_processes(workers, source),
-                strict=strict,
-                goes_on="" if out is None else _GOES_ON,
-                keep_embeddings=keep_embeddings,
-            )
-            about["model"] = {
-                **ready.facts(),
-                "head": None if scorer.head is None else scorer.head.name,
-            }
-            if plan.missing:
-                about["missing"] = {"scores": plan.missing, "reason": traits.no_head}
-            about["preprocessing"] = dataclasses.asdict(ready.applied_to(source))
-            about["precision"] = scorer.precision
-        order = matched_classes(source, scorer.num_classes, names or ClassNames(), how=class_order)
-        about["data"] = {
-            "spec": source.spec,
-            "split": split,
-            **{key: value for key, value in columns.items() if value is not None},
-            "fingerprint": marks["data"],
-            "named": len(source.classes),
-            "patches": list(source.patches),
-        }
-        if source.whole is not None:
-            about["data"]["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
+            ready = _by_model(asked, source, plan, place, stack)
+        source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
+        order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
-        about["classes"], about["class_order"] = list(order.names), order.facts()
-        about |= described(plan.specs)
-        if groups is not None:
-            about["groups"] = list(groups.columns)
-        about["batch_size"] = scorer.batch_size
-        per = shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
+        about = {
+            "sample": asked.sample,
+            "seed": asked.seed,
+            "versions": versions(),
+            "config": _config(asked, place),
+            **ready.about,
+            "data": _data_facts(asked, source, marks),
+            "classes": list(order.names),
+            "class_order": order.facts(),
+            **described(ready.plan.specs),
+            **({} if groups is None else {"groups": list(groups.columns)}),
+            "batch_size": scorer.batch_size,
+        }
+        per = asked.shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
         # whole batches per shard, so that a resumed run forms the same batches
         per_shard = max(1, round(per / scorer.batch_size))
-        yield ScoreWork(source, scorer, plan, about, per_shard, workers, groups, refit)
+        yield ScoreWork(
+            source, scorer, ready.plan, about, per_shard, asked.workers, groups, ready.refit
+        )
+
+
+def _checked(asked: Asked) -> Asked:
+    """The same in one spelling, if each option by itself can be used."""
+    if isinstance(asked.model, os.PathLike):  # such as the folder of a trained model
+        asked = dataclasses.replace(asked, model=os.fspath(asked.model))
+    if asked.sample not in SAMPLES:
+        raise OptionError(
+            f"expected sample to be one of {', '.join(SAMPLES)}, got {asked.sample!r}"
+        )
+    _check_counts(batch_size=asked.batch_size, shard_rows=asked.shard_rows)
+    if asked.thumbnails < 0:
+        raise OptionError(f"expected thumbnails to be 0 or more, got {asked.thumbnails}")
+    if asked.out_of_sample is not None:
+        check_fold_count(asked.out_of_sample)
+        asked = dataclasses.replace(asked, sample=_sample_of_folds(asked.sample))
+    if asked.keep_embeddings and asked.out is None:
+        raise OptionError("keep_embeddings needs a folder to keep them in; give out= (--out)")
+    return asked
+
+
+def _opened(asked: Asked) -> ExampleSource | EmbeddingSource:
+    return open_source(
+        asked.data,
+        split=asked.split,
+        labels=asked.labels,
+        bias=asked.bias,
+        classes=asked.classes,
+        class_weights=asked.class_weights,
+        data_root=asked.data_root,
+        text_column=asked.text_column,
+        label_column=asked.label_column,
+        image_column=asked.image_column,
+        max_tokens=asked.max_tokens,
+        rows=asked.rows,
+        patch=asked.patch,
+    )
+
+
+def _by_model(
+    asked: Asked, source: ExampleSource, plan: ScorePlan, place: torch.device, stack: ExitStack
+) -> Ready:
+    """Examples through a network, which is given back as it was when the stack ends."""
+    if asked.out_of_sample is not None:
+        refuse_folds(asked.out_of_sample)
+    usual = source.loading.batch_size or (256 if place.type == "cuda" else 64)
+    batch_size = asked.batch_size or usual
+    pixels = PixelOptions(*(getattr(asked, name) for name in PixelOptions._fields))
+    work = model_at_work(
+        asked.model, source, pixels, device=place, weights=asked.weights,
+        preprocessing=asked.preprocessing, class_names=stated_classes(asked.model_classes),
+        head=asked.head, output=asked.output, need=plan.need,
+        # of a single row a scaled head cannot be told from other layers
+        at_once=min(8, max(2, batch_size)), num_classes=asked.num_classes, seed=asked.seed,
+        trust_remote_code=asked.trust_remote_code, batch_size=batch_size,
+        reader=_reader(asked.tokenizer, asked.trust_remote_code),
+    )  # fmt: skip
+    with naming_other_scores():
+        ready = stack.enter_context(work)
+    source, plan = ready.source, plan.fitted_to(ready.traits)
+    scorer = ModelScorer(
+        source,
+        ready,
+        plan,
+        device=place,
+        precision=chosen_precision(asked.precision, place),
+        batch_size=batch_size * _batches_at_once(source),
+        workers=_processes(asked.workers, source),
+        strict=asked.strict,
+        goes_on="" if asked.out is None else _GOES_ON,
+        keep_embeddings=asked.keep_embeddings,
+    )
+    head = None if scorer.head is None else scorer.head.name
+    about: dict[str, Any] = {"model": {**ready.facts(), "head": head}}
+    if plan.missing:
+        about["missing"] = {"scores": plan.missing, "reason": ready.traits.no_head}
+    about["preprocessing"] = dataclasses.asdict(ready.applied_to(source))
+    about["precision"] = scorer.precision
+    return Ready(source, scorer, plan, ready.class_names, asked.class_order, about)
+
+
+def _config(asked: Asked, place: torch.device) -> dict[str, Any]:
+    """Settings that the metadata of a table states as they were asked for."""
+    return {
+        "head": asked.head if isinstance(asked.head, str) else None,
+        "output": asked.output,
+        "weights": None if asked.weights is None else str(asked.weights),
+        "device": str(place),
+        "precision": asked.precision,
+        "strict": asked.strict,
+        "thumbnails": asked.thumbnails,
+        "keep_embeddings": asked.keep_embeddings,
+        "shard_rows": asked.shard_rows,
+        "out_of_sample": asked.out_of_sample,
+    }
+
+
+def _data_facts(
+    asked: Asked, source: ExampleSource | EmbeddingSource, marks: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """What the metadata says of the data."""
+    columns = {name: getattr(asked, name) for name in COLUMNS}
+    facts = {
+        "spec": source.spec,
+        "split": asked.split,
+        **{key: value for key, value in columns.items() if value is not None},
+        "fingerprint": marks["data"],
+        "named": len(source.classes),
+        "patches": list(source.patches),
+    }
+    if source.whole is not None:
+        facts["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
+    return facts
 
 
 def _check_engine(asked: Mapping[str, Any]) -> None:
@@ -565,10 +548,10 @@ def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
     """A tokenizer, by itself or by its folder."""
     if not isinstance(tokenizer, str | os.PathLike):
         return tokenizer
-    found = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
-    if found is None:
+    loaded = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
+    if loaded is None:
         raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
-    return found
+    return loaded
 
 
 def _batches_at_once(source: ExampleSource) -> int:
@@ -582,24 +565,6 @@ def _processes(workers: int | None, source: ExampleSource) -> int:
     return chosen_workers(workers, length=length_of(source))
 
 
-def _refuse_pixel_options(pixels: PixelOptions, preprocessing: Preprocessing | None) -> None:
-    named = [*pixels.stated(), *(["preprocessing"] if preprocessing is not None else [])]
-    if named:
-        raise OptionError(
-            f"{', '.join(named)} cannot be used with stored embeddings, which have no pixels; "
-            "leave it out"
-        )
-
-
-def _refuse_model_options(**options: Any) -> None:
-    named = [name for name, value in options.items() if value is not None]
-    if named:
-        raise OptionError(
-            f"{', '.join(named)} cannot be used with stored embeddings, which need no model; leave "
-            "it out (their head is class_weights=, --class-weights)"
-        )
-
-
 def _sample_of_folds(sample: str) -> str:
     if sample not in ("unknown", OUT_OF_SAMPLE):
         raise OptionError(
@@ -609,119 +574,7 @@ def _sample_of_folds(sample: str) -> str:
     return OUT_OF_SAMPLE
 
 
-def _refuse_head(**heads: Any) -> None:
-    named = [name for name, value in heads.items() if value is not None]
-    if named:
-        raise OptionError(
-            f"{', '.join(named)} cannot be used with out_of_sample, which fits a head for each "
-            "fold; leave it out, or leave out_of_sample out to score with that head"
-        )
-
-
-def _refuse_folds_of_images(out_of_sample: int | None) -> None:
-    if out_of_sample is not None:
-        raise OptionError(
-            "out_of_sample fits heads to stored embeddings; images need a model trained for each "
-            f"fold: hs.train(..., folds={out_of_sample}), or `hardsight score --out-of-sample "
-            f"{out_of_sample} --recipe recipe.toml`"
-        )
-
-
-def _refuse_estimator_options(**options: Any) -> None:
-    named = [name for name, value in options.items() if value is not None]
-    if named:
-        raise OptionError(
-            f"{', '.join(named)} cannot be used with a fitted classifier of scikit-learn, which "
-            "has weights of its own; leave it out"
-        )
-
-
-def _groups(
-    source: ExampleSource | EmbeddingSource,
-    group: str | Sequence[str] | Mapping[str, Any],
-    plan: ScorePlan,
-) -> Groups:
-    """Attributes as columns of the table.
-
-    Raises:
-        OptionError: the table has a column of that name.
-    """
-    columns = {}
-    for name, values in group_columns(source, group).items():
-        if name in (*KEY_COLUMNS, *(spec.name for spec in plan.specs)):
-            raise OptionError(
-                f"the table has a column {name!r} of its own, so that it cannot be a group; "
-                "examples are compared by class in any case. Store the attribute by another name"
-            )
-        columns[name] = group_array(values)
-    return Groups(columns, source.numbers)
-
-
-def _check_same_outputs(folder: RunFolder, scorer: Scorer) -> None:
-    """Raise if the first examples come out otherwise than they did: weights do not know their code.
-
-    A user's own dataset may draw at random, so that nothing follows from it.
-
-    Raises:
-        RunMismatchError: the model computes something else.
-    """
-    if not isinstance(scorer, ModelScorer) or scorer.source.is_model_ready:
-        return
-    with closing(scorer.pieces(0)) as pieces:
-        first = next(pieces, None)
-    stored = _first_rows(folder)
-    if first is None or stored is None:
-        return
-    both = piece_rows([first]).to_pandas().merge(stored, on="index", suffixes=("", " before"))
-    compared = stored.columns.intersection([spec.name for spec in scorer.plan.row_specs])
-    for name in compared:  # a finished table does not hold what was only needed on the way
-        now, before = (both[column].to_numpy(np.float64) for column in (name, f"{name} before"))
-        if len(both):
-            check_same_values(
-                SCORE.what, folder.folder, name, now=now, before=before, example=both["id"][0],
-                smallest=0.1,
-            )  # fmt: skip
-
-
-def _first_rows(folder: RunFolder) -> pd.DataFrame | None:
-    """The first rows on record, of a finished table or an unfinished one."""
-    if folder.is_done:
-        parts = open_parquet(folder.folder / TABLE).iter_batches(1 << 16)
-    else:
-        parts = folder.shards()
-    first = next(iter(parts), None)
-    return None if first is None else first.to_pandas()
-
-
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
             raise OptionError(f"expected {name} to be 1 or more, got {count}")
-
-
-def _stored_head(model: Any, head: str | Head | None, source: EmbeddingSource) -> Head:
-    """The head of stored embeddings, from wherever the user has it."""
-    head_or_weights = head if isinstance(head, Head) else model
-    if isinstance(head_or_weights, Head):
-        stored = head_or_weights
-    elif isinstance(head_or_weights, Tensor):
-        stored = Head(name="stored", weight=head_or_weights.detach(), bias=None)
-    elif head_or_weights is not None:
-        raise OptionError(
-            f"{source.spec} holds embeddings, which need no model; pass their head as "
-            "class_weights=FILE (--class-weights), a Head or a tensor"
-        )
-    elif source.class_weights is None:
-        raise OptionError(
-            f"{source.spec} holds embeddings but no class weights; pass class_weights=FILE "
-            "(--class-weights), the weights of the classifier layer they feed"
-        )
-    else:
-        bias = None if source.bias is None else torch.tensor(source.bias)
-        stored = Head(name="stored", weight=torch.tensor(source.class_weights), bias=bias)
-    if stored.width != source.width:
-        raise ShapeError(
-            f"expected embeddings [N, D] and class_weights [C, D] of the same width D, got "
-            f"embeddings {[len(source), source.width]}, class_weights {list(stored.weight.shape)}"
-        )
-    return stored

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import ShapeError, StatisticError
-from hardsight.run.study._tables import NONE, StudyTable, said_interval
+from hardsight.run.study._tables import NONE, ShownAsTables, StudyTable, said_interval
 from hardsight.stats import Estimate, wilson_interval
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ class ScoreByLevel:
 
 
 @dataclass(frozen=True)
-class DegradationStudy:
+class DegradationStudy(ShownAsTables):
     """Scores against the levels of one degradation.
 
     Attributes:

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardsight.errors import MissingDataError, OptionError, ShapeError, StatisticError, TableError
-from hardsight.run.study._tables import StudyTable, said_interval, said_p, titles_of
+from hardsight.run.study._tables import (
+    ShownAsTables,
+    StudyTable,
+    said_interval,
+    said_p,
+    titles_of,
+)
 from hardsight.run_folder import read_parquet
 from hardsight.stats import HUMAN_BINS, Correlation, bin_index, correlation
 from hardsight.table import ScoreTable
@@ -163,7 +169,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class DynamicsStudy:
+class DynamicsStudy(ShownAsTables):
     """Runs along their epochs.
 
     Attributes:

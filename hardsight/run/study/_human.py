@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardsight.errors import OptionError, ShapeError, StatisticError
 from hardsight.run.study._tables import (
     NONE,
+    ShownAsTables,
     StudyTable,
     histogram,
     said_bin,
@@ -91,7 +92,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class HumanStudy:
+class HumanStudy(ShownAsTables):
     """Scores against human selection frequency.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardsight._checks import versions_of
+from hardsight.notebook import shown
 from hardsight.registry import SCORES, words_of
 from hardsight.stats import BinCorrelation, Estimate
 from hardsight.tracking import SCORE_OF
@@ -36,6 +38,20 @@ class StudyTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+
+    def _repr_html_(self) -> str:
+        return shown(self.title, {}, columns=self.columns, rows=self.rows, note=self.note)
+
+
+class ShownAsTables(ABC):
+    """A result that a notebook shows as its tables."""
+
+    @abstractmethod
+    def tables(self) -> list[StudyTable]:
+        """All that there is to read."""
+
+    def _repr_html_(self) -> str:
+        return "".join(table._repr_html_() for table in self.tables())
 
 
 def said_interval(interval: Estimate | None) -> str:

@@ -17,6 +17,7 @@ from hardsight._checks import versions
 from hardsight.config import defaults_of
 from hardsight.data import ExampleSource, data_marks
 from hardsight.errors import ConfigError
+from hardsight.notebook import shown
 from hardsight.run.loop import (
     OUT_OF_SAMPLE,
     Folds,
@@ -35,6 +36,7 @@ from hardsight.run_folder import (
     AGAIN,
     FOLDS,
     RunFolder,
+    fold_folder,
     remove,
     state_digest,
     values_digest,
@@ -73,6 +75,17 @@ class FoldsResult:
     table: ScoreTable
     folds: list[dict[str, Any]]
     next_step: str
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the folds, and the table of all examples."""
+        rows = [
+            [f"{fold['fold']}", f"{fold['learned_from']:,}", f"{fold['scored']:,}",
+             f"{fold['accuracy']:.1%}"]
+            for fold in self.folds
+        ]  # fmt: skip
+        columns = ("fold", "learned from", "scored", "accuracy on these")
+        folds = shown("FoldsResult", {"run": str(self.folder)}, columns=columns, rows=rows)
+        return folds + self.table._repr_html_()
 
 
 def run_folds(
@@ -149,7 +162,7 @@ class _Fold:
     @property
     def folder(self) -> Path:
         """Where its model and its scores lie."""
-        return self.run / "folds" / f"fold-{self.number}"
+        return fold_folder(self.run, self.number)
 
     def scored(
         self,
