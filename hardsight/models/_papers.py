@@ -243,15 +243,17 @@ class SphereConv2d(nn.Conv2d):
         squares = self._conv_forward(input * input, ones, None)
         # the square root has no slope at 0, where a black patch lies
         lengths = squares.clamp_min(torch.finfo(squares.dtype).eps).sqrt()
-        return self._conv_forward(input, filters, None) / lengths
+        cosines: Tensor = self._conv_forward(input, filters, None) / lengths
+        return cosines
 
 
 def _decoupled(body: nn.Sequential) -> nn.Sequential:
     """A stack of layers with the directions of its convolutions alone; weights stay as drawn."""
     for name, layer in body.named_children():
         if isinstance(layer, nn.Conv2d):
-            same = SphereConv2d(
-                layer.in_channels, layer.out_channels, layer.kernel_size[0],
+            # no weights are drawn, so that all other layers start as in the plain network
+            same = nn.utils.skip_init(
+                SphereConv2d, layer.in_channels, layer.out_channels, layer.kernel_size[0],
                 padding=layer.padding[0], bias=False,
             )  # fmt: skip
             same.weight = layer.weight

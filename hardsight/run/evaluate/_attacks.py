@@ -98,7 +98,8 @@ class AttackRun:
                 generator=torch.Generator().manual_seed(self._seed + int(positions[0])),
             )  # fmt: skip
             survived.append(found.right.cpu().numpy())
-        return self.clean & np.concatenate(survived)
+        left: Mask = self.clean & np.concatenate(survived)
+        return left
 
     def right_after_transfer(self, other: AttackRun, epsilon: float) -> Mask:
         """Which examples survive images made against another model, ``[n]``."""
