@@ -167,12 +167,12 @@ def by_group(
     rate = _error_rates(truth, wrong)
     residual = None if hardness is None else _without_classes(hardness, truth)
     gap = None if confidence is None else np.asarray(confidence, np.float64) - ~wrong
-    found = []
+    numbers = []
     for code, name in enumerate(known.tolist()):
         rows = codes == code
         # a few examples say nothing, and a single group has nothing to be compared with
         is_tested = rows.sum() >= least and len(known) > 1
-        found.append(
+        numbers.append(
             GroupNumbers(
                 name=name,
                 n=int(rows.sum()),
@@ -188,8 +188,8 @@ def by_group(
             )
         )
     # over all groups and all three questions at once
-    found = _corrected(found)
-    return sorted(found, key=lambda row: row.accuracy.value - row.expected_accuracy)
+    numbers = _corrected(numbers)
+    return sorted(numbers, key=lambda row: row.accuracy.value - row.expected_accuracy)
 
 
 def worst_slices(
@@ -256,17 +256,19 @@ def worst_slices(
         return []
     # every slice that was looked at counts, also those that came to nothing
     raised = adjusted_p_values([p for _, _, _, p in candidates]).tolist()
-    failing = [(one, p) for one, p in zip(candidates, raised, strict=True) if p < level]
-    failing = _without_explained([one for one, _ in failing], failing, truth, wrong, level)
-    found = [
+    failing = [(candidate, p) for candidate, p in zip(candidates, raised, strict=True) if p < level]
+    failing = _without_explained(
+        [candidate for candidate, _ in failing], failing, truth, wrong, level
+    )
+    slices = [
         Slice(where, len(rows), int(wrong[rows].sum()), _share(~wrong[rows], 0.95), expected, p)
         for (where, rows, expected, _), p in failing
     ]
-    return sorted(found, key=lambda one: one.accuracy.value - one.expected_accuracy)[:most]
+    return sorted(slices, key=lambda row: row.accuracy.value - row.expected_accuracy)[:most]
 
 
 def _without_explained(
-    found: list[_Candidate],
+    slices: list[_Candidate],
     failing: list[tuple[_Candidate, float]],
     truth: NDArray[np.int64],
     wrong: NDArray[np.bool_],
@@ -275,15 +277,15 @@ def _without_explained(
     """All but single values that do not fail any more once the pairs found in them are left out."""
     rate = _error_rates(truth, wrong)
     kept = []
-    for one, p in failing:
-        where, rows = one[:2]
+    for candidate, p in failing:
+        where, rows = candidate[:2]
         # pairs that hold this value
-        inner = [other[1] for other in found if len(other[0]) == 2 and where[0] in other[0]]
+        inner = [other[1] for other in slices if len(other[0]) == 2 and where[0] in other[0]]
         if len(where) == 1 and inner:
             rest = np.setdiff1d(rows, np.concatenate(inner))
             if not len(rest) or _judged(rest, truth, wrong, rate)[1] >= level:
                 continue
-        kept.append((one, p))
+        kept.append((candidate, p))
     return kept
 
 
@@ -323,8 +325,8 @@ def group_findings(
     }
     slices = worst_slices(attributes, labels, predictions, classes=classes)
     return {
-        "attributes": {name: [asdict(row) for row in found] for name, found in rows.items()},
-        "slices": [asdict(one) for one in slices],
+        "attributes": {name: [asdict(row) for row in numbers] for name, numbers in rows.items()},
+        "slices": [asdict(row) for row in slices],
         "least": _least_of_slices(len(np.asarray(labels))),
         "tested_from": LEAST,
         "hardness_title": hardness_title,
@@ -364,7 +366,7 @@ def _pair_slices(
             where = ((first, pair[0]), (second, pair[1]))
             expected, p = _judged(rows, truth, wrong, rate)
             # worse than the rest of each: else it is one of them that fails, not the pair
-            p = max(p, *(_judged(rows, truth, wrong, rates[one])[1] for one in where))
+            p = max(p, *(_judged(rows, truth, wrong, rates[value])[1] for value in where))
             yield where, rows, expected, p
 
 
@@ -403,17 +405,17 @@ def _parts(
     columns: tuple[NDArray[Any], ...], least: int
 ) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
     """Values and rows of every combination of values that has enough rows."""
-    pairs = [np.unique(one, return_inverse=True) for one in columns]
+    pairs = [np.unique(column, return_inverse=True) for column in columns]
     names: list[NDArray[Any]] = [pair[0] for pair in pairs]
     # codes of several columns as one number, so that one sort forms all combinations
     codes: list[NDArray[Any]] = [pair[1] for pair in pairs]
-    joined = np.ravel_multi_index(tuple(codes), [len(one) for one in names])
+    joined = np.ravel_multi_index(tuple(codes), [len(values) for values in names])
     order = np.argsort(joined, kind="stable")
     starts = np.flatnonzero(np.diff(joined[order], prepend=-1))
     for rows in np.split(order, starts[1:]):
         if len(rows) >= least:
             first = rows[0]
-            values = (one[code[first]].item() for one, code in zip(names, codes, strict=True))
+            values = (name[code[first]].item() for name, code in zip(names, codes, strict=True))
             yield tuple(values), rows
 
 
@@ -429,7 +431,7 @@ def _upper_tail(count: int, mean: float, trials: int) -> float:
     """Bound on the chance of ``count`` or more, by a binomial of the same mean."""
     from scipy.stats import binom
 
-    # at most one error more than expected is no evidence, and the bound below does not hold there
+    # at most one error more than expected is not evidence, and the bound below does not hold there
     if count < mean + 1:
         return 1.0
     # a sum of Bernoullis with different rates spreads less than a binomial of their mean (Hoeffding
@@ -510,7 +512,7 @@ def _against_others(values: Floats | None, rows: NDArray[np.bool_]) -> float | N
     sides = [values[side & np.isfinite(values)] for side in (rows, ~rows)]
     if min(map(len, sides)) < 2:
         return None
-    facts = [(float(one.mean()), float(one.std(ddof=1)), len(one)) for one in sides]
+    facts = [(float(side.mean()), float(side.std(ddof=1)), len(side)) for side in sides]
     try:
         return t_test_from_summary(facts[0], facts[1]).p
     except StatisticError:  # nothing varies
@@ -553,7 +555,7 @@ def _corrected(rows: list[GroupNumbers]) -> list[GroupNumbers]:
 
 def _of_numbers(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers with gaps, and numbers written as text, as floats; anything else as it is."""
-    # a cell without a value is no group of its own
+    # a cell without a value is not a group of its own
     gaps = (None, "")
     known = [value for value in column.tolist() if value not in gaps]
     if any(isinstance(value, bool) or not isinstance(value, int | float | str) for value in known):

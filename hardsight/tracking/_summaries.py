@@ -483,10 +483,10 @@ def strongest_rival(
     votes = np.where(is_last, totals, 0)
     votes[1:] -= np.where(is_last[1:], before[:-1], 0)
     best = votes.argmax(axis=0)[None]
-    found = np.take_along_axis(classes, best, axis=0)[0]
+    rival = np.take_along_axis(classes, best, axis=0)[0]
     # no vote at all: the label was never beaten
     won = np.take_along_axis(votes, best, axis=0)[0] > 0
-    return np.where(won, found, -1).astype(np.int64)
+    return np.where(won, rival, -1).astype(np.int64)
 
 
 def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from hardsight.data.formats import (
     text_parquet,
 )
 from hardsight.data.named import DATASETS
+from hardsight.data.opening._sentences import sentences_in
 from hardsight.data.source import (
     ExampleSource,
     LabelPlace,
@@ -83,10 +84,10 @@ def tar_source(
 
 def _place_apart(options: Options, text: str) -> LabelPlace | None:
     """The file of labels that an option names."""
-    found = array_place(options.labels, names=LABEL_NAMES, option="labels")
-    if found is None:
+    place = array_place(options.labels, names=LABEL_NAMES, option="labels")
+    if place is None:
         return None
-    return LabelPlace("arrays", (found[0],), existing(text), name=found[1], is_apart=True)
+    return LabelPlace("arrays", (place[0],), existing(text), name=place[1], is_apart=True)
 
 
 def parquet_source(
@@ -94,6 +95,8 @@ def parquet_source(
 ) -> ExampleSource | EmbeddingSource:
     """Texts, pictures, paths of pictures or embeddings: whichever the columns hold."""
     schema = common_schema(files)
+    if options.are_sentences:
+        return sentences_in({n: column_values(files, n) for n in schema.names}, text, options)
     has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
     are_texts = options.text_column is not None or (

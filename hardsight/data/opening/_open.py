@@ -13,6 +13,7 @@ from hardsight.data.formats import (
     GRAPHS,
     IDX_NAME,
     JSON_SUFFIXES,
+    LINE_SUFFIXES,
     LIST_SUFFIXES,
     PACKED_TAR,
     SPLITS,
@@ -24,6 +25,7 @@ from hardsight.data.formats import (
     HuggingFaceSource,
     ListedImages,
     MemoryArray,
+    SentenceSource,
     TarSource,
     TextSource,
     UnlabelledFolder,
@@ -49,6 +51,7 @@ from hardsight.data.opening._files import (
     tar_source,
 )
 from hardsight.data.opening._objects import holds_texts, source_of_object, texts_of
+from hardsight.data.opening._sentences import sentences_in_file, sentences_of_dataset
 from hardsight.data.source import (
     ExampleSource,
     Fingerprint,
@@ -64,7 +67,13 @@ from hardsight.data.source import (
     matching,
     patched,
 )
-from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
+from hardsight.errors import (
+    DataError,
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    UnknownNameError,
+)
 from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
@@ -87,6 +96,13 @@ class Options:
     label_column: str | None = None
     image_column: str | None = None
     max_tokens: int | None = None
+    tokens: bool | None = None
+    target: Any = None
+
+    @property
+    def are_sentences(self) -> bool:
+        """Whether tokens are to have rows, by the user's word."""
+        return bool(self.tokens) or self.target is not None
 
     def of_texts(self) -> dict[str, Any]:
         """What :func:`text_columns` takes."""
@@ -97,12 +113,16 @@ class Options:
 
     def check_used(self, source: Any) -> None:
         """Raise if columns are named, and the data has none, or not of this kind."""
-        are_texts = isinstance(source, TextSource)
+        are_texts = isinstance(source, TextSource | SentenceSource)
         has_columns = are_texts or isinstance(source, ListedImages | CellSource | TarSource)
         if not has_columns:
             self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
         if not are_texts:
-            self.refuse("text_column", "max_tokens", because=f"{source.spec} holds no texts")
+            nothing = f"{source.spec} holds no texts"
+            self.refuse("text_column", "max_tokens", "tokens", "target", because=nothing)
+        if isinstance(source, SentenceSource):
+            theirs = "the classes of tokens are the vocabulary, and each is its own label"
+            self.refuse("classes", "labels", "label_column", because=theirs)
 
     def images_only(self) -> None:
         """Raise if something was given that belongs to examples without labels, or embeddings."""
@@ -129,6 +149,8 @@ def open_source(
     label_column: str | None = None,
     image_column: str | None = None,
     max_tokens: int | None = None,
+    tokens: bool = False,
+    target: Any = None,
     patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
@@ -140,6 +162,8 @@ def open_source(
                                     paths start from the folder of the file
     ``reviews.csv``                 columns ``text`` and ``label``, or ``text_column`` and
                                     ``label_column``; also ``.jsonl`` and ``.parquet``
+    ``book.txt``                    a sentence per line, whose tokens a language model predicts;
+                                    with ``target`` the translation of each line, ``.gz`` too
     ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
                                     also a folder of such files or a pattern ``data/*.parquet``
     ``train-{000..146}.tar``        shards of webdataset: a picture and ``cls``, or ``json`` with
@@ -179,6 +203,9 @@ def open_source(
         image_column: column that holds the paths of pictures, if it has another name than
             ``path``, or there are texts as well.
         max_tokens: most tokens of a text that a model is to see; by default its own limit.
+        tokens: each token of the texts gets a row, by a language model, instead of each text.
+        target: translations whose tokens get a row each: a file with as many lines as ``data``,
+            a column of the same table, or a list.
         patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
             are laid over the data in their order. What nobody could tell keeps its label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
@@ -204,15 +231,15 @@ def open_source(
     """
     options = Options(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
-        image_column, max_tokens,
+        image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
     is_named = isinstance(data, str | os.PathLike)
     source = _named(os.fspath(data), options) if is_named else source_of_object(data, options)
     options.check_used(source)
-    for one in _patches(patch):  # decisions are about all of the data
-        source = _with_patch(source, one)
+    for decisions in _patches(patch):  # decisions are about all of the data
+        source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
 
 
@@ -222,7 +249,7 @@ def _patches(given: Any) -> list[Patch]:
         return []
     if isinstance(given, str | os.PathLike | Patch):
         given = [given]
-    return [one if isinstance(one, Patch) else read_patch(one) for one in given]
+    return [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
 
 
 def _with_patch(
@@ -239,6 +266,34 @@ def _with_patch(
     other = source.relabelled(fixed.labels)
     other.patches = (*source.patches, fixed.facts)
     return other
+
+
+def reopened_source(
+    data: str | os.PathLike[str], labels: Any, **options: Any
+) -> ExampleSource | EmbeddingSource:
+    """The data of a table once more, to look at its examples.
+
+    Labels that were given apart from arrays are not known any more; those of the table stand in
+    for them.
+
+    Args:
+        data: what the table was made of.
+        labels: of the table, as numbers.
+        options: of :func:`open_source`.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    try:
+        return open_source(data, **options)
+    except DataError:
+        if Path(data).suffix not in (".npy", ".npz", ".safetensors", ".parquet"):
+            raise
+        try:
+            return open_source(data, labels=labels, **options)
+        except HardsightError:
+            pass  # the first reason is the one to tell
+        raise
 
 
 def unlabelled_source(
@@ -278,14 +333,14 @@ def _with_rows(
             "as those of a sampler; choose all of them in one place"
         )
     listed = read_rows(rows)
-    found = listed.numbers(len(source), source.spec)
+    numbers = listed.numbers(len(source), source.spec)
     if listed.fingerprint is not None and listed.fingerprint != source.fingerprint():
         raise DataError(
             f"{listed.origin} was selected from other data than {source.spec}, or the data has "
             "changed since; select from a table of this data, or pass the numbers alone, as an "
             "array or an .npy file"
         )
-    return source.chosen(found)
+    return source.chosen(numbers)
 
 
 def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]:
@@ -312,6 +367,8 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
     if text.startswith("hub:"):
         options.images_only()
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)
+        if options.are_sentences:
+            return sentences_of_dataset(dataset, text, options)
         if options.text_column is not None or holds_texts(dataset):
             return texts_of(dataset, replace(options, split=None))
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
@@ -408,6 +465,9 @@ def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
 def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingSource:
     """One file, by its ending and by what its columns are called."""
     suffix = file.suffix.lower()
+    is_list = suffix in (*JSON_SUFFIXES, *LIST_SUFFIXES)
+    if suffix in LINE_SUFFIXES or (options.are_sentences and suffix != ".parquet"):
+        return sentences_in_file(file, text, options, is_table=is_list)
     if suffix == ".parquet":
         return parquet_source([file], text, options)
     if suffix in JSON_SUFFIXES or (suffix in LIST_SUFFIXES and _lists_texts(file, text, options)):

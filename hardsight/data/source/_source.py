@@ -225,10 +225,12 @@ class InputKind(ABC):
         batches_at_once: how many batches are read together, so that examples of like length can
             go through the model together; each still has its own row.
         in_processes: whether loader processes are of use.
+        task: what a model does with an example: ``"classify"`` it, or ``"predict"`` its tokens.
     """
 
     name: str
     origin: str = ""
+    task: str = "classify"
     batches_at_once: int = 1
     in_processes: bool = True
 
@@ -255,8 +257,39 @@ class InputKind(ABC):
         return self
 
     def at_once(self, batch_size: int) -> InputKind:
-        """The same kind, in batches of another size."""
+        """The same kind, in batches of another size, to try a model on."""
         return self
+
+    def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
+        """The same examples with little padding and with more, which a model must not notice.
+
+        Returns:
+            ``None`` if nothing of the kind is ever padded.
+        """
+        return None
+
+    def without_padding(self) -> InputKind:
+        """The same kind for a model that does notice: only inputs of one length go together."""
+        return self
+
+    def spread(self, contents: list[Any]) -> Spread | None:
+        """The rows of some examples; ``None`` if each example is a row."""
+        return None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Rows of examples that have several each, example after example.
+
+    Attributes:
+        index: number of each row among those of all examples.
+        ids: names of the rows.
+        labels: class index of each row.
+    """
+
+    index: list[int]
+    ids: list[str]
+    labels: list[int]
 
 
 @dataclass(frozen=True)
@@ -265,7 +298,7 @@ class Parts:
 
     Attributes:
         inputs: of each part.
-        order: for each example of the batch its place in all parts together.
+        order: for each row of the batch its place in all parts together.
     """
 
     inputs: list[Any]
@@ -330,6 +363,7 @@ class ExampleSource(ABC):
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
         stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
             forms cannot be compared.
+        has_files: every example is a file of its own, which :meth:`file_of` names.
         kind: of input; ``None`` for pictures, arrays, and what a user's own dataset yields.
         shown: the same examples as people see them, if they are something else here, such as texts
             that were made into tokens.
@@ -347,6 +381,7 @@ class ExampleSource(ABC):
     is_stream: bool = False
     is_model_ready: bool = False
     stored_form: str = "rows"
+    has_files: bool = False
     kind: InputKind | None = None
     shown: ExampleSource | None = None
     label_place: LabelPlace | None = None
@@ -408,6 +443,15 @@ class ExampleSource(ABC):
         return at if self.numbers is None else self.numbers[at]
 
     @property
+    def num_rows(self) -> int:
+        """How many rows a table of it has: one per example, unless its kind has several."""
+        return len(self)
+
+    def row_columns(self) -> dict[str, Any]:
+        """Columns that a table of it has beside those of every table, as arrays of pyarrow."""
+        return {}
+
+    @property
     def span(self) -> int:
         """One more than the largest number: how many rows a list by number has."""
         return len(self) if self.numbers is None else int(self.numbers[-1]) + 1
@@ -415,6 +459,14 @@ class ExampleSource(ABC):
     def position_of(self, number: int) -> int:
         """Where the example is that has this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
+
+    def file_of(self, index: int) -> Path:
+        """The file of an example, if it has one of its own; see ``has_files``.
+
+        Raises:
+            DataError: it has none.
+        """
+        raise DataError(f"the examples of {self.spec} are not files of their own")
 
     def stored_marks(self) -> NDArray[np.int64] | None:
         """A number for every example, ``[N]``, equal if the same bytes are stored.
