@@ -31,15 +31,22 @@ from PIL import Image
 
 from hardsight._checks import warn
 from hardsight.data.source import (
-    CACHE,
     Example,
     ExampleSource,
     SourceView,
-    cache_folder,
     evenly_spaced,
 )
 from hardsight.errors import ConfigError, HardsightError
-from hardsight.run_folder import KeptBytes, held, kept_count, remove, replacing, write_text
+from hardsight.run_folder import (
+    CACHE,
+    KeptBytes,
+    cache_folder,
+    held,
+    kept_count,
+    remove,
+    replacing,
+    write_text,
+)
 
 BYTES = "HARDSIGHT_CACHE_BYTES"
 _MOST_BYTES = 8 * 2**30  # of all entries together; one may take half of it

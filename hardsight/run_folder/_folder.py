@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from hardsight._checks import is_url
 from hardsight.errors import OptionError, OutputError, RunExistsError, RunMismatchError
 from hardsight.run_folder._files import (
     DISCARDED,
@@ -74,7 +74,6 @@ HELD_OUT = "held-out"  # its name for those that a training run holds out
 TABLE_METADATA = b"hardsight"  # where a parquet file of ours describes itself
 _MARK = b"hardsight.mark"  # in the metadata of a shard
 LOCK = ".lock"
-_URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 _ROOM = f"{MEND} or choose another --out, then continue with --resume"
 ERROR_SCHEMA = pa.schema([("index", pa.int64()), ("id", pa.string()), ("reason", pa.string())])
 
@@ -215,7 +214,7 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not os.fspath(folder):
             raise OptionError("expected the folder of a run (--out), got an empty name")
-        if _URL.match(os.fspath(folder)):  # as a path it would be a folder called "s3:"
+        if is_url(os.fspath(folder)):  # as a path it would be a folder called "s3:"
             raise OptionError(
                 f"expected the folder of a run (--out) on a disk, got {os.fspath(folder)}; write "
                 "it to a disk that all machines share, or mount the store as one"

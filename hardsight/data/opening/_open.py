@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardsight._checks import is_url
 from hardsight.data.formats import (
     ARRAY_SUFFIXES,
     GRAPHS,
@@ -62,7 +63,6 @@ from hardsight.data.source import (
     fixed_labels,
     is_pattern,
     is_regular,
-    is_url,
     local_copy,
     matching,
     patched,

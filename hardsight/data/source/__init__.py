@@ -35,8 +35,5 @@ from hardsight.data.source._source import is_pattern as is_pattern
 from hardsight.data.source._source import is_regular as is_regular
 from hardsight.data.source._source import matching as matching
 from hardsight.data.source._source import row_marks as row_marks
-from hardsight.data.source._urls import CACHE as CACHE
-from hardsight.data.source._urls import cache_folder as cache_folder
-from hardsight.data.source._urls import is_url as is_url
 from hardsight.data.source._urls import local_copy as local_copy
 from hardsight.data.source._view import SourceView as SourceView

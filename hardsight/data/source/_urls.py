@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import glob
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -17,31 +16,9 @@ from urllib.request import url2pathname
 from hardsight._checks import warn
 from hardsight.data.source._source import braced
 from hardsight.errors import DataError, HardsightError, MissingDataError, MissingExtraError
-from hardsight.run_folder import replacing
+from hardsight.run_folder import cache_folder, replacing
 
-CACHE = "HARDSIGHT_CACHE"
-_OFF = ("off", "0", "no", "none", "false")
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _TOLD_BYTES = 100 * 1000**2  # of a copy that takes long enough to be told of
-
-
-def cache_folder() -> Path | None:
-    """Where this user keeps what can be made again; ``None`` if that is turned off."""
-    said = os.environ.get(CACHE, "").strip()
-    if said.lower() in _OFF:
-        return None
-    home = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-    return Path(said or f"{home}/hardsight").expanduser()
-
-
-def is_url(text: str) -> bool:
-    """Whether data is named by a URL, such as ``s3://bucket/photos``.
-
-    Example:
-        >>> is_url("s3://bucket/photos"), is_url("hub:owner/name"), is_url("C:/photos")
-        (True, False, False)
-    """
-    return _URL.match(text) is not None
 
 
 def local_copy(url: str) -> str:
@@ -56,9 +33,11 @@ def local_copy(url: str) -> str:
         MissingExtraError: the package that reads this kind of URL is not installed.
         DataError: it cannot be read.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, rest = re.split(":/+", url, maxsplit=1)  # a path has one slash of two
+    rest = f"/{rest}" if scheme.lower() == "file" else rest
+    url = f"{scheme}://{rest}"
     if scheme.lower() == "file":
-        return url2pathname(rest.removeprefix("localhost"))
+        return url2pathname(rest.removeprefix("/localhost"))
     try:
         import fsspec
 
