@@ -316,6 +316,7 @@ def score(
     with ExitStack() as stack:
         folder = None
         if out is not None:
+            # before anything is loaded: a run that is there, or locked, is found at once
             claim = RunFolder(out).claimed(SCORE, reads=(data,), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(claim)
         cluster = None
@@ -344,6 +345,7 @@ def score(
                         "rest may have changed, score it again with --overwrite (overwrite=True)"
                     )
                 return read_table(folder.folder)
+        # heads are fitted once the folder is ours: what is fitted is kept in it
         if work.refit is not None:
             about |= work.refit.fit(folder, show=show_progress)
         run = ScoreRun(
