@@ -57,7 +57,13 @@ from hardsight.data.source import (
     matching,
     patched,
 )
-from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
+from hardsight.errors import (
+    DataError,
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    UnknownNameError,
+)
 from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
@@ -230,6 +236,34 @@ def _with_patch(
     other = source.relabelled(fixed.labels)
     other.patches = (*source.patches, fixed.facts)
     return other
+
+
+def reopened_source(
+    data: str | os.PathLike[str], labels: Any, **options: Any
+) -> ExampleSource | EmbeddingSource:
+    """The data of a table once more, to look at its examples.
+
+    Labels that were given apart from arrays are not known any more; those of the table stand in
+    for them.
+
+    Args:
+        data: what the table was made of.
+        labels: of the table, as numbers.
+        options: of :func:`open_source`.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    try:
+        return open_source(data, **options)
+    except DataError:
+        if Path(data).suffix not in (".npy", ".npz", ".safetensors", ".parquet"):
+            raise
+        try:
+            return open_source(data, labels=labels, **options)
+        except HardsightError:
+            pass  # the first reason is the one to tell
+        raise
 
 
 def unlabelled_source(
