@@ -98,11 +98,11 @@ def queue(
         output: the model's output that holds the logits, by key, attribute or position.
         split: split of data that has several, such as train.
         data_root: folder above those of named datasets, such as cifar10/.
-        num_classes: given to a model factory that takes it.
+        num_classes: number of classes, for a model factory that takes it.
         size: input size of the model, height and width or one number for both.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own.
-        std: deviation to divide by, per channel, over the model's own.
-        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
+        std: deviation to divide by, per channel, instead of the model's own.
+        channels: make all pictures grey (1) or RGB (3), also if the model says otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1].
         squash: resize to ``size`` without keeping the aspect ratio.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures.
@@ -110,10 +110,10 @@ def queue(
             per line; by default what the model itself says.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do.
-        batch_size: examples at once; chosen by the device by default.
-        workers: loader processes; chosen by data and cores by default.
+        batch_size: examples per batch; by default chosen for the device.
+        workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of ``random``, and of a model that is initialised at random.
+        seed: seed of ``random``, and of a model whose weights are drawn at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
