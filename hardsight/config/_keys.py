@@ -23,6 +23,8 @@ class ScoreKeys(TypedDict, total=False):
     image_column: str | None
     tokenizer: str | None
     max_tokens: int | None
+    tokens: bool
+    target: str | None
     patch: str | tuple[str, ...] | None
     rows: str | None
     group: str | tuple[str, ...] | None

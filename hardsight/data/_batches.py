@@ -15,7 +15,7 @@ import numpy as np
 from hardsight._checks import warn
 from hardsight.data.formats import StreamSource, reason, split_sample
 from hardsight.data.pixels import check_collated, prepared
-from hardsight.data.source import SourceView, in_memory, single_class_index, states_kept
+from hardsight.data.source import SourceView, Spread, in_memory, single_class_index, states_kept
 from hardsight.errors import (
     BadExampleError,
     DataError,
@@ -46,6 +46,7 @@ class Batch:
         errors: ``(index, id, reason)`` of the examples that could not be read; they are absent
             from the other fields.
         noticed: what was noticed of the examples, by name, ``[B]`` each.
+        spread_over: how many examples the rows are of, if an example has several.
     """
 
     index: Tensor
@@ -54,6 +55,12 @@ class Batch:
     labels: Tensor
     errors: list[tuple[int, str, str]] = field(default_factory=list)
     noticed: dict[str, Tensor] = field(default_factory=dict)
+    spread_over: int | None = None
+
+    @property
+    def examples(self) -> int:
+        """How many examples could be read; each is a row, unless they are spread over several."""
+        return len(self.index) if self.spread_over is None else self.spread_over
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory; the DataLoader calls this."""
@@ -66,6 +73,7 @@ class Batch:
             self.labels.pin_memory(),
             self.errors,
             self.noticed,
+            self.spread_over,
         )
 
 
@@ -236,30 +244,35 @@ class _Collate:
         except HardsightError as err:
             return type(err)(str(err))
 
-    def _batch(self, rows: list[_Row]) -> Batch:
+    def _batch(self, read: list[_Row]) -> Batch:
         import torch
 
-        for row in rows:
+        for row in read:
             # a broken example is listed; anything else, such as a wrong setting, ends the run
             if row.error is not None and not isinstance(row.error, BadExampleError):
                 raise row.error
-        errors = [(row.index, row.id, str(row.error)) for row in rows if row.error is not None]
-        good = [row for row in rows if row.error is None]
+        errors = [(row.index, row.id, str(row.error)) for row in read if row.error is not None]
+        good = [row for row in read if row.error is None]
         samples, noticed = [row.sample for row in good], dict[str, list[bool]]()
+        spread: Spread | None = None
         if not good:
             inputs, labels = None, list[int]()
         elif self._kind is not None and self._custom is None:
-            inputs, noticed = self._kind.collated([example.content for example in samples])
+            contents = [example.content for example in samples]
+            inputs, noticed = self._kind.collated(contents)
             labels = [example.label for example in samples]
+            spread = self._kind.spread(contents)
         else:
             inputs, labels = self._collated(samples)
+        rows = spread or Spread([row.index for row in good], [row.id for row in good], labels)
         return Batch(
-            torch.tensor([row.index for row in good], dtype=torch.int64),
-            [row.id for row in good],
+            torch.tensor(rows.index, dtype=torch.int64),
+            rows.ids,
             inputs,
-            torch.tensor(labels, dtype=torch.int64),
+            torch.tensor(rows.labels, dtype=torch.int64),
             errors,
             {name: torch.tensor(values) for name, values in noticed.items()},
+            None if spread is None else len(good),
         )
 
     def _collated(self, samples: list[Any]) -> tuple[Any, list[int]]:

@@ -150,14 +150,16 @@ def text_file(
     max_tokens: int | None,
 ) -> TextSource:
     """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
-    if file.suffix.lower() in JSON_SUFFIXES:
-        columns = _json_columns(file, spec)
-    else:
-        columns = _csv_columns(file, spec)
     return text_columns(
-        columns, spec=spec, text=text, label=label, classes=classes, split=split,
+        table_columns(file, spec), spec=spec, text=text, label=label, classes=classes, split=split,
         max_tokens=max_tokens,
     )  # fmt: skip
+
+
+def table_columns(file: Path, spec: str) -> Mapping[str, list[Any]]:
+    """All columns of a CSV, TSV or JSONL file; what is missing is ``None``."""
+    is_json = file.suffix.lower() in JSON_SUFFIXES
+    return _json_columns(file, spec) if is_json else _csv_columns(file, spec)
 
 
 def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSource:
@@ -195,8 +197,8 @@ def text_columns(
         DataError: there is no such column.
     """
     header = list(columns)
-    texts = columns[_column(header, text, TEXTS, "text", spec)]
-    label_name = _column(header, label, LABELS, "label", spec)
+    texts = columns[table_column(header, text, TEXTS, "text", spec)]
+    label_name = table_column(header, label, LABELS, "label", spec)
     values = np.empty(len(texts), dtype=object)
     values[:] = [_plain(value) for value in columns[label_name]]
     kept = rows_of_split(columns, split, spec)
@@ -214,9 +216,14 @@ def text_columns(
     )
 
 
-def _column(
+def table_column(
     header: Sequence[str], stated: str | None, names: Sequence[str], role: str, spec: str
 ) -> str:
+    """The column that a user names, or else the one that has one of ``names``.
+
+    Raises:
+        DataError: there is none, or more than one.
+    """
     if stated is None:
         return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
     if stated not in header:

@@ -29,6 +29,7 @@ from hardsight.data.formats import (
     text_parquet,
 )
 from hardsight.data.named import DATASETS
+from hardsight.data.opening._sentences import sentences_in
 from hardsight.data.source import (
     ExampleSource,
     LabelPlace,
@@ -81,6 +82,8 @@ def parquet_source(
 ) -> ExampleSource | EmbeddingSource:
     """Texts, pictures, paths of pictures or embeddings: whichever the columns hold."""
     schema = common_schema(files)
+    if options.are_sentences:
+        return sentences_in({n: column_values(files, n) for n in schema.names}, text, options)
     has_images = not set(IMAGE_COLUMNS).isdisjoint(schema.names)
     has_embeddings = not set(EMBEDDING_COLUMNS).isdisjoint(schema.names)
     are_texts = options.text_column is not None or (

@@ -26,6 +26,12 @@ from hardsight.data.formats import (
     text_columns,
 )
 from hardsight.data.opening._files import FORMS, LABEL_NAMES, array_source, embedding_source
+from hardsight.data.opening._sentences import (
+    are_texts,
+    sentences_in_list,
+    sentences_of_dataset,
+    sentences_of_frame,
+)
 from hardsight.data.source import ExampleSource, Loading, in_memory
 from hardsight.errors import DataError
 
@@ -49,7 +55,9 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
         return data
     if name == "DataFrame" and not {"embedding", "embeddings"}.isdisjoint(data.columns):
         return _frame_of_embeddings(data, options)
-    if _are_texts(data) and options.labels is not None:
+    if are_texts(data) and options.are_sentences:
+        return sentences_in_list(data, options)
+    if are_texts(data) and options.labels is not None:
         values = plain_array(options.labels, names=LABEL_NAMES, option="labels")
         return TextSource(
             data, values, spec=name, classes=options.classes, max_tokens=options.max_tokens
@@ -90,14 +98,9 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     return source if rows is None else source.subset(rows)
 
 
-def _are_texts(data: Any) -> bool:
-    is_list = isinstance(data, list | tuple) and len(data) > 0
-    return (is_list and all(isinstance(text, str) for text in data[:64])) or (
-        isinstance(data, np.ndarray) and data.ndim == 1 and data.dtype.kind in "U"
-    )
-
-
 def _frame(frame: Any, options: Options) -> ExampleSource:
+    if options.are_sentences:
+        return sentences_of_frame(frame, options)
     names = [str(name) for name in frame.columns]
     has_pictures = not set(IMAGE_COLUMNS).isdisjoint(names)
     if options.text_column is not None or (
@@ -154,6 +157,8 @@ def _huggingface(data: Any, options: Options) -> ExampleSource:
         options.refuse("split", because="a Dataset is one split already")
     if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
+    if options.are_sentences:
+        return sentences_of_dataset(data, "Dataset", options)
     if options.text_column is not None or holds_texts(data):
         return texts_of(data, replace(options, split=None))
     if has_images(data):

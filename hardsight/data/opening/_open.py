@@ -13,6 +13,7 @@ from hardsight.data.formats import (
     GRAPHS,
     IDX_NAME,
     JSON_SUFFIXES,
+    LINE_SUFFIXES,
     LIST_SUFFIXES,
     SPLITS,
     ArraySource,
@@ -22,6 +23,7 @@ from hardsight.data.formats import (
     HuggingFaceSource,
     ListedImages,
     MemoryArray,
+    SentenceSource,
     TextSource,
     UnlabelledFolder,
     csv_cells,
@@ -45,6 +47,7 @@ from hardsight.data.opening._files import (
     parquet_source,
 )
 from hardsight.data.opening._objects import holds_texts, source_of_object, texts_of
+from hardsight.data.opening._sentences import sentences_in_file, sentences_of_dataset
 from hardsight.data.source import (
     ExampleSource,
     Fingerprint,
@@ -86,6 +89,13 @@ class Options:
     label_column: str | None = None
     image_column: str | None = None
     max_tokens: int | None = None
+    tokens: bool | None = None
+    target: Any = None
+
+    @property
+    def are_sentences(self) -> bool:
+        """Whether tokens are to have rows, by the user's word."""
+        return bool(self.tokens) or self.target is not None
 
     def of_texts(self) -> dict[str, Any]:
         """What :func:`text_columns` takes."""
@@ -96,12 +106,16 @@ class Options:
 
     def check_used(self, source: Any) -> None:
         """Raise if columns are named, and the data has none, or not of this kind."""
-        are_texts = isinstance(source, TextSource)
+        are_texts = isinstance(source, TextSource | SentenceSource)
         has_columns = are_texts or isinstance(source, ListedImages | CellSource)
         if not has_columns:
             self.refuse("label_column", "image_column", because=f"{source.spec} has no columns")
         if not are_texts:
-            self.refuse("text_column", "max_tokens", because=f"{source.spec} holds no texts")
+            nothing = f"{source.spec} holds no texts"
+            self.refuse("text_column", "max_tokens", "tokens", "target", because=nothing)
+        if isinstance(source, SentenceSource):
+            theirs = "the classes of tokens are the vocabulary, and each is its own label"
+            self.refuse("classes", "labels", "label_column", because=theirs)
 
     def images_only(self) -> None:
         """Raise if something was given that belongs to examples without labels, or embeddings."""
@@ -128,6 +142,8 @@ def open_source(
     label_column: str | None = None,
     image_column: str | None = None,
     max_tokens: int | None = None,
+    tokens: bool = False,
+    target: Any = None,
     patch: str | os.PathLike[str] | Patch | Sequence[Any] | None = None,
     rows: Any = None,
 ) -> ExampleSource | EmbeddingSource:
@@ -139,6 +155,8 @@ def open_source(
                                     paths start from the folder of the file
     ``reviews.csv``                 columns ``text`` and ``label``, or ``text_column`` and
                                     ``label_column``; also ``.jsonl`` and ``.parquet``
+    ``book.txt``                    a sentence per line, whose tokens a language model predicts;
+                                    with ``target`` the translation of each line, ``.gz`` too
     ``photos.parquet``              ``image`` ``{bytes, path}``, bytes or a path, and ``label``;
                                     also a folder of such files or a pattern ``data/*.parquet``
     ``train-images-idx3-ubyte.gz``  idx files, or their folder and ``split``
@@ -175,6 +193,9 @@ def open_source(
         image_column: column that holds the paths of pictures, if it has another name than
             ``path``, or there are texts as well.
         max_tokens: most tokens of a text that a model is to see; by default its own limit.
+        tokens: each token of the texts gets a row, by a language model, instead of each text.
+        target: translations whose tokens get a row each: a file with as many lines as ``data``,
+            a column of the same table, or a list.
         patch: decisions about the labels, as a file or from :func:`hardsight.read_patch`; several
             are laid over the data in their order. What nobody could tell keeps its label.
         rows: the examples to take, by their numbers in the data: a file of ``hardsight select``,
@@ -200,7 +221,7 @@ def open_source(
     """
     options = Options(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
-        image_column, max_tokens,
+        image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
     # each says what the examples are
     if text_column is not None and image_column is not None:
@@ -336,6 +357,8 @@ def _named(text: str, options: Options) -> ExampleSource | EmbeddingSource:
     if text.startswith("hub:"):
         options.images_only()
         dataset = load_from_hub(text.removeprefix("hub:"), options.split)
+        if options.are_sentences:
+            return sentences_of_dataset(dataset, text, options)
         if options.text_column is not None or holds_texts(dataset):
             return texts_of(dataset, replace(options, split=None))
         return HuggingFaceSource(dataset, spec=text, classes=options.classes)
@@ -420,6 +443,9 @@ def _of_split(files: list[Path], text: str, split: str | None) -> list[Path]:
 def _file(file: Path, text: str, options: Options) -> ExampleSource | EmbeddingSource:
     """One file, by its ending and by what its columns are called."""
     suffix = file.suffix.lower()
+    is_list = suffix in (*JSON_SUFFIXES, *LIST_SUFFIXES)
+    if suffix in LINE_SUFFIXES or (options.are_sentences and suffix != ".parquet"):
+        return sentences_in_file(file, text, options, is_table=is_list)
     if suffix == ".parquet":
         return parquet_source([file], text, options)
     if suffix in JSON_SUFFIXES or (suffix in LIST_SUFFIXES and _lists_texts(file, text, options)):

@@ -23,6 +23,7 @@ from hardsight.data.source._source import InputKind as InputKind
 from hardsight.data.source._source import LabelPlace as LabelPlace
 from hardsight.data.source._source import Loading as Loading
 from hardsight.data.source._source import Parts as Parts
+from hardsight.data.source._source import Spread as Spread
 from hardsight.data.source._source import check_lengths as check_lengths
 from hardsight.data.source._source import check_listable as check_listable
 from hardsight.data.source._source import evenly_spaced as evenly_spaced

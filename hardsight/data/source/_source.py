@@ -211,10 +211,12 @@ class InputKind(ABC):
         batches_at_once: how many batches are read together, so that examples of like length can
             go through the model together; each still has its own row.
         in_processes: whether loader processes are of use.
+        task: what a model does with an example: ``"classify"`` it, or ``"predict"`` its tokens.
     """
 
     name: str
     origin: str = ""
+    task: str = "classify"
     batches_at_once: int = 1
     in_processes: bool = True
 
@@ -241,8 +243,27 @@ class InputKind(ABC):
         return self
 
     def at_once(self, batch_size: int) -> InputKind:
-        """The same kind, in batches of another size."""
+        """The same kind, in batches of another size, to try a model on."""
         return self
+
+    def spread(self, contents: list[Any]) -> Spread | None:
+        """The rows of some examples; ``None`` if each example is a row."""
+        return None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Rows of examples that have several each, example after example.
+
+    Attributes:
+        index: number of each row among those of all examples.
+        ids: names of the rows.
+        labels: class index of each row.
+    """
+
+    index: list[int]
+    ids: list[str]
+    labels: list[int]
 
 
 @dataclass(frozen=True)
@@ -251,7 +272,7 @@ class Parts:
 
     Attributes:
         inputs: of each part.
-        order: for each example of the batch its place in all parts together.
+        order: for each row of the batch its place in all parts together.
     """
 
     inputs: list[Any]
@@ -394,6 +415,15 @@ class ExampleSource(ABC):
         """The numbers of the examples at ``positions``; see ``numbers``."""
         at = np.asarray(positions, dtype=np.int64)
         return at if self.numbers is None else self.numbers[at]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows a table of it has: one per example, unless its kind has several."""
+        return len(self)
+
+    def row_columns(self) -> dict[str, Any]:
+        """Columns that a table of it has beside those of every table, as arrays of pyarrow."""
+        return {}
 
     @property
     def span(self) -> int:

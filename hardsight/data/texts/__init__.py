@@ -1,5 +1,9 @@
 """Texts: shown, and made into tokens for a model."""
 
+from hardsight.data.texts._sentences import UNKNOWN as UNKNOWN
+from hardsight.data.texts._sentences import Sentence as Sentence
+from hardsight.data.texts._sentences import Sentences as Sentences
+from hardsight.data.texts._sentences import TargetTokens as TargetTokens
 from hardsight.data.texts._tokens import Texts as Texts
 from hardsight.data.texts._tokens import Tokens as Tokens
 from hardsight.data.texts._tokens import packed_rows as packed_rows

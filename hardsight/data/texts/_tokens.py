@@ -91,10 +91,10 @@ class Tokens(Texts):
     ) -> None:
         super().__init__(limit)
         self._tokenizer, self._batch_size = tokenizer, batch_size
-        self.keys, self._pads = _keys(tokenizer, model)
-        _check_vocabulary(tokenizer, model)
+        self.keys, self._pads = model_inputs(tokenizer, model)
+        check_vocabulary(tokenizer, model)
         self._padding = _padding(tokenizer, model) if self._pads else 0
-        self.limit = _limit(tokenizer, model, limit)
+        self.limit = most_tokens(tokenizer, model, limit)
         most = "as long as they are" if self.limit is None else f"at most {self.limit} of a text"
         self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
 
@@ -207,7 +207,7 @@ def unpacking(model: nn.Module, tokens: Tokens) -> Iterator[None]:
         handle.remove()
 
 
-def _keys(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
+def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
     """Names of the inputs that both know, and whether the model can be told of padding."""
     taken = inspect.signature(model.forward).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
@@ -223,8 +223,24 @@ def _keys(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
     return tuple(keys), has_mask
 
 
-def _check_vocabulary(tokenizer: Any, model: nn.Module) -> None:
+def check_vocabulary(tokenizer: Any, model: nn.Module, *, least: float = 0.0) -> None:
+    """Raise if a tokenizer cannot be that of a model.
+
+    Args:
+        tokenizer: of transformers.
+        model: that takes its tokens.
+        least: share of the model's embeddings that there must be tokens for.
+
+    Raises:
+        ModelError: there are more tokens than embeddings, or far fewer.
+    """
     rows = _embeddings(model)
+    if rows is not None and len(tokenizer) < least * rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer):,} tokens, and {type(model).__name__} embeddings "
+            f"for {rows:,}, most of which it could never use: it is not the tokenizer of this "
+            "model; name its own"
+        )
     if rows is not None and len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer has {len(tokenizer):,} tokens, and {type(model).__name__} embeddings "
@@ -261,7 +277,7 @@ def _padding(tokenizer: Any, model: Any) -> int:
     return int(wanted if wanted is not None else own)
 
 
-def _limit(tokenizer: Any, model: Any, limit: int | None) -> int | None:
+def most_tokens(tokenizer: Any, model: Any, limit: int | None) -> int | None:
     """Most tokens of a text, by tokenizer, model and user."""
     config = getattr(model, "config", None)
     places = getattr(config, "max_position_embeddings", None)

@@ -58,6 +58,17 @@ class Groups:
         return values_digest({name: column.to_pylist() for name, column in self.columns.items()})
 
 
+def own_columns(groups: Groups | None, source: ExampleSource) -> Groups:
+    """Columns that rows have of their own, such as the sentence that a token is in.
+
+    Raises:
+        OptionError: there are groups of examples, which have several rows each.
+    """
+    if groups is not None:
+        raise OptionError(f"group cannot be used here: {source.spec} has a row for every token")
+    return Groups(source.row_columns(), None)
+
+
 def groups_of(
     source: ExampleSource | EmbeddingSource,
     group: str | Sequence[str] | Mapping[str, Any],

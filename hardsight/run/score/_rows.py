@@ -61,7 +61,8 @@ _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
-COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
+# of tables of examples
+COLUMNS = ("text_column", "label_column", "image_column", "max_tokens", "tokens", "target")
 # what does not decide the result, and may be another when a run is continued; the weights are known
 # by what is in them
 MAY_CHANGE = ("workers", "weights", "data_root")
@@ -224,10 +225,16 @@ class ModelScorer:
         self.num_classes = model.traits.num_classes
         self._preprocessing = model.preprocessing
         self._running = ModelPass(
-            model.network, self.head, device=device, precision=precision, goes_on=goes_on
-        )
+            model.network, self.head, device=device, precision=precision, goes_on=goes_on,
+            placed=model.placed,
+        )  # fmt: skip
         self.tiled = None
-        if self.head is not None:
+        # the head of a language model makes its logits tile by tile: they are never all there
+        self._by_head = model.placed is not None and self.head is not None
+        if self.head is not None and self._by_head:
+            bias = None if self.head.bias is None else self.head.bias.to(device)
+            self.tiled = TiledHead(self.head.weight.to(device), bias, parts=_all_of(plan.parts))
+        elif self.head is not None:
             # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
@@ -269,15 +276,12 @@ class ModelScorer:
 
     @torch.inference_mode()
     def _columns(self, passed: Passed) -> dict[str, Tensor]:
-        batch, logits = passed.batch, passed.logits.to(self.device)
+        batch = passed.batch
         labels = batch.labels.to(self.device, non_blocking=True)
-        logit_part, target_part = logit_summaries(logits, labels)
-        angular = Summaries()
-        if self.tiled is not None and passed.embeddings is not None:
-            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
-        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
+        summaries, decided = (self._by_tiles if self._by_head else self._by_logits)(passed, labels)
+        logit_part = summaries.logits
+        assert logit_part is not None
         finite = torch.isfinite(logit_part.logsumexp)
-        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
@@ -289,6 +293,33 @@ class ModelScorer:
             **self.plan.scores(summaries),
         }
 
+    def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+        """Summaries of a batch, and which predictions its bias decided, from its logits."""
+        logits = passed.logits.to(self.device)
+        logit_part, target_part = logit_summaries(logits, labels)
+        angular = Summaries()
+        if self.tiled is not None and passed.embeddings is not None:
+            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
+        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
+        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
+        return summaries, decided
+
+    def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+        """The same from embeddings and head alone."""
+        assert self.tiled is not None
+        assert self.head is not None
+        assert passed.embeddings is not None
+        embeddings = passed.embeddings.to(self.device)
+        summaries = self.tiled.summaries(embeddings, labels)
+        assert summaries.logits is not None
+        decided = torch.zeros_like(labels, dtype=torch.bool)
+        if self.head.bias is not None and bool(self.head.bias.any()):
+            plain = TiledHead(self.tiled.class_weights, parts=("predictions",))
+            without = plain.summaries(embeddings, labels).predictions
+            assert without is not None
+            decided = without.prediction != summaries.logits.prediction
+        return summaries, {_BY_BIAS: decided}
+
     def _kept(self, passed: Passed) -> NDArray[np.floating] | None:
         if not self._keeps or passed.embeddings is None:
             return None
@@ -297,6 +328,11 @@ class ModelScorer:
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
         """Unreadable examples by their index in what the user named."""
         return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
+
+
+def _all_of(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Parts of summaries, with what every row needs: is it finite, and what is predicted."""
+    return tuple(sorted({*parts, "logits"}))
 
 
 @contextmanager
@@ -379,6 +415,12 @@ def length_of(source: Source) -> int | None:
         return len(source)
     except (TypeError, DataError):
         return None
+
+
+def _rows_said(source: Source) -> int | None:
+    """Number of rows that a source is to have; ``None`` for a stream that does not know."""
+    length = length_of(source)
+    return length if length is None or isinstance(source, EmbeddingSource) else source.num_rows
 
 
 @dataclass(frozen=True)
@@ -622,7 +664,7 @@ class ScoreRun:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
         # of a stream the length is known only now
         self.about["data"] |= {"rows": totals.rows + errors}
-        said = length_of(source)
+        said = _rows_said(source)
         if said is not None and said != totals.rows + errors:  # of a stream: others are counted
             warn(
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "

@@ -39,7 +39,7 @@ from hardsight.run.loop import (
 )
 from hardsight.run.score._asked import Asked, Ready, refuse_folds
 from hardsight.run.score._estimators import by_classifier, fitted_classifier
-from hardsight.run.score._groups import groups_of
+from hardsight.run.score._groups import groups_of, own_columns
 from hardsight.run.score._ray import ray_cluster
 from hardsight.run.score._resumed import check_same_outputs
 from hardsight.run.score._rows import (
@@ -121,11 +121,20 @@ def score_notes(table: ScoreTable) -> list[str]:
         listed = "" if table.path is None else f": {table.path.parent / 'errors.parquet'}"
         notes.append(f"{counts['errors']:,} examples could not be read{listed}")
     if counts.get("truncated"):
-        rows = len(table)
+        sentences = about["data"].get("sentences")
+        rows, what = sentences or len(table), "sentences" if sentences else "texts"
         notes.append(
-            f"{counts['truncated']:,} of {rows:,} texts are longer than the model takes, and were "
+            f"{counts['truncated']:,} of {rows:,} {what} are longer than the model takes, and were "
             f"cut: {about['preprocessing']['origin']}"
         )
+    if counts.get("unknown"):
+        notes.append(
+            f"{counts['unknown']:,} of {len(table):,} tokens are not in the vocabulary: each "
+            "stands for all that the tokenizer does not know, and its numbers are of no word"
+        )
+    if about["data"].get("sentences") and counts.get("passed_over"):
+        passed = ", ".join(f"{n:,} {what}" for what, n in counts["passed_over"].items())
+        notes.append(f"passed over: {passed}")
     if counts["non_finite"]:
         notes.append(f"{counts['non_finite']:,} rows are not finite: see the column 'finite'")
     return notes
@@ -153,6 +162,8 @@ def score(
     image_column: str | None = None,
     tokenizer: Any = None,
     max_tokens: int | None = None,
+    tokens: bool = False,
+    target: Any = None,
     patch: str
     | os.PathLike[str]
     | Patch
@@ -237,6 +248,12 @@ def score(
             model. In Python also the tokenizer itself.
         max_tokens: most tokens per text that the model sees; by default as many as it takes.
             Longer texts are cut, and the summary says how many.
+        tokens: a row for every token of the texts, by a language model that predicts it from what
+            comes before, instead of a row per text by a classifier. Files ending in .txt, a
+            sentence per line, are always read so.
+        target: of a sequence-to-sequence model: file with the translations of ``data``, line by
+            line, or the column that holds them; each of their tokens has a row. In Python also the
+            translations themselves.
         patch: decisions about the labels, from ``hardsight patch export``: the data is scored with
             the labels that they give it. Several are laid over it in their order. In Python also
             from :func:`hardsight.read_patch`.
@@ -393,6 +410,8 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
         else:
             ready = _by_model(asked, source, plan, place, stack)
         source, scorer, names = ready.source, ready.scorer, ready.names or ClassNames()
+        if isinstance(source, ExampleSource) and source.row_columns():
+            groups = own_columns(groups, source)
         order = matched_classes(source, scorer.num_classes, names, how=ready.class_order)
         scorer.number_as(order)
         about = {
@@ -405,7 +424,7 @@ def score_work(**keywords: Any) -> Iterator[ScoreWork]:
             "classes": list(order.names),
             "class_order": order.facts(),
             **described(ready.plan.specs),
-            **({} if groups is None else {"groups": list(groups.columns)}),
+            **({} if asked.group is None or groups is None else {"groups": list(groups.columns)}),
             "batch_size": scorer.batch_size,
         }
         per = asked.shard_rows or (131072 if isinstance(source, EmbeddingSource) else 4096)
@@ -448,6 +467,8 @@ def _opened(asked: Asked) -> ExampleSource | EmbeddingSource:
         label_column=asked.label_column,
         image_column=asked.image_column,
         max_tokens=asked.max_tokens,
+        tokens=asked.tokens,
+        target=asked.target,
         rows=asked.rows,
         patch=asked.patch,
     )
@@ -515,7 +536,7 @@ def _data_facts(
     asked: Asked, source: ExampleSource | EmbeddingSource, marks: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """What the metadata says of the data."""
-    columns = {name: getattr(asked, name) for name in COLUMNS}
+    columns = {name: _plain(getattr(asked, name)) for name in COLUMNS}
     facts = {
         "spec": source.spec,
         "split": asked.split,
@@ -526,7 +547,16 @@ def _data_facts(
     }
     if source.whole is not None:
         facts["chosen"] = {"of": len(source.whole), "fingerprint": marks["rows"]}
+    if isinstance(source, ExampleSource) and source.row_columns():
+        facts["sentences"] = len(source)
     return facts
+
+
+def _plain(value: Any) -> Any:
+    """A setting as metadata keep it: nothing if it is off, or data itself."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if value is not False and isinstance(value, str | int) else None
 
 
 def _check_engine(asked: Mapping[str, Any]) -> None:
