@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -291,28 +291,25 @@ def _urgency(count: int) -> NDArray[np.float64]:
     return 1 - np.arange(count) / max(1, count - 1)
 
 
-# what the rules go by; nothing here needs a label
+def _measure(
+    name: str, function: Callable[..., Tensor], given: str, high: float, meaning: str, *,
+    higher_is_harder: bool = False,
+) -> ColumnSpec:  # fmt: skip
+    """A column that a rule goes by; nothing here needs a label."""
+    return ColumnSpec(
+        name=name, function=function, inputs=(given,), low=0.0, high=high, meaning=meaning,
+        higher_is_harder=higher_is_harder, needs_label=False,
+    )  # fmt: skip
+
+
 _MEASURES = (
-    ColumnSpec(
-        name="entropy", function=_entropy, inputs=("probs",), low=0.0, high=math.inf,
-        higher_is_harder=True, needs_label=False,
-        meaning="Entropy of the predicted probabilities, in nats.",
-    ),
-    ColumnSpec(
-        name="probability_gap", function=_gap, inputs=("top",), low=0.0, high=1.0,
-        higher_is_harder=False, needs_label=False,
-        meaning="Largest probability minus the second largest.",
-    ),
-    ColumnSpec(
-        name="angle_gap", function=_gap, inputs=("near",), low=0.0, high=math.pi,
-        higher_is_harder=False, needs_label=False,
-        meaning="Angle to the second nearest class minus the nearest.",
-    ),
-    ColumnSpec(
-        name="avc", function=_nearest_avc, inputs=("angles",), low=0.0, high=1.0,
-        higher_is_harder=False, needs_label=False,
-        meaning="Angular visual confidence of the nearest class, AVH Eq. (3).",
-    ),
+    _measure("entropy", _entropy, "probs", math.inf,
+             "Entropy of the predicted probabilities, in nats.", higher_is_harder=True),
+    _measure("probability_gap", _gap, "top", 1.0, "Largest probability minus the second largest."),
+    _measure("angle_gap", _gap, "near", math.pi,
+             "Angle to the second nearest class minus the nearest."),
+    _measure("avc", _nearest_avc, "angles", 1.0,
+             "Angular visual confidence of the nearest class, AVH Eq. (3)."),
 )  # fmt: skip
 _URGENCY = ColumnSpec(
     name="urgency", function=_urgency, inputs=("place",), low=0.0, high=1.0,
