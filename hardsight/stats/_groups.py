@@ -1,8 +1,8 @@
 r"""Whom a model fails: accuracy, hardness and calibration by group.
 
-Groups differ in the classes they hold, and classes differ in how hard they are. So a group's
-errors are compared with what its classes lead one to expect: if errors fell on the examples of each
-class at random, the group's number of errors would be a sum of independent hypergeometric counts with
+Groups differ in the classes they hold, and classes differ in how hard they are. So a group's errors
+are compared with what its classes lead one to expect: if errors fell on the examples of each class
+at random, the group's number of errors would be a sum of independent hypergeometric counts with
 mean :math:`\mu = \sum_c n_{gc}\, e_c / n_c`. Such a sum is one of independent yes-or-no trials, and
 its tails are no heavier than those of a binomial with as many trials and the same mean (Hoeffding
 1956), from the mean plus 1 on. The p-values here are those of that binomial: never too small, also
