@@ -59,7 +59,7 @@ def select(
             0.1 if less, 0.3 below 0.15: the fewer rows are kept, the more a wrong label costs.
         drop_suspects: share of all rows whose labels are dropped first as the most suspect, as
             ``table.suspects`` ranks them, in [0, 1).
-        seed: of what is drawn at random.
+        seed: seed of what is drawn at random.
 
     Returns:
         the values of the column ``index`` of the rows kept, ascending: positions in the data.

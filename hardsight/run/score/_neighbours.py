@@ -142,9 +142,11 @@ def _nearest(
     own = classes[start : start + len(rows), None]
     for first in range(0, len(vectors), _OTHERS):
         others = _unit(vectors, first, first + _OTHERS, rows.device)
+        # NaN of a vector without a direction must not win a maximum
         cosine = (rows @ others.T).nan_to_num_(nan=-torch.inf)
         itself = torch.arange(len(rows), device=rows.device) + start - first
         inside = (itself >= 0) & (itself < len(others))
+        # no example is its own neighbour
         cosine[inside.nonzero()[:, 0], itself[inside]] = -torch.inf
         nearest = torch.maximum(nearest, cosine.amax(dim=1))
         theirs = classes[None, first : first + len(others)]
