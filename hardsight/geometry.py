@@ -75,13 +75,16 @@ def units_and_norms(vectors: Tensor) -> tuple[Tensor, Tensor]:
                 [0.0000, 0.0000]]), tensor([5.0000e-30, 0.0000e+00]))
     """
     wide = widen(vectors)
+    # the usual case without a gradient: one pass instead of three
     if not (wide.requires_grad or is_traced(wide)):
         norms = torch.linalg.vector_norm(wide, dim=-1)
+        # all of them, or none: a branch for each row would cost more than the safe way
         if ((norms > _TINY) & (norms < 1 / _TINY)).all():  # squares are in range
             return wide / norms.unsqueeze(-1), norms
     scaled, scale = _scaled(wide)
     norms = _norm(scaled)
     is_zero = norms == 0
+    # 1 in place of a norm of 0: the row is 0, and 0 / 1 has a gradient
     unit = scaled / (norms + is_zero).unsqueeze(-1)
     unit.masked_fill_(is_zero.unsqueeze(-1), 0.0)  # it is 0 already; now its gradient is too
     return unit, norms * scale.squeeze(-1)
@@ -145,6 +148,7 @@ def target_angles(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> 
     check_width(embeddings, class_weights)
     check_rows(embeddings=embeddings, labels=labels)
     check_labels(labels, len(class_weights))
+    # rows at the same place: O(N) chords, exact at every angle
     angles = angle_between(embeddings, class_weights[labels.long()])
     if labels.device.type == "cpu" and not is_traced(labels):
         return angles
@@ -181,6 +185,7 @@ def pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
     """:func:`pairwise_angles` of rows that are unit vectors (or zero) already."""
     embeddings, class_weights = widen_together(embeddings, class_weights)
+    # in one dtype, float32 at least, since the product wants them equal
     return angles_from_cosines(
         unit_cosines(embeddings, class_weights), embeddings=embeddings, class_weights=class_weights
     )
@@ -188,6 +193,7 @@ def unit_pairwise_angles(embeddings: Tensor, class_weights: Tensor) -> Tensor:
 
 def unit_cosines(embeddings: Tensor, class_weights: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Products ``[N, C]`` of unit rows of one dtype, at their own precision under autocast too."""
+    # autocast would run even a float32 product in half precision
     with torch.autocast(embeddings.device.type, enabled=False):
         return torch.mm(embeddings, class_weights.T, out=out)
 
@@ -199,10 +205,12 @@ def angles_from_cosines(
 
     With ``overwrite`` the cosines' memory is used for the angles.
     """
+    # a trace cannot branch on values; near 0 and pi its angles are those of the cosines
     if is_traced(cosines):
         return _bounded_acos(cosines)
     if (
         cosines.shape[1] == 0
+        # by the extremes of each row, which is cheaper than a mask of all pairs
         or not (cosines.amax(1) > _NEAR).logical_or_(cosines.amin(1) < -_NEAR).any()
     ):
         return _acos_(cosines) if overwrite else torch.acos(cosines)
@@ -210,9 +218,11 @@ def angles_from_cosines(
     rows, columns = near.nonzero(as_tuple=True)
     parts = [slice(k, k + _PAIRS_AT_ONCE) for k in range(0, len(rows), _PAIRS_AT_ONCE)]
     exact = torch.cat(
+        # only these pairs, and some at a time: near-duplicates of one class may be all of them
         [_unit_angle(embeddings[rows[part]], class_weights[columns[part]]) for part in parts]
     )
     if overwrite:
+        # 0.0 keeps the arc cosine, and its gradient, finite where the exact value comes next
         return _acos_(cosines.masked_fill_(near, 0.0)).index_put_((rows, columns), exact)
     return torch.acos(cosines.masked_fill(near, 0.0)).index_put((rows, columns), exact)
 
@@ -228,6 +238,7 @@ def safe_root_(squares: Tensor) -> Tensor:
         tensor([2., 0.])
     """
     is_zero = squares == 0
+    # sqrt(1) - 1 is 0 with a finite gradient, which the mask then zeroes
     return torch.add(squares.masked_fill_(is_zero, 1.0).sqrt(), is_zero, alpha=-1)
 
 
@@ -236,6 +247,7 @@ def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
     The scale carries no gradient: norms and directions do not depend on it.
     """
+    # detached: the scale cancels, and its gradient with it
     largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
     scale = largest + (largest == 0)
     return vectors / scale, scale
@@ -258,6 +270,7 @@ def _unit_angle(first: Tensor, second: Tensor) -> Tensor:
 def _bounded_acos(cosines: Tensor) -> Tensor:
     """Arc cosine whose gradient, -1 / sin, stays finite: the sine is at least its rounding."""
     smallest = torch.finfo(cosines.dtype).eps
+    # (1 - c)(1 + c) keeps the digits that 1 - c * c loses near 1
     squares = ((1 - cosines) * (1 + cosines)).clamp_min(smallest)
     return torch.atan2(squares.sqrt(), cosines)
 
@@ -270,6 +283,7 @@ def _acos_(cosines: Tensor) -> Tensor:
     the machine, and a resumed run makes the same one.
     """
     is_plain = cosines.device.type == "cpu" and cosines.dtype == torch.float32
+    # more than four threads of torch are faster than one of numpy
     if not is_plain or torch.get_num_threads() > 4 or not _numpy_is_vectorized():
         return torch.acos_(cosines)
     values = cosines.numpy()

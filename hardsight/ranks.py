@@ -34,6 +34,7 @@ def gather_rows(rows: Tensor, *, group: Group = None) -> Tensor:
     Returns:
         ``[sum of n, ...]``; ``rows`` itself if there is only one process.
     """
+    # a process by itself holds all rows already
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return rows
     return _gathered(rows, [counts[0] for counts in _counts(rows, group)], group)
@@ -47,6 +48,7 @@ def shard_of(count: int, group: Group) -> slice:
         [[0, 1], [2, 3], [4]]
     """
     check_group(group)
+    # rounded up, as torch.chunk does, so that stored parts fit the checkpoints of torch
     part = -(-count // dist.get_world_size(group))
     begin = min(dist.get_rank(group) * part, count)
     return slice(begin, min(begin + part, count))
@@ -98,15 +100,17 @@ class Spread:
         Parts add up to the gradient once, and not ``world_size`` times as with :meth:`gathered`,
         so the factor that ``DistributedDataParallel`` divides by is put in here.
         """
-        found = self.gathered(rows)
-        if found.requires_grad:
-            found.register_hook(lambda grad: grad * len(self.sizes))
-        return found
+        everyone = self.gathered(rows)
+        if everyone.requires_grad:
+            # sum over ranks, not mean: DDP will divide by their number, and each rank adds another
+            # part
+            everyone.register_hook(lambda grad: grad * len(self.sizes))
+        return everyone
 
     def own(self, values: Tensor) -> Tensor:
         """This rank's rows of values that all ranks have; backward, each learns what all want."""
-        found: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
-        return found
+        own: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
+        return own
 
     def places(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the class of each row is of this rank, and its place there, or any if not."""
@@ -123,6 +127,7 @@ class Spread:
         """
         parts = [torch.empty_like(values) for _ in self.sizes]
         dist.all_gather(parts, values.detach().contiguous(), group=self.group)
+        # the own part keeps its graph; the others' are constants here
         parts[dist.get_rank(self.group)] = values
         return torch.stack(parts)
 
@@ -140,6 +145,7 @@ def spread_of(embeddings: Tensor, class_weights: Tensor, group: Group) -> Spread
         ShapeError: ranks differ in D or in the dtype; raised on all of them, so none waits.
     """
     check_group(group)
+    # everything that has to agree in one exchange, so that all ranks raise the same error
     counts = _counts(embeddings, group, len(class_weights), embeddings.shape[1],
                      class_weights.shape[1], _kind(embeddings))  # fmt: skip
     rows, classes, widths, weight_widths, kinds = zip(*counts, strict=True)
@@ -193,12 +199,15 @@ def as_distributed(own: Tensor, count: int, group: Group) -> Tensor:
 
     mesh = DeviceMesh.from_group(group, own.device.type)
     shape = torch.Size([count, *own.shape[1:]])
+    # the strides of the whole, without allocating it
     stride = torch.empty(shape, device="meta").stride()
+    # run_check would broadcast; the shards are right by construction
     return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
 
 def own_part(rows: Tensor, own: slice, count: int) -> Tensor:
     """This rank's rows of a stored tensor: its part already, or those of all ranks."""
+    # a DTensor of a checkpoint that was loaded distributed
     if hasattr(rows, "to_local"):
         local: Tensor = rows.to_local()
         return local
@@ -217,14 +226,15 @@ def _kind(rows: Tensor) -> int:
 def _counts(rows: Tensor, group: Group, *others: int) -> list[list[int]]:
     """The number of rows, and further numbers, of every rank."""
     counts = torch.tensor([len(rows), *others], device=rows.device)
-    found = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(found, counts, group=group)
-    return [numbers.tolist() for numbers in found]
+    # one small exchange; it waits for the device once
+    everywhere = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everywhere, counts, group=group)
+    return [numbers.tolist() for numbers in everywhere]
 
 
 def _gathered(rows: Tensor, sizes: list[int], group: Group) -> Tensor:
-    found: Tensor = _GatherRows.apply(rows, sizes, group)  # type: ignore[no-untyped-call]
-    return found
+    everyone: Tensor = _GatherRows.apply(rows, sizes, group)  # type: ignore[no-untyped-call]
+    return everyone
 
 
 class _GatherRows(torch.autograd.Function):
@@ -246,6 +256,7 @@ class _GatherRows(torch.autograd.Function):
                 "what is gathered over ranks is differentiable once, got create_graph=True"
             )
         grad = grads[0].contiguous().clone()
+        # every rank used every row: each owner gets the sum of what all of them want of it
         dist.all_reduce(grad, group=ctx.group)
         return grad[ctx.begin : ctx.begin + ctx.length], None, None
 
@@ -254,6 +265,7 @@ class _OwnRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, spread: Spread) -> Tensor:
         ctx.spread = spread
+        # a copy: a view of what all ranks share must not be changed in place by a user
         return values[spread.rows].clone()
 
     @staticmethod

@@ -4,7 +4,8 @@ import click
 
 _EPILOG = """\b
 Pictures of one size in parquet files and folders are decoded once, by score, train, adapt,
-evaluate or study, and mapped into memory by every later run over the same data. They lie in
+evaluate or study, and mapped into memory by every later run over the same data. Thumbnails that
+the review app has made of photographs are kept beside them, 256 MiB for each dataset. All lie in
 $HARDSIGHT_CACHE, by default in hardsight below $XDG_CACHE_HOME or ~/.cache, and take at most
 $HARDSIGHT_CACHE_BYTES (8 GiB); the longest unused go first. HARDSIGHT_CACHE=off turns it off.
 """
@@ -34,7 +35,7 @@ def list_() -> None:
         return
     table = Table("data", "pictures", "shape", "size", "last used")
     for entry in entries:
-        shape = " x ".join(map(str, entry.shape))
+        shape = " x ".join(map(str, entry.shape)) or "thumbnails"
         table.add_row(
             entry.spec, f"{entry.pictures:,}", shape, _size(entry.bytes), _when(entry.used)
         )

@@ -17,6 +17,12 @@ import click
               help="A further name of the page, such as that of a proxy.")  # fmt: skip
 @click.option("--data", help="Where the data lies now, if not where it was scored.")
 @click.option("--card", help="Folder of `hardsight evaluate` on the same data: its Grad-CAM maps.")
+@click.option(
+    "--model",
+    metavar="SPEC",
+    help="Makes Grad-CAM maps, in place of the model that the run names; its code is run.",
+)
+@click.option("--weights", metavar="FILE", help="Of --model.")
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 def review(
     run: Path,
@@ -26,6 +32,8 @@ def review(
     allow_hosts: tuple[str, ...],
     data: str | None,
     card: str | None,
+    model: str | None,
+    weights: str | None,
     no_browser: bool,
 ) -> None:
     """Look at the suspects of RUN one by one and fix their labels, in the browser.
@@ -37,7 +45,7 @@ def review(
 
     app = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=False, card=card, owns_process=True,
+        is_framed=False, card=card, model=model, weights=weights, owns_process=True,
     )  # fmt: skip
     for note in app.notes:
         click.echo(note)

@@ -20,6 +20,7 @@ from hardsight.data.formats import human_frequency as human_frequency
 from hardsight.data.named import DATASETS as DATASETS
 from hardsight.data.opening import data_marks as data_marks
 from hardsight.data.opening import open_source as open_source
+from hardsight.data.opening import reopened_source as reopened_source
 from hardsight.data.opening import unlabelled_source as unlabelled_source
 from hardsight.data.pixels import PixelContent as PixelContent
 from hardsight.data.pixels import applied_preprocessing as applied_preprocessing

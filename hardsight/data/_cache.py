@@ -4,7 +4,8 @@ An entry is an array of bytes ``[N, H, W]`` or ``[N, H, W, 3]`` in a ``.npy`` fi
 memory when it is read, with a ``.json`` beside it that says what it holds. It is written under
 another name and renamed when complete, one process at a time, and known by a mark of the stored
 pictures and by the version of the decoder. Pictures of several sizes are not kept: they would have
-to be kept for every size that a model takes.
+to be kept for every size that a model takes. Thumbnails that the review app has made lie beside
+them, in a file for each dataset.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from PIL import Image
 from hardsight._checks import warn
 from hardsight.data.source import Example, ExampleSource, SourceView, evenly_spaced
 from hardsight.errors import ConfigError, HardsightError
-from hardsight.run_folder import held, remove, replacing
+from hardsight.run_folder import KeptBytes, held, kept_count, remove, replacing, write_text
 
 PLACE, BYTES = "HARDSIGHT_CACHE", "HARDSIGHT_CACHE_BYTES"
 _OFF = ("off", "0", "no", "none", "false")
@@ -41,20 +42,21 @@ WORTH_KEEPING = 2048
 _DECODER = 1  # version of what hardsight.data.pixels makes of a picture
 _COMPARED = 16  # pictures that are decoded to see whether an entry still fits
 _AT_ONCE = 256  # pictures that a loader process hands over
-_ENTRY, _LOCK = "pictures-", ".lock"
+_ENTRY, _SMALL, _LOCK = "pictures-", "thumbnails-", ".lock"
+_SMALL_BYTES = 256 * 2**20  # of the thumbnails of one dataset
 Rows = Iterator[NDArray[np.uint8] | None]
 Fill = Callable[[], Rows]
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Decoded pictures of one dataset.
+    """Decoded pictures of one dataset, or thumbnails of those that somebody has looked at.
 
     Attributes:
         file: the array.
         spec: what the data was called.
         pictures: how many.
-        shape: of one of them.
+        shape: of one of them; empty for thumbnails, which have many.
         bytes: on the disk.
         used: when it was last read, in seconds since 1970.
     """
@@ -100,14 +102,14 @@ class PictureCache:
 
     def entries(self) -> list[CacheEntry]:
         """What is kept, the last used first."""
-        found = []
-        for file in self.folder.glob(f"{_ENTRY}*.npy"):
+        entries = []
+        for file in (*self.folder.glob(f"{_ENTRY}*.npy"), *self.folder.glob(f"{_SMALL}*.sqlite")):
             with suppress(OSError, ValueError, KeyError):  # another process removes it
                 about = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-                shape = tuple(about["shape"])
+                shape = tuple(about.get("shape") or (kept_count(file),))
                 size, used = file.stat().st_size, file.with_suffix(".json").stat().st_mtime
-                found.append(CacheEntry(file, about["spec"], shape[0], shape[1:], size, used))
-        return sorted(found, key=lambda entry: -entry.used)
+                entries.append(CacheEntry(file, about["spec"], shape[0], shape[1:], size, used))
+        return sorted(entries, key=lambda entry: -entry.used)
 
     def clear(self) -> int:
         """Remove everything; the number of bytes that are free again.
@@ -166,6 +168,23 @@ class PictureCache:
                 text.write_text(json.dumps(about), encoding="utf-8")
         return self.read(mark)
 
+    def thumbnails(self, mark: str, spec: str) -> KeptBytes:
+        """Thumbnails of a dataset that were made before, at most 256 MiB of them.
+
+        Args:
+            mark: of the stored pictures, see ``pictures_mark`` of a source.
+            spec: what the data is called.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        file = self.folder / f"{_SMALL}{mark[:24]}.sqlite"
+        bound = min(_SMALL_BYTES, self.most_bytes // 4)
+        if not file.exists():
+            self._make_room(bound)
+        write_text(file.with_suffix(".json"), json.dumps({"spec": spec}))  # used just now
+        return KeptBytes(file, about=f"{mark} {decoder()}", most_bytes=bound)
+
     def lock(self, mark: str) -> Any:
         """Held by the process that fills an entry; the others wait and find it."""
         return held(self._file(mark).with_suffix(_LOCK), wait=True)
@@ -194,8 +213,9 @@ class _DoesNotFitError(Exception):
 
 def _is_ours(file: Path) -> bool:
     name = file.name
-    return file.is_file() and (
-        name.startswith(_ENTRY) or (name.startswith(".tmp-") and _ENTRY in name)
+    return file.is_file() and any(
+        name.startswith(begin) or (name.startswith(".tmp-") and begin in name)
+        for begin in (_ENTRY, _SMALL)
     )
 
 
@@ -354,10 +374,10 @@ def _decoded(source: ExampleSource, bar: Bar, workers: int) -> Rows:
 def _stacked(pictures: list[NDArray[np.uint8] | None]) -> Any:
     import torch
 
-    found = [picture for picture in pictures if picture is not None]
-    if len(found) < len(pictures) or len({picture.shape for picture in found}) > 1:
+    decoded = [picture for picture in pictures if picture is not None]
+    if len(decoded) < len(pictures) or len({picture.shape for picture in decoded}) > 1:
         return None
-    return torch.from_numpy(np.stack(found))
+    return torch.from_numpy(np.stack(decoded))
 
 
 def decoded_picture(source: ExampleSource, index: int) -> NDArray[np.uint8] | None:
@@ -375,10 +395,10 @@ def _common_shape(source: ExampleSource) -> tuple[int, ...] | None:
     """The shape of all pictures, if some of them have the same."""
     shapes = set()
     for index in evenly_spaced(len(source), _COMPARED):
-        found = decoded_picture(source, index)
-        if found is None:
+        picture = decoded_picture(source, index)
+        if picture is None:
             return None
-        shapes.add(found.shape)
+        shapes.add(picture.shape)
     return (len(source), *shapes.pop()) if len(shapes) == 1 else None
 
 
@@ -391,7 +411,7 @@ def _agrees(source: ExampleSource, pictures: NDArray[np.uint8]) -> bool:
     if len(pictures) != len(source):
         return False
     for index in evenly_spaced(len(source), _COMPARED):
-        found = decoded_picture(source, index)
-        if found is None or not np.array_equal(found, pictures[index]):
+        picture = decoded_picture(source, index)
+        if picture is None or not np.array_equal(picture, pictures[index]):
             return False
     return True

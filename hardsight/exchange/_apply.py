@@ -116,7 +116,7 @@ def apply_patch(
         data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
     )
     given = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
-    patches = [one if isinstance(one, Patch) else read_patch(one) for one in given]
+    patches = [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
     if not patches:
         raise OptionError("expected at least one patch to apply, got none")
     place = source.label_place
@@ -148,12 +148,12 @@ def _fixed(
         current = _laid_over(current, patch, cannot_tell)
     if isinstance(current, ExampleSource) and current.numbers is not None:
         rows = current.numbers
-    found = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
+    fixed = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
     labels, kept = source.labels.copy(), np.zeros(len(source), np.bool_)
-    labels[rows] = found.labels
-    kept[rows] = found.kept
+    labels[rows] = fixed.labels
+    kept[rows] = fixed.kept
     changed = np.flatnonzero((labels != source.labels) & kept)
-    return replace(found, labels=labels, kept=kept, changed=changed)
+    return replace(fixed, labels=labels, kept=kept, changed=changed)
 
 
 def _laid_over(

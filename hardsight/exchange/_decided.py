@@ -79,14 +79,14 @@ def _rows(table: ScoreTable, made: pd.DataFrame, mark: str) -> pd.DataFrame:
 
 def _evidence(table: ScoreTable, made: pd.DataFrame) -> list[str]:
     """What made an example suspect: the kind of evidence, and its value."""
-    found = suspects_of(table)
-    if found.by is None:
-        return [found.evidence] * len(made)
-    values = table.column(found.by)
+    suspects = suspects_of(table)
+    if suspects.by is None:
+        return [suspects.evidence] * len(made)
+    values = table.column(suspects.by)
     index = class_numbers(table, "index")
     order = np.argsort(index, kind="stable")
     rows = order[np.searchsorted(index, made["index"].to_numpy(), sorter=order)]
-    return [f"{found.evidence}: {found.by} = {values[row]:.4g}" for row in rows.tolist()]
+    return [f"{suspects.evidence}: {suspects.by} = {values[row]:.4g}" for row in rows.tolist()]
 
 
 @dataclass(frozen=True)

@@ -96,14 +96,14 @@ def export_run(
     place = Path(out)
     _check_options(to, place, rows, image_url)
     table = read_table(run)
-    found = _run_rows(run, table)
-    chosen = found.chosen(rows or ("suspects" if to == "label-studio" else "all"), limit)
+    exported = _run_rows(run, table)
+    chosen = exported.chosen(rows or ("suspects" if to == "label-studio" else "all"), limit)
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in ("label-studio", "fiftyone") and source is None:
         raise DataError(f"{to} needs the pictures, but {problem}")
-    pictures = Pictures(source, found, _root(source))
+    pictures = Pictures(source, exported, _root(source))
     with writing(place, step=_STEP), staged(place, overwrite) as target:
-        notes = _write(to, found, chosen, target, pictures, image_url)
+        notes = _write(to, exported, chosen, target, pictures, image_url)
         if target.is_dir():
             about = {"format": 1, "tool": to, "rows": len(chosen), "versions": versions_of()}
             write_json(target / RECORD, about)

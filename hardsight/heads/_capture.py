@@ -74,14 +74,18 @@ class _Recorder:
 
     def seen(self, devices: list[torch.device]) -> _Seen | None:
         """The call that makes the logits, of all replicas in batch order; ``None`` if none came."""
+        # replicas are listed by the model; a model on one device has a single entry of its own
         order = [device for device in devices if device in self._calls] or list(self._calls)
         at = self._reading.call
+        # a slice, because a replica may have been called fewer times
         parts = [self._calls[device][at : at + 1] for device in order]
         calls = [call for part in parts for call in part if call is not None]
+        # a replica that was not called leaves rows without embeddings
         if not calls or len(calls) < len(order):
             return None
         if len(calls) == 1:
             return calls[0]
+        # outputs are held to the logits only if every replica has them
         made = [call.made for call in calls if call.made is not None]
         return _Seen(
             torch.cat([call.tokens.to(order[0]) for call in calls]),
@@ -101,6 +105,7 @@ class Forward:
 
     def __init__(self, model: nn.Module, head: Head, *, in_training: bool) -> None:
         self._model, self.head, self._in_training = model, head, in_training
+        # compiled again around the hook: what was compiled before does not know it
         self._run = _hook_aware(model)
         self._devices = [
             torch.device("cuda", index) for index in getattr(model, "device_ids", None) or []
@@ -121,6 +126,7 @@ class Forward:
         Raises:
             HeadMismatchError: the head does not give the logits of this batch, or of one before.
         """
+        # a head made by hand is verified on the first batch, which also tells where to listen
         if self.head.reading is None:
             self.head = verify_head(self._model, self.head, inputs)
             assert self.head.reading is not None
@@ -145,6 +151,8 @@ class Forward:
         logits = logit_rows(returned, reading.output)
         where = reading.where(seen.made, logits)
         embeddings = reading.embeddings(seen.tokens, where)
+        # in training the weights move between forward and check, so the layer's own output is
+        # compared
         if self._in_training and seen.made is not None:
             outputs, scaled = at_position(seen.made, where), not reading.form.plain
             self._agreement.hold_outputs(outputs, logits, scaled=scaled, ids=ids)
@@ -212,6 +220,7 @@ def capture(model: nn.Module, head: Head, *, in_training: bool = False) -> Itera
         (torch.Size([5, 8]), torch.Size([5, 3]))
     """
     inner = unwrapped(model)
+    # a bare parameter has no module of its own; where it is read is found on the first batch
     if head.reading is None and parameter_named(inner, head.name) is None:
         layer_named(inner, head.name)  # raises if there is none
     forward = Forward(model, head, in_training=in_training)
@@ -313,11 +322,13 @@ class Agreement:
         self._count += 1
         if differs.is_cuda:
             if self._has_replayed is None:
+                # made outside of a recording: memory of a graph is used again by the next replay
                 self._has_replayed = differs.new_zeros(())
             elif torch.cuda.is_current_stream_capturing():
                 self._has_replayed.logical_or_(differs.any())  # again in every replay
                 return
         self._waiting.append(_Batch(self._count, differs, ids))
+        # on a CPU nothing waits, so every batch is looked at; on a GPU several at once
         if is_there(differs) or len(self._waiting) >= _LOOKED_AT_ONCE:
             self.check()
 
@@ -328,10 +339,12 @@ class Agreement:
             HeadMismatchError: names the batch and the rows.
         """
         batches, self._waiting = self._waiting, []
+        # one wait for the device, then the batch is looked for only if something is wrong
         if batches and bool(torch.cat([batch.differs for batch in batches]).any()):
             broken = next(batch for batch in batches if bool(batch.differs.any()))
             raise HeadMismatchError(self._said(broken))
         if self._has_replayed is not None and bool(self._has_replayed):
+            # raised once; a run that goes on after the error starts clean
             self._has_replayed.zero_()
             raise HeadMismatchError(self._said(None))
 
@@ -401,6 +414,7 @@ def live_weight(layer: nn.Module) -> Tensor:
 def live_class_weights(layer: nn.Module, classes: int) -> Tensor:
     """:func:`live_weight` with a row per class, also of a layer that keeps it as ``[D, C]``."""
     weight = live_weight(layer)
+    # a layer of the user's may keep [D, C]; if both fit, the usual way is taken
     return weight.T if len(weight) != classes == weight.shape[1] else weight
 
 

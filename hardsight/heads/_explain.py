@@ -26,6 +26,7 @@ def explanation(
             f"{what} took no part in the forward pass; let the model call the layer rather than "
             f"use its weight, or {_STORED}"
         )
+    # the most telling reason first: an activation or a ReLU can be named, a mere difference cannot
     for call in called:
         reason = _reason(call, layers[call.name], logits, kind)
         if reason is not None:
@@ -40,6 +41,7 @@ def _no_such_width(model: nn.Module, layers: dict[str, nn.Module], num_classes: 
     bare = [name for name, value in bare_parameters(model).items() if num_classes in value.shape]
     named = f'; a bare parameter may be named: head="{bare[0]}"' if bare else ""
     widths = [f"{name} ({num_outputs(layer)})" for name, layer in layers.items()]
+    # a transformer has hundreds of layers
     shown = widths if len(widths) <= 6 else [*widths[:2], "...", widths[-1]]
     return HeadNotFoundError(
         f"no linear layer of {type(model).__name__} has {num_classes} outputs, as the logits have; "

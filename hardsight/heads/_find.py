@@ -201,6 +201,7 @@ def _search(model: nn.Module, name: str | None, given: Head | None = None) -> "_
     if name is None:
         return _Layers(model, given, candidates(model))
     name = inner_name(name)
+    # a layer of that name wins over a parameter, as a user who names "fc" means the layer
     if is_layer_name(model, name) or parameter_named(model, name) is None:
         return _Layers(model, given, {name: layer_named(model, name)})
     return _Parameter(model, given, name)
@@ -217,6 +218,7 @@ class _Fit:
 
 def _same(part: Tensor, features: Tensor) -> bool:
     """Whether a part of the output is what enters a head."""
+    # bit for bit: features that are merely close are other features
     return part.shape == features.shape and torch.equal(part.to(features.dtype), features)
 
 
@@ -256,6 +258,7 @@ class _Search(ABC):
         """The one head that gives the logits in a forward pass."""
         seen = self.recorded(inputs, output)
         parts = seen.outputs
+        # a head cannot be held to NaN, but which part is meant must still be told first
         finite = {key for key, part in parts.items() if bool(torch.isfinite(part).all())}
         # a part that is not finite may still be the logits, so it takes part in the choice
         fits = {
@@ -271,6 +274,7 @@ class _Search(ABC):
         heads = [fit.head for fit in fits[key]]
         if not heads:
             raise self.explained(seen, parts[key])
+        # one layer may be read in several ways; only different layers are ambiguous
         names = list(dict.fromkeys(head.name for head in heads))
         if len(names) > 1:
             raise AmbiguousHeadError(
@@ -299,10 +303,13 @@ class _Search(ABC):
         the same size a tuple gives the logits first; of names nothing goes first.
         """
         # many models return their features beside the logits
+        # a part that is the input of a head is the features, not the logits
         entering = [fit.features for some in fits.values() for fit in some]
         left = [key for key, part in parts.items() if not any(_same(part, x) for x in entering)]
         left = left or list(parts)
         wanted = num_classes or stated_classes(self.model)
+        # a width that fits nothing rules nothing out: the data may have fewer classes than the
+        # model
         fitting = [key for key in left if parts[key].shape[1] == wanted] or left
         with_head = [key for key in left if fits[key]]
         if len(left) == 1 or (len(fitting) == 1 and (fits[fitting[0]] or not with_head)):
@@ -324,6 +331,7 @@ class _Search(ABC):
         fits = [fit for call in seen.calls for fit in self._fits(call, key, logits)]
         if not fits:
             fits = self._own_token_fits(inputs, key, logits)
+        # a plain reading leaves no scale to be fitted, so it is the better evidence
         return [fit for fit in fits if fit.form.plain] or fits
 
     def _own_token_fits(self, inputs: Any, key: Which | None, logits: Tensor) -> list[_Fit]:
@@ -341,6 +349,8 @@ class _Search(ABC):
                 if form is not None:
                     reading = Reading(call.name, call.side, call.number, position, form, key)
                     head = Head(name, *form.effective(weight, bias), reading)
+                    # the first position that fits: mean, first and last are the same for a single
+                    # token
                     return [_Fit(form, head, features)]
         return []
 
@@ -355,7 +365,9 @@ class _Search(ABC):
             return own
         if self.given.num_classes != num_classes:
             return []
+        # the head may have been made on another device
         weight = self.given.weight.to(next(iter(call.features.values())).device)
+        # a head that was given without a bias may still belong to a layer that has one
         biases = [bias for _, bias in own] if self.given.bias is None else [self.given.bias]
         return [(weight, None if bias is None else bias.to(weight.device)) for bias in biases]
 
@@ -390,12 +402,14 @@ class _Layers(_Search):
             name: layer
             for name, layer in self.layers.items()
             if self.own_weights(name, logits.shape[1])
+            # the number of outputs decides, as in the search itself
         }
         again = recorded_inputs(self.model, inputs, fitting, output=key, whole=True)
         fits = []
         for call in again.calls:
             if call.tokens is not None and call.tokens[0].shape[1] > 1:
                 tokens, made = call.tokens
+                # each example picks its own token, such as the last one before the padding
                 own = own_positions(made, logits, otherwise="own")
                 if own is not None:
                     features = at_position(tokens, own)
@@ -411,6 +425,7 @@ class _Parameter(_Search):
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
         seen = [
+            # which of its two sides is the width is not known yet
             recorded_features(self.model, inputs, width, output=output)
             for width in dict.fromkeys(matrix.shape)
         ]
@@ -447,5 +462,6 @@ class _Parameter(_Search):
     def unverified(self) -> Head:
         matrix = parameter_named(self.model, self.name)
         assert matrix is not None
+        # only a stated number of classes tells [C, D] from [D, C]; a square matrix stays as it is
         turned = stated_classes(self.model) == matrix.shape[1] != matrix.shape[0]
         return Head(self.name, matrix.T if turned else matrix)

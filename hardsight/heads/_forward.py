@@ -60,6 +60,7 @@ def logits_of(output: Any, which: Which | None = None) -> Tensor:
         return _part(output, which)
     if isinstance(output, Tensor):
         return output
+    # the convention of the Hugging Face libraries, and of many others
     logits = _named_parts(output).get("logits")
     if isinstance(logits, Tensor):
         return logits
@@ -142,6 +143,7 @@ def possible_logits(output: Any, which: Which | None = None) -> dict[Which | Non
         raise _unclear(output)
     if len(tensors) == 1:
         return {name: as_rows(part) for name, part in tensors.items()}
+    # with several tensors only rows can be logits; maps of features are left aside
     rows = {name: as_rows(part) for name, part in tensors.items() if _has_rows(part)}
     if not rows:
         raise _unclear(output)
@@ -187,7 +189,9 @@ def _part_at(output: Any, which: Which) -> Any:
         return None
     parts = _named_parts(output)
     by_text = {str(name): part for name, part in parts.items()}
+    # a key may be a number, and a flag of the command line is text
     part = parts.get(which, by_text.get(str(which)))
+    # a position, also from the end
     if part is None and str(which).lstrip("-").isdigit():
         at, values = int(which), list(parts.values())
         part = values[at] if -len(values) <= at < len(values) else None
@@ -211,6 +215,7 @@ def _named_parts(output: Any) -> dict[Which, Any]:
         return dict(enumerate(output))
     if is_dataclass(output) and not isinstance(output, type):
         return {field.name: getattr(output, field.name) for field in fields(output)}
+    # an object with an attribute of that name, and nothing else we know how to walk through
     return {"logits": output.logits} if hasattr(output, "logits") else {}
 
 
@@ -232,6 +237,7 @@ def _tensors(output: Any) -> dict[Which | None, Tensor]:
     tensors: dict[Which | None, Tensor] = {}
     own = _named_parts(output)
     for name, part in _leaves(output).items():
+        # losses are scalars, token ids are integers: neither is a logit
         if not isinstance(part, Tensor) or part.ndim < 2 or not part.is_floating_point():
             continue
         # lists of hidden states leave no doubt, nor does a tensor that is there by another name
@@ -257,6 +263,7 @@ def _unclear(output: Any) -> ModelError:
 
 
 def _has_rows(logits: Tensor) -> bool:
+    # [B, C], or a map of one pixel
     return logits.shape[2:].numel() == 1
 
 
@@ -340,6 +347,7 @@ def recorded_inputs(
         if tokens is None:
             return
         is_tensor = isinstance(out, Tensor)  # a layer may return its features as well
+        # the whole map is kept only in the second pass, over the few layers that fit
         made = positions_of(layer, out) if whole and is_tensor else None
         is_map = is_tensor and is_pointwise(layer)
         yield Call(
@@ -348,6 +356,7 @@ def recorded_inputs(
             side="input",
             features=_by_position(tokens),
             computed_in=out.dtype if is_tensor else None,
+            # what a ReLU between head and pooling would make of it, to say so if it is the reason
             rectified=out.relu().flatten(2).mean(dim=2) if is_map else None,
             tokens=None if made is None else (tokens, made),
         )
@@ -378,6 +387,7 @@ def recorded_features(
         name: str, number: int, module: nn.Module, entered: Tensor | None, out: Any
     ) -> Iterator[Call]:
         dtype = out.dtype if isinstance(out, Tensor) else None
+        # a bare parameter may multiply what entered a module or what left it
         sides: dict[Side, Any] = {"input": entered, "output": out}
         for side, tensor in sides.items():
             tokens = tokens_of_width(tensor, width)

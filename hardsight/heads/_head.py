@@ -49,6 +49,7 @@ class LinearForm:
         """Weight and bias with the normalisation and the scale folded in."""
         if self.plain:
             return weight, bias
+        # in float64, since rounding a norm would turn the row
         rows = normalize(_wide(weight)).to(weight.dtype) if self.unit_weights else weight
         kept = bias if self.use_bias else None
         return self.scale * rows, None if kept is None else self.scale * kept
@@ -132,7 +133,9 @@ def own_positions(outputs: Tensor, logits: Tensor, *, otherwise: Position) -> Te
     """
     if (len(outputs), outputs.shape[2]) != logits.shape:
         return None
+    # exactly equal: the logits are a copy of what the layer made for that token
     is_own = (outputs.to(logits.dtype) == logits[:, None]).all(dim=2)
+    # of several equal tokens the usual one, as for a batch without padding
     usual = 0 if otherwise == "first" else outputs.shape[1] - 1
     at = is_own.int().argmax(dim=1)  # the first one that is equal
     return torch.where(is_own[:, usual] | ~is_own.any(dim=1), usual, at)
@@ -222,6 +225,7 @@ def decided_by_bias(logits: Tensor, head: Head) -> Tensor:
         )
     if head.bias is None:
         return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+    # a bias may be too small for the logits' own half precision
     wide = torch.promote_types(logits.dtype, torch.float32)
     without_bias = logits.to(wide) - head.bias.to(logits.device, wide)
     return logits.argmax(dim=1) != without_bias.argmax(dim=1)
@@ -249,6 +253,7 @@ def linear_form(
         any_bias: the bias is not known; what is the same for all rows may stand for it.
     """
     tolerance = _tolerance(features, logits, weight, computed_in=computed_in)
+    # evenly spaced classes: a mistake in a head is one in most of its rows
     every = slice(None, None, math.ceil(len(weight) / _MOST_CLASSES))
     x, z, w = _wide(features), _wide(logits[:, every]), _wide(weight[every])
     b = torch.zeros_like(w[:, 0]) if bias is None else _wide(bias[every])
@@ -257,10 +262,12 @@ def linear_form(
         v = normalize(w) if form.unit_weights else w
         product = u @ v.T + b * form.use_bias
         target = z
+        # an unknown bias drops out of differences from the mean over the batch
         if any_bias:
             product, target = product - product.mean(dim=0), z - z.mean(dim=0)
         # a product of random vectors is about |u||v| / sqrt(D); its rounding error follows that
         typical = u.norm(dim=1)[:, None] * v.norm(dim=1) / math.sqrt(u.shape[1])
+        # 1 first: a scale is fitted only if the plain product does not do
         for scale in (1.0, _fitted_scale(product, target)):
             bound = tolerance * torch.maximum(z.abs(), scale * typical)
             if scale > 0 and bool(((scale * product - target).abs() <= bound).all()):
@@ -300,6 +307,7 @@ def differing_rows(
     Returns:
         ``[B]``, boolean, on the device of the features.
     """
+    # other classes each time, so that all of them are seen in the course of a pass
     some = _some_classes(len(weight), turn, most_classes)
     device = features.device
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
@@ -314,6 +322,7 @@ def differing_rows(
         size = torch.outer(norms, w.norm(dim=1) / math.sqrt(x.shape[1]))
         size = torch.maximum(size, product.abs())
         size = size if b is None else torch.maximum(size, b.abs())
+        # what is not finite is said elsewhere, row by row; here it would look like a wrong head
         is_finite = torch.logical_and(norms < math.inf, _has_numbers(z))
         if any_bias or any_scale:
             product, z, size = _fitted_to(
@@ -335,11 +344,13 @@ def _fitted_to(
     p, z = (torch.where(rows[:, None], part, 0) for part in (product, logits))
     if any_bias:
         size = torch.maximum(size, z.abs())
+        # rows that are not finite must not enter the means
         count = rows.sum().clamp_min(1)
         p, z = p - p.sum(dim=0) / count, z - z.sum(dim=0) / count
     if any_scale:
         kept = [torch.where(rows[:, None], part, 0) for part in (p, z)]
         energy = (kept[0] * kept[0]).sum().clamp_min(torch.finfo(p.dtype).tiny)
+        # a negative factor would turn the order of the classes around
         scale = ((kept[0] * kept[1]).sum() / energy).clamp_min(0)
         p, size = scale * p, scale * size
         size = torch.maximum(size, z.abs()) if any_bias else size
@@ -365,6 +376,7 @@ def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: in
     dtype = torch.float64 if outputs.dtype == torch.float64 else torch.float32
     made, z = outputs[:, some].to(dtype), logits[:, some].to(outputs.device)
     is_finite = torch.logical_and(made.abs().amax(dim=1) < math.inf, _has_numbers(z))
+    # a logit near 0 is made of large products that cancel, and has their rounding
     size = torch.maximum(made.abs(), made.abs().mean(dim=1, keepdim=True))
     if scaled:
         made, z, size = _fitted_to(
@@ -374,6 +386,7 @@ def differing_outputs(outputs: Tensor, logits: Tensor, *, scaled: bool, turn: in
 
 
 def _some_classes(count: int, turn: int, most: int = _CLASSES_PER_BATCH) -> slice:
+    # a step through the classes that begins somewhere else in every batch
     step = math.ceil(count / most)
     return slice(turn % step, None, step)
 
@@ -427,12 +440,14 @@ def agree(expected: Tensor, logits: Tensor, tolerance: float | None = None) -> b
         return False
     tolerance = _tolerance(expected, logits) if tolerance is None else tolerance
     expected, logits = _wide(expected), _wide(logits)
+    # relative to the largest: small entries of a softmax carry the rounding of the others
     return bool(((expected - logits).abs() <= tolerance * expected.abs().max()).all())
 
 
 def _fitted_scale(product: Tensor, logits: Tensor) -> float:
     """Least-squares factor from product to logits; 0 if too few values could tell."""
     energy = float((product * product).sum())
+    # three products and a free factor would fit almost anything
     if product.numel() < 4 or energy == 0:
         return 0.0
     return float((product * logits).sum()) / energy
@@ -446,6 +461,7 @@ def _wide(tensor: Tensor) -> Tensor:
 def _tolerance(*tensors: Tensor, computed_in: torch.dtype | None = None) -> float:
     dtypes = [tensor.dtype for tensor in tensors] + ([] if computed_in is None else [computed_in])
     coarsest = max(_TOLERANCE.get(dtype, _TOLERANCE[torch.bfloat16]) for dtype in dtypes)
+    # TF32 may be on for matrix products on a GPU, although the dtypes say float32
     exact = torch.get_float32_matmul_precision() == "highest" and all(
         tensor.device.type == "cpu" for tensor in tensors
     )

@@ -24,6 +24,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         >>> unwrapped(nn.DataParallel(net)) is net
         True
     """
+    # wrappers nest in any order
     while True:
         if "_orig_mod" in model._modules:
             model = model.get_submodule("_orig_mod")
@@ -43,6 +44,7 @@ def is_pointwise(layer: nn.Module) -> bool:
     if not isinstance(layer, _CONVOLUTIONS) or layer.groups != 1:
         return False
     steps = {*layer.kernel_size, *layer.stride}
+    # padding of a 1x1 kernel would add pixels without features
     return steps == {1} and (layer.padding in ("same", "valid") or not any(layer.padding))
 
 
@@ -53,6 +55,7 @@ def is_candidate(layer: nn.Module) -> bool:
     """
     if is_linear(layer):
         return True
+    # _parameters, not getattr: a property may compute, and a buffer is not trained
     weight = layer._parameters.get("weight")
     return weight is not None and not is_lazy(weight) and weight.ndim == 2
 
@@ -110,6 +113,7 @@ def bare_parameters(model: nn.Module) -> dict[str, Tensor]:
         for name, parameter in model.named_parameters()
         if not is_lazy(parameter)
         and parameter.ndim == 2
+        # the matrix of a layer is found by the layer
         and not is_candidate(model.get_submodule(name.rpartition(".")[0]))
     }
 
@@ -136,6 +140,7 @@ def parameter_weights(
     assert matrix is not None
     owner = model.get_submodule(inner_name(name).rpartition(".")[0])
     vectors = [*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)]
+    # any vector of the right length, since nothing else tells which one is the bias
     biases = [value.detach() for _, value in vectors if value.shape == (num_classes,)]
     ways = [way for way in (matrix, matrix.T) if len(way) == num_classes]
     return [(way, bias) for way in ways for bias in (None, *biases)]
@@ -165,6 +170,7 @@ def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
 
     Call it with the layer in eval mode: a spectral norm in training would take one more step.
     """
+    # before the weight is read: legacy norms compute it in a hook
     for hook in layer._forward_pre_hooks.values():
         _refresh(layer, hook)
     weight: Any = layer.weight
@@ -179,6 +185,7 @@ def class_weights(layer: nn.Module, num_classes: int) -> list[tuple[Tensor, Tens
     A module of the user's may keep its weight as ``[D, C]``.
     """
     weight, bias = weight_and_bias(layer)
+    # linear layers of torch are [C, D] by definition; those of a user may be either
     ways = (weight,) if is_linear(layer) else (weight, weight.T)
     fitting_bias = bias if bias is not None and bias.shape == (num_classes,) else None
     return [(way, fitting_bias) for way in ways if len(way) == num_classes]
@@ -194,12 +201,14 @@ def _refresh(layer: nn.Module, hook: Any) -> None:
     if isinstance(hook, WeightNorm):
         layer.weight = hook.compute_weight(layer)
     elif isinstance(hook, SpectralNorm):
+        # reading must not change the state that training goes on from
         layer.weight = hook.compute_weight(layer, do_power_iteration=False)
 
 
 def positions_of(layer: nn.Module, inputs: Tensor) -> Tensor | None:
     """The input of a layer as ``[B, P, D]``, channels last; ``None`` if it has no batch."""
     if isinstance(layer, _CONVOLUTIONS):
+        # channels first, as convolutions have them
         return inputs.flatten(2).transpose(1, 2) if inputs.ndim == layer.weight.ndim else None
     if inputs.ndim < 2:
         return None
@@ -210,6 +219,7 @@ def tokens_of_width(value: Any, width: int) -> Tensor | None:
     """A tensor with ``width`` channels, last or first behind the batch, as ``[B, P, width]``."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
         return None
+    # last wins over second: tokens [B, P, D] are more common than maps as wide as they are deep
     if value.shape[-1] == width:
         return value[:, None] if value.ndim == 2 else value.flatten(1, -2)
     if value.ndim > 2 and value.shape[1] == width:
@@ -232,6 +242,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Flags are set one by one: ``train()`` is overridden in some models, and a frozen layer inside a
     training model must stay as it was.
     """
+    # the flags one by one: model.train() would wake what its user has frozen
     flags = [(module, module.training) for module in model.modules()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
@@ -255,9 +266,11 @@ def name_from_structure(model: nn.Module, layers: dict[str, nn.Module]) -> str:
         AmbiguousHeadError: more than one layer is left.
         HeadNotFoundError: there is no linear layer.
     """
+    # only by type: without a batch a matrix of the user's could be anything
     linear = {name: layer for name, layer in layers.items() if is_linear(layer)}
     left = [name for name in linear if not _feeds_another(model, name, linear)]
     stated = stated_classes(model)
+    # each rule in turn, as long as it leaves something
     for wanted in (
         lambda name: num_outputs(linear[name]) == stated,
         lambda name: not _could_feed_another(name, linear),
@@ -301,6 +314,7 @@ def _feeds_another(model: nn.Module, name: str, linear: Iterable[str]) -> bool:
     return False
 
 
+# such as the first of two layers of a projection
 def _could_feed_another(name: str, linear: Mapping[str, nn.Module]) -> bool:
     """Whether another linear layer takes as many inputs as this one has outputs."""
     outputs = num_outputs(linear[name])

@@ -45,13 +45,17 @@ def avh_logits(
     if labels is None:
         return -scale * angles
     check_tensors(labels=labels)
-    if labels.is_floating_point():
+    if labels.is_floating_point():  # soft labels: no class is the own one
         return -scale * angles
     check_rows(embeddings=embeddings, labels=labels)
     if labels.ndim != 1:
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
     labels = labels.long()  # a number of classes may not fit 8 bits
     inside = (labels >= 0) & (labels < class_weights.shape[0])
+    # class 0 stands in for a label that is not a class, so that nothing is read out of
+    # bounds; the loss leaves such rows out
     index = labels.masked_fill(~inside, 0)
+    # a matrix product gives small angles to 2e-4 at best; the pair that the gradient pulls on is
+    # exact
     exact = target_angles(embeddings, index, class_weights)
     return -scale * angles.scatter(1, index.unsqueeze(1), exact.unsqueeze(1))

@@ -60,6 +60,7 @@ def avh_loss(
         Chen et al., Angular Visual Hardness, ICML 2020, Eq. (5).
         Deviation: Eq. (5) as printed is the probability itself; the loss is its negative log.
     """
+    # the function in bounded memory knows how to share classes over ranks; one such code is enough
     if process_group is not None:
         refuse_smoothing(label_smoothing)
         return linear_avh_loss(

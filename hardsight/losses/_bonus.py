@@ -135,6 +135,7 @@ def bonus_curve(
     check_choice("bonus", bonus, ("log", "power", "cosine"))
     if not 0 <= log_end <= 1:
         raise OptionError(f"expected log_end in [0, 1], got {log_end}")
+    # at 1 nothing would ever earn the bonus
     if bonus_start is not None and not 0 <= bonus_start < 1:
         raise OptionError(f"expected bonus_start in [0, 1) or None, got {bonus_start}")
     if not 0 <= clamp < 1:
@@ -142,9 +143,11 @@ def bonus_curve(
     if power < 1:
         raise OptionError(f"expected power of at least 1 (a concave bonus), got {power}")
     if bonus == "power":
+        # what the bonus is worth at its start, so that it begins at 0 instead of with a step
         curve, start_value = _power_curve(power), -((bonus_start or 0.0) ** power)
     elif bonus == "cosine":
         curve, start_value = _cosine, math.cos(math.pi * (bonus_start or 0.0)) - 1
+    # its tangent needs 1 - log_end > 0
     elif bonus_start is None and log_end < 1:
         return _conservative_curve(log_end)
     else:
@@ -155,6 +158,7 @@ def bonus_curve(
 def _normal_curve(clamp: float) -> Curve:
     def curve(log_odds: Tensor) -> Tensor:
         value = F.logsigmoid(-log_odds)  # log(1 - p)
+        # log(max(1 - p, clamp)): beyond it there is no gradient, as in the paper
         return value.clamp_min(math.log(clamp)) if clamp else value
 
     return curve
@@ -174,6 +178,7 @@ def _conservative_curve(log_end: float) -> Curve:
 
 def _power_curve(power: float) -> Curve:
     def curve(log_odds: Tensor) -> Tensor:
+        # p^k by the log of p, which keeps its digits where p rounds to 0 or 1
         return -torch.exp(power * F.logsigmoid(log_odds))
 
     return curve
@@ -185,6 +190,7 @@ def _cosine(log_odds: Tensor) -> Tensor:
 
 def _started(curve: Curve, start: float, start_value: float) -> Curve:
     def started(log_odds: Tensor) -> Tensor:
+        # "greater": an example exactly at the start has no bonus yet
         active = torch.sigmoid(log_odds) > start
         return (curve(log_odds) - start_value).masked_fill(~active, 0.0)
 

@@ -43,6 +43,8 @@ def mrkld(logits: Tensor, *, reduction: str = "mean", check_finite: bool = False
         Deviation: the constant :math:`-\log C` is kept, so that the smallest value is 0.
     """
     z = _floating_classes_last(logits)
+    # the divergence from uniform is the mean of -log p less log C, which is 0 for a uniform
+    # prediction
     values = -z.log_softmax(dim=-1).mean(dim=-1) - math.log(z.shape[-1])
     return reduce_loss(values, reduction, check_finite=check_finite)
 
@@ -88,19 +90,21 @@ def lrent(logits: Tensor, thresholds: Tensor | None = None, *, alpha: float = 0.
     """
     if not alpha > 0:
         raise OptionError(f"expected alpha to be positive, got {alpha}")
+    # a label is a target: the entropy term must not pull on the model through it
     z = _floating_classes_last(logits).detach()
     if thresholds is not None:
         if list(thresholds.shape) != [z.shape[-1]]:
             raise ShapeError(
                 f"expected one threshold per class, [{z.shape[-1]}], got {list(thresholds.shape)}"
             )
+        # on a GPU the check would wait for the device
         if thresholds.device.type == "cpu" and not bool((thresholds > 0).all()):
             raise OptionError(
                 f"expected positive thresholds, got a smallest of {thresholds.min().item()}"
             )
         z = z - thresholds.to(z.dtype).log()
     labels = (z / alpha).softmax(dim=-1)  # p / lambda up to a factor per row, which cancels
-    return labels if labels.ndim < 3 else labels.movedim(-1, 1)
+    return labels if labels.ndim < 3 else labels.movedim(-1, 1)  # dense predictions [N, C, H, W]
 
 
 def _floating_classes_last(logits: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ def focal_loss(
         raise OptionError(f"expected gamma of at least 0, got {gamma}")
 
     def curve(log_odds: Tensor) -> Tensor:
+        # by its log, which keeps a gradient when p rounds to 1
         focus = (gamma * F.logsigmoid(-log_odds)).exp()  # (1 - p)^gamma
         return -focus * F.logsigmoid(log_odds)
 

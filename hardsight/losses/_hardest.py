@@ -59,8 +59,10 @@ def hardest(
     _check(loss_per_example, keep, weight)
     losses = widen(loss_per_example).flatten()
     weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype).flatten()
+    # a weight of 0 means "not there": such a row is not counted in the share either
     takes_part = weights > 0
     factors = weights * _is_among_largest(losses.detach(), takes_part, keep)
+    # not losses * factors alone: 0 times an infinite loss would be NaN
     values = torch.where(factors > 0, losses, 0.0) * factors
     return reduce_loss(
         values.reshape(loss_per_example.shape) if reduction == "none" else values,
@@ -92,7 +94,9 @@ def _is_among_largest(losses: Tensor, takes_part: Tensor, keep: float) -> Tensor
     """Whether each of ``[N]`` is kept; ranks instead of a cut, so that ties end at the number."""
     # NaN sorts above every number; those that take no part sort below every loss
     by_loss = losses.masked_fill(~takes_part, -torch.inf).argsort(descending=True, stable=True)
+    # a stable sort by "takes part" keeps the order of losses among those that do
     order = by_loss.gather(0, (~takes_part[by_loss]).long().argsort(stable=True))
+    # in float64, and with room for its rounding, so that 0.07 of 100 is 7
     count = (keep * takes_part.sum().double() - _ROUNDING).ceil()
     places = torch.arange(len(losses), device=losses.device)
     return torch.zeros_like(takes_part).scatter(0, order, (places < count) & takes_part[order])

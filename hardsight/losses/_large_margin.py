@@ -194,6 +194,7 @@ def large_margin_logits(
     x, w = widen_together(embeddings, class_weights)
     with torch.autocast(x.device.type, enabled=False):  # which would round the product
         logits = x @ w.T
+    # only the own class's logit changes, so one product serves all the others
     return logits.scatter(1, own.unsqueeze(1), _own_logits(x, own, w, margin, blend)[:, None])
 
 
@@ -201,11 +202,14 @@ def _own_logits(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, margin: int, blend: float
 ) -> Tensor:
     angles = target_angles(embeddings, labels, class_weights)
+    # blend / (1 + blend) of the plain cosine: the annealing of the reference, which
+    # eases the start of training
     cosine = (blend * torch.cos(angles) + _psi(angles, int(margin))) / (1 + blend)
     return row_norms(embeddings) * row_norms(class_weights[labels]) * cosine
 
 
 def _shard_logits(margin: int, blend: float) -> ShardLogits:
+    # the other classes are those of a plain linear head
     linear = linear_shard_logits(None, "auto")
 
     def own(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
@@ -224,6 +228,7 @@ def _check_margin(margin: int, blend: float) -> None:
 
 def _psi(angles: Tensor, margin: int) -> Tensor:
     """Monotone continuation of ``cos(margin * angle)`` over ``[0, pi]``."""
+    # detached: psi is continuous, and the step of k must not enter the gradient
     k = torch.floor(angles.detach() * margin / math.pi)
-    sign = 1 - 2 * (k % 2)
+    sign = 1 - 2 * (k % 2)  # (-1)^k, Eq. 6
     return sign * torch.cos(margin * angles) - 2 * k

@@ -18,6 +18,7 @@ from hardsight.losses._reduce import check_choice
 
 # Logits of one chunk: rows [r, D], class weights [c, D], bias [c] or None -> [r, c].
 ChunkLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# the sizes of a chunk: 4 MiB of float32 logits, which stays in a CPU's cache and fills a GPU
 ROWS_AT_ONCE = 1024
 CLASSES_AT_ONCE = 1024
 
@@ -94,6 +95,7 @@ class _OtherLogSumExp(torch.autograd.Function):
         bias: Tensor | None,
     ) -> Tensor:
         parts: list[Tensor] = []
+        # the wider of the two, at least float32
         wide = widen_together(embeddings[:0], class_weights[:0])[0].dtype
         for rows in _chunks(len(embeddings), _rows_at_once(class_weights)):
             total = torch.full_like(labels[rows], float("-inf"), dtype=wide)
@@ -101,10 +103,13 @@ class _OtherLogSumExp(torch.autograd.Function):
                 b = None if bias is None else bias[classes]
                 logits = chunk_logits(embeddings[rows], class_weights[classes], b)
                 part = _without_own(logits, labels[rows], classes).logsumexp(dim=1)
+                # merged as logarithms: sums of exponentials would overflow
                 total = torch.logaddexp(total, part)
             parts.append(total)
         result = torch.cat(parts) if parts else embeddings.new_zeros(0, dtype=wide)
         ctx.chunk_logits = chunk_logits
+        # one number per row is kept for the backward pass; the logits are computed again, chunk by
+        # chunk
         ctx.save_for_backward(embeddings, labels, class_weights, bias, result)
         return result
 
@@ -119,10 +124,13 @@ class _OtherLogSumExp(torch.autograd.Function):
         embeddings, labels, class_weights, bias, result = ctx.saved_tensors
         _, wants_rows, _, wants_weights, wants_bias = ctx.needs_input_grad
         wide = result.dtype
+        # sums over all chunks of classes are rounded once, at the end
         row_grad = torch.zeros_like(embeddings, dtype=wide) if wants_rows else None
         weight_grad = torch.zeros_like(class_weights) if wants_weights else None
         bias_grad = torch.zeros_like(bias) if wants_bias else None
+        # classes outside: each gradient of a class is complete before the next chunk begins
         for classes in _chunks(len(class_weights), CLASSES_AT_ONCE):
+            # a leaf of its own, so that .grad collects this chunk alone
             w = class_weights[classes].to(wide).detach().requires_grad_(wants_weights)
             b = None
             if bias is not None:
@@ -133,6 +141,7 @@ class _OtherLogSumExp(torch.autograd.Function):
                     with torch.enable_grad():
                         logits = ctx.chunk_logits(x, w, b)
                     others = _without_own(logits.detach(), labels[rows], classes)
+                    # the softmax over the other classes: what each of their logits contributes
                     share = (others - result[rows, None]).exp()
                     # sums into x.grad, w.grad and b.grad
                     torch.autograd.backward(logits, share * grad[rows, None])
@@ -150,6 +159,7 @@ def _rows_at_once(class_weights: Tensor) -> int:
     """Rows of a chunk of logits: a few large steps are faster than many, above all on a GPU."""
     classes, width = class_weights.shape
     cells = ROWS_AT_ONCE * CLASSES_AT_ONCE
+    # the second bound keeps the copies of rows, r x D, within eight times the logits
     return max(ROWS_AT_ONCE, min(cells // max(classes, 1), 8 * cells // max(width, 1)))
 
 

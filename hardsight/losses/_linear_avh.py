@@ -78,6 +78,7 @@ def linear_avh_loss(
     """
     if not scale > 0:
         raise OptionError(f"expected scale to be positive, got {scale}")
+    # before anything is measured: a rounded weight has another angle
     embeddings, class_weights = cast_for_linear(embeddings, class_weights, impl)
     if process_group is not None:
         refuse_smoothing(label_smoothing)
@@ -97,9 +98,11 @@ def linear_avh_loss(
     if label_smoothing != 0:
 
         def row_logits(rows: Tensor, own: Tensor) -> Tensor:
+            # smoothing needs every logit of a row, so it goes row by row instead of class by class
             logits = avh_logits(rows, class_weights, scale=scale, labels=own)
             if margin_rad == 0:
                 return logits
+            # a margin on the own angle lowers its logit by scale times as much
             taken_off = torch.full_like(logits[:, :1], scale * margin_rad)
             return logits - torch.zeros_like(logits).scatter(1, own[:, None], taken_off)
 
@@ -109,6 +112,7 @@ def linear_avh_loss(
             check_finite=check_finite,
         )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
+    # a plain mean or sum is reduced in the kernel; anything else reads one value per example
     if fused and is_plain_reduction(reduction, weight, check_finite):
         x, w = fused_inputs(embeddings, class_weights)
         return angular_loss(
@@ -119,6 +123,7 @@ def linear_avh_loss(
     twin = _log_odds_fused if fused else _log_odds_torch
     log_odds = twin(embeddings, own, class_weights, scale)
     if margin_rad != 0:
+        # the margin is the same for every example, so it may be taken off afterwards
         log_odds = log_odds - scale * margin_rad
     return log_odds_loss(
         cross_entropy_curve, log_odds, kept, own, weight, class_weights, reduction, check_finite
@@ -168,6 +173,7 @@ class LinearAVHLoss(HeadLossModule):
 
 
 def _shard_logits(scale: float, margin_rad: float, impl: str) -> ShardLogits:
+    # a shard's own angle with and without the margin: others of the shard are judged without it
     def plain(embeddings: Tensor, place: Tensor, class_weights: Tensor) -> Tensor:
         return -scale * target_angles(embeddings, place, class_weights)
 
@@ -192,6 +198,7 @@ def _log_odds_fused(
 def _log_odds_torch(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float
 ) -> Tensor:
+    # a trace cannot loop over chunks whose number depends on the shape
     if is_traced(embeddings) or is_traced(class_weights):
         logits = avh_logits(embeddings, class_weights, scale=scale, labels=labels)
         return target_log_odds(logits, labels)

@@ -114,6 +114,7 @@ def linear_encouraging_loss(
             label_smoothing=label_smoothing, reduction=reduction, check_finite=check_finite,
         )  # fmt: skip
     fused = pick_impl(impl, embeddings, class_weights) == "triton"
+    # the curves that the kernel knows; other bonuses go through the log-odds
     is_paper_curve = bonus == "log" and bonus_start is None and (log_end < 1 or clamp == 0)
     if fused and is_paper_curve and is_plain_reduction(reduction, weight, check_finite):
         x, w = fused_inputs(embeddings, class_weights)
@@ -183,6 +184,7 @@ class LinearEncouragingLoss(HeadLossModule):
         """The same loss over the weight and bias of ``head``, shared with it, not copied."""
         module = super().from_head(head, **options)
         bias = getattr(head, "bias", None)
+        # so that an optimizer of this module finds it
         if isinstance(bias, Tensor) and not isinstance(bias, nn.Parameter):  # such as a buffer
             bias = nn.Parameter(bias, requires_grad=bias.requires_grad)
         module.bias = bias
@@ -204,6 +206,7 @@ def check_linear(embeddings: Tensor, labels: Tensor, class_weights: Tensor) -> N
             f"expected labels to be class indices [N], got {labels.dtype} {list(labels.shape)}; "
             "soft labels need the loss of logits"
         )
+    # of a single class the probability is always 1, and there is nothing to learn
     if class_weights.shape[0] < 2:
         raise ShapeError(f"expected at least 2 classes, got {list(class_weights.shape)}")
 
@@ -224,6 +227,7 @@ def log_odds_loss(
     check_finite: bool,
 ) -> Tensor:
     """``curve`` over the own class's log-odds, weighted and reduced as in ``cross_entropy``."""
+    # where, not a product: the curve of a row that takes no part may be infinite
     values = torch.where(kept, curve(log_odds), 0.0)
     divisor = kept.sum()
     if weight is not None:

@@ -44,6 +44,7 @@ def logit_loss(
     check_logits(logits, labels)
     if not 0 <= label_smoothing <= 1:
         raise OptionError(f"expected label_smoothing in [0, 1], got {label_smoothing}")
+    # classes last, as the reductions below want them; dense logits have them second
     z = classes_last(widen(logits))
     class_weight = _class_weight(weight, z)
     if labels.is_floating_point():
@@ -53,6 +54,7 @@ def logit_loss(
                 "that takes no part a row of zeros"
             )
         probs = classes_last(labels.to(z.dtype))
+        # smoothing mixes with the uniform distribution, as cross_entropy does
         probs = probs * (1 - label_smoothing) + label_smoothing / z.shape[-1]
         values = (probs * class_weight * curve(class_log_odds(z))).sum(dim=-1)
         return reduce_loss(values, reduction, check_finite=check_finite)
@@ -65,8 +67,10 @@ def logit_loss(
     else:
         every = curve(class_log_odds(z))
         hard = own_weight * every.gather(-1, own.unsqueeze(-1)).squeeze(-1)
+        # smoothed labels give every class the same small part, so the own class is in the mean too
         flat = (every * class_weight).mean(dim=-1)
         values = (1 - label_smoothing) * hard + label_smoothing * flat
+    # weight 0 would not do: 0 times an infinite loss is NaN
     values = values.masked_fill(~kept, 0.0)
     return reduce_loss(values, reduction, divisor=own_weight.sum(), check_finite=check_finite)
 
@@ -86,6 +90,8 @@ def target_log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         ``[...]``; its gradient is 1 at the own logit and minus the softmax over the others.
     """
+    # p / (1 - p) over the other classes by a mask, not as a difference from the full log-sum-exp,
+    # which cancels when p is near 1
     index = labels.unsqueeze(-1)
     others = logits.scatter(-1, index, float("-inf")).logsumexp(dim=-1)
     return logits.gather(-1, index).squeeze(-1) - others
@@ -107,6 +113,7 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
     if not logits.is_floating_point():
         raise ShapeError(f"expected logits to be floating point, got {logits.dtype}")
     shape = list(logits.shape)
+    # a vector of logits has its classes first, a batch second
     if logits.ndim == 0 or shape[min(1, logits.ndim - 1)] < 2:
         raise ShapeError(
             f"expected logits [N, C] or [N, C, ...] of at least 2 classes, got {shape}; with one "
@@ -134,6 +141,7 @@ def kept_labels(labels: Tensor, num_classes: int, ignore_index: int) -> tuple[Te
     """Which examples take part, and labels that are in range everywhere."""
     labels = labels.long()
     kept = labels != ignore_index
+    # on a GPU the check would wait for the device, and a trace has no values
     if labels.device.type == "cpu" and not is_traced(labels):
         check_labels(labels[kept], num_classes)
     # not torch.where, which copies a plain number to the GPU and waits for it

@@ -45,15 +45,19 @@ def partners(distances: Tensor, groups: Tensor, takes_part: Tensor, how: str) ->
     if not len(distances):  # an argmax over no column has no answer
         nobody = own.bool()
         return Partners(own, nobody, own, nobody)
+    # a row that is not finite has no distance to itself; it must reach the loss, and be seen there
     is_broken = distances.diagonal().isnan() & takes_part
     may_pair = takes_part[:, None] & takes_part & ~distances.isnan()
     agrees = groups[:, None] == groups
+    # a row is never its own similar partner
     similar = may_pair & agrees & (own[:, None] != own)
     dissimilar = may_pair & ~agrees
     farthest = _masked(distances, similar, -math.inf).argmax(dim=1)
     has_similar = similar.any(dim=1)
+    # rows without a similar partner take the nearest dissimilar row of all
     reach = torch.where(has_similar, distances.gather(1, farthest[:, None])[:, 0], -math.inf)
     nearest = _masked(distances, dissimilar, math.inf).argmin(dim=1)
+    # semi-hard: the nearest of those beyond the similar partner; if there is none, the farthest
     if how == "semi_hard":
         beyond = dissimilar & (distances > reach[:, None])
         nearest = torch.where(
@@ -63,6 +67,7 @@ def partners(distances: Tensor, groups: Tensor, takes_part: Tensor, how: str) ->
         )
     has_dissimilar = dissimilar.any(dim=1)
     return Partners(
+        # its own partner: the distance 0 is masked later, and indexes stay in range
         torch.where(has_similar, farthest, own),
         has_similar | is_broken,
         torch.where(has_dissimilar, nearest, own),

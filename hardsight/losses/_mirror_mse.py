@@ -62,9 +62,11 @@ def mirror_mse_loss(
         kept, y = None, classes_last(labels.to(z.dtype))
     else:
         kept, own = kept_labels(labels, z.shape[-1], ignore_index)
+        # one-hot, from which the squared error and its mirror both follow
         y = torch.zeros_like(z).scatter(-1, own.unsqueeze(-1), 1.0)
     p = z.softmax(dim=-1) if activation == "softmax" else torch.sigmoid(z)
     mirrored = (y * p).square() + ((1 - y) * (1 - p)).square()
+    # the mean over classes, as torch's mse_loss has it
     values = ((y - p).square() - bonus_weight * mirrored).mean(dim=-1)
     if kept is None:
         return reduce_loss(values, reduction, check_finite=check_finite)

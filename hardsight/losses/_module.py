@@ -17,9 +17,12 @@ class LossModule(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        # the names alone: values live as attributes, so that a schedule may change them between
+        # steps
         self._names = tuple(options)
         for name, value in options.items():
             if name == "weight":  # a tensor or None, as in torch.nn.CrossEntropyLoss
+                # a buffer moves with the module and is saved with it
                 self.register_buffer(name, value)
             else:
                 setattr(self, name, value)
@@ -56,6 +59,7 @@ class HeadLossModule(LossModule):
     ) -> None:
         super().__init__(**options)
         group = options.get("process_group")
+        # with a group, this rank's classes only: a slice that all ranks agree on
         self.own_classes = slice(0, num_classes) if group is None else shard_of(num_classes, group)
         self._num_classes = num_classes
         own = self.own_classes.stop - self.own_classes.start
@@ -70,10 +74,13 @@ class HeadLossModule(LossModule):
         Ranks that share the classes draw the rows of all of them, block by block, and keep their
         own: with one seed on all ranks, weights do not depend on the number of ranks.
         """
+        # the same distribution as torch.nn.Linear, whose gain for a = sqrt(5) is 1 / sqrt(fan_in)
         if self.process_group is None:
             nn.init.kaiming_uniform_(self.class_weights, a=math.sqrt(5))
             return
         bound = 1 / math.sqrt(self.class_weights.shape[1])
+        # every rank draws all classes in blocks and keeps its own, so that the weights do not
+        # depend on the number of ranks
         for begin in range(0, self._num_classes, _ROWS_AT_ONCE):
             count = min(_ROWS_AT_ONCE, self._num_classes - begin)
             block = self.class_weights.new_empty(count, self.class_weights.shape[1])
@@ -94,6 +101,7 @@ class HeadLossModule(LossModule):
         if self.process_group is not None:
             for name in self._shared_names:
                 local = destination[prefix + name]
+                # saved as one distributed tensor: any number of ranks can load it
                 destination[prefix + name] = as_distributed(
                     local, self._num_classes, self.process_group
                 )
@@ -122,8 +130,10 @@ class HeadLossModule(LossModule):
                 "expected a layer with a weight matrix [C, D], got "
                 f"{type(head).__name__}; pass the model's last linear layer"
             )
+        # "meta" draws and allocates nothing: the weights come from the layer
         module = cls(weight.shape[0], weight.shape[1], device="meta", **options)
         module.class_weights = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
         if module.process_group is not None:
+            # the layer of a rank holds its own classes, so the whole is the sum over ranks
             module.own_classes, module._num_classes = classes_of(len(weight), module.process_group)
         return module

@@ -46,6 +46,7 @@ def contrastive_loss(
     check_choice("average", average, ("pairs", "signs"))
     check_matrix(embeddings=embeddings)
     groups, takes_part = pair_groups(embeddings, labels, logits, similarity, ignore_index)
+    # before pairs are formed: partners may be on other ranks
     if gather:
         embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
     first, second, distances, kept, similar = _formed(
@@ -54,8 +55,10 @@ def contrastive_loss(
     values = torch.where(similar, distances, (margin - distances).clamp_min(0.0)).square()
     values = values.masked_fill(~kept, 0.0)
     if average == "signs" and reduction == "mean":
+        # the sum over both signs of means is reduced with a divisor of 1
         values, divisor = _per_sign(values, similar, kept), torch.ones_like(kept.sum())
     else:
+        # a batch with rows but no pair costs 0, not 0 / 0
         divisor = kept.sum().clamp_min(1)
     # a batch of one has no pair and costs 0; an empty batch is NaN, as in cross_entropy
     return reduce_loss(
@@ -85,6 +88,7 @@ def _formed(
         return _mined(distance, embeddings, groups, takes_part, pairs)
     first, second = _pair_rows(len(embeddings), pairs, embeddings.device)
     if pairs == "halves":
+        # O(N) distances; the matrix is needed only if every row meets every other
         distances = distance.paired(embeddings[first], embeddings[second])
     else:
         distances = distance.matrix(embeddings)[first, second]
@@ -96,10 +100,12 @@ def _mined(
     distance: Distance, embeddings: Tensor, groups: Tensor, takes_part: Tensor, how: str
 ) -> _Pairs:
     """Every row with its similar partner, then every row with its dissimilar one."""
+    # chosen without a gradient: the choice has none, and the matrix would be kept for it
     chosen = partners(distance.matrix(embeddings.detach()), groups, takes_part, how)
     rows = torch.arange(len(embeddings), device=embeddings.device)
     first, second = torch.cat([rows, rows]), torch.cat([chosen.similar, chosen.dissimilar])
     kept = torch.cat([chosen.has_similar, chosen.has_dissimilar])
+    # distances of the chosen pairs again, exactly and with a gradient
     distances = distance.paired(embeddings[first], embeddings[second])
     is_similar = torch.cat([torch.ones_like(takes_part), torch.zeros_like(takes_part)])
     return _Pairs(first, second, distances, kept, is_similar)
@@ -109,6 +115,7 @@ def gather_pairs(
     embeddings: Tensor, groups: Tensor, takes_part: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What pairs are formed from, of all ranks."""
+    # as whole numbers, which every backend can gather
     return gather_rows(embeddings), gather_rows(groups), gather_rows(takes_part.long()).bool()
 
 
@@ -123,6 +130,7 @@ def pair_groups(
         check_matrix(logits=logits)
         check_rows(embeddings=embeddings, logits=logits)
         predictions = logits.argmax(dim=1)
+        # a prediction is always there, so everyone takes part
         return predictions, torch.ones_like(predictions, dtype=torch.bool)
     check_rows(embeddings=embeddings, labels=labels)
     check_indices(labels)
@@ -142,6 +150,7 @@ def _pair_rows(count: int, pairs: str, device: torch.device) -> tuple[Tensor, Te
     """Row numbers of both sides of every pair; of an odd batch's halves the last row is left."""
     if pairs == "halves":
         first = torch.arange(count // 2, device=device)
+        # the first half against the second, as the paper has it
         return first, first + count // 2
     first, second = torch.triu_indices(count, count, offset=1, device=device)
     return first, second
@@ -149,6 +158,7 @@ def _pair_rows(count: int, pairs: str, device: torch.device) -> tuple[Tensor, Te
 
 def _per_sign(values: Tensor, similar: Tensor, kept: Tensor) -> Tensor:
     """Values whose sum is the mean over similar pairs plus the mean over dissimilar pairs."""
+    # clamp: a batch without a pair of one sign has nothing to average there
     count_similar = (kept & similar).sum().clamp_min(1)
     count_dissimilar = (kept & ~similar).sum().clamp_min(1)
     return values / torch.where(similar, count_similar, count_dissimilar)

@@ -48,6 +48,7 @@ def reduce_loss(
         return values
     if reduction == "sum":
         return values.sum()
+    # a divisor that counts weights or kept rows is not the number of values
     mean = values.mean() if divisor is None else values.sum() / divisor
     if check_finite and not torch.isfinite(mean):
         raise NonFiniteError(
@@ -77,6 +78,7 @@ def _check_values(values: Tensor, positions: Tensor | None) -> None:
     bad = ~torch.isfinite(values.detach())
     if not bad.any():
         return
+    # pairs are named by both of their rows
     named = bad.nonzero() if positions is None else positions[bad]
     first = named.reshape(len(named), -1)[:8].tolist()
     shown = ", ".join(str(row[0] if len(row) == 1 else tuple(row)) for row in first)

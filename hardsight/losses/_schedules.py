@@ -30,6 +30,7 @@ def gaussian_ramp_up(epoch: float, *, ramp_epochs: float = 80) -> float:
     """
     if epoch >= ramp_epochs:
         return 1.0
+    # exp(-5 (1 - t)^2), the ramp of temporal ensembling
     return math.exp(-5.0 * (1.0 - max(epoch, 0.0) / ramp_epochs) ** 2)
 
 
@@ -125,6 +126,8 @@ class GaussianRampLR(LRScheduler):
                         f"final_beta1 needs an optimizer with betas, got "
                         f"{type(optimizer).__name__}; pass an Adam variant or leave it out"
                     )
+                # setdefault: a scheduler that is built again on the same optimizer keeps the first
+                # beta1
                 group.setdefault("initial_beta1", group["betas"][0])
         super().__init__(optimizer, last_epoch)
 

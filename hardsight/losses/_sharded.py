@@ -84,7 +84,9 @@ def sharded_loss(
     spread = spread_of(embeddings, class_weights, group)
     if spread.num_classes < 2:
         raise ShapeError(f"expected at least 2 classes on all ranks, got {spread.num_classes}")
+    # backward, the gradient of a row is the sum over all shards
     everyone = spread.gathered_for_shards(embeddings)
+    # labels count classes of all ranks
     kept, own = kept_labels(spread.gathered(labels.long()), spread.num_classes, ignore_index)
     log_odds = _log_odds(logits, everyone, own, class_weights, spread)
     values = torch.where(kept, curve(log_odds), 0.0)
@@ -98,6 +100,7 @@ def sharded_loss(
         own_weight = weight.to(log_odds.dtype)[own] * kept
         values, divisor = own_weight * values, own_weight.sum()
     reduced = reduce_loss(values, reduction, divisor=divisor, check_finite=check_finite)
+    # each rank gets the values of its own rows; a mean or sum is the same on all ranks
     return spread.own(reduced) if reduction == "none" else reduced
 
 
@@ -117,9 +120,11 @@ def refuse_smoothing(label_smoothing: float) -> None:
 def _log_odds(
     logits: ShardLogits, embeddings: Tensor, labels: Tensor, class_weights: Tensor, spread: Spread
 ) -> Tensor:
+    # "here" tells the rows whose class this rank holds; the others get any place, and are masked
     here, place = spread.places(labels)
     own, others = _of_shard(logits, embeddings, place, class_weights, here)
     both = spread.stacked(torch.stack([own, others]))
+    # exactly one rank has the own logit, the others 0; the others' log-sum-exps are merged
     return both[:, 0].sum(dim=0) - both[:, 1].logsumexp(dim=0)
 
 
@@ -133,6 +138,7 @@ def _of_shard(
         return nothing, nothing - torch.inf
     plain = logits.plain(embeddings, place, class_weights)
     own = torch.where(here, logits.own(embeddings, place, class_weights), 0.0)
+    # one class has no others: its log-odds would be infinite
     if len(class_weights) == 1:
         return own, plain.masked_fill(here, -torch.inf)
     log_odds = logits.log_odds(embeddings, place, class_weights)

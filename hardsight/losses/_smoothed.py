@@ -37,21 +37,25 @@ def smoothed_loss(
 
     def values(rows: Tensor, some: Tensor) -> Tensor:
         return logit_loss(
+            # ignored labels stand in as class 0; logit_loss masks them again by the label itself
             curve, row_logits(rows, some.clamp_min(0)), some, weight=weight,
             ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none",
             check_finite=False,
         )  # fmt: skip
 
     if is_traced(embeddings):
-        found = values(embeddings, labels)
+        losses = values(embeddings, labels)
     else:
+        # as many entries at once as a chunk of the linear losses has
         step = max(1, _linear.ROWS_AT_ONCE * _linear.CLASSES_AT_ONCE // num_classes)
         groups = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         parts = [
+            # only the inputs are kept; the logits of a chunk are computed again in the backward
+            # pass
             checkpoint(values, embeddings[group], labels[group], use_reentrant=False)
             for group in groups
         ]
-        found = torch.cat(parts)
+        losses = torch.cat(parts)
     kept = labels != ignore_index
-    divisor = kept.sum() if weight is None else (weight.to(found.dtype)[own] * kept).sum()
-    return reduce_loss(found, reduction, divisor=divisor, check_finite=check_finite)
+    divisor = kept.sum() if weight is None else (weight.to(losses.dtype)[own] * kept).sum()
+    return reduce_loss(losses, reduction, divisor=divisor, check_finite=check_finite)

@@ -72,6 +72,8 @@ def angular_triplet_loss(
     groups, takes_part = pair_groups(embeddings, labels, None, "labels", ignore_index)
     if gather:
         embeddings, groups, takes_part = gather_pairs(embeddings, groups, takes_part)
+    # the choice of partners has no gradient; the two angles of a triplet are measured again with
+    # one
     angles = pairwise_angles(embeddings.detach(), embeddings.detach())
     chosen = partners(angles, groups, takes_part, triplets)
     to_similar = angle_between(embeddings, embeddings[chosen.similar])

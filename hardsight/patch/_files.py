@@ -111,11 +111,11 @@ def _as_jsonl(rows: pd.DataFrame) -> str:
 
 def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as numbers and text; a class that there is not is empty."""
-    found: list[dict[str, Any]] = rows.assign(time=_iso(rows)).to_dict("records")  # type: ignore[assignment]
-    for row in found:
+    records: list[dict[str, Any]] = rows.assign(time=_iso(rows)).to_dict("records")  # type: ignore[assignment]
+    for row in records:
         for name in ("old", "new"):
             row[name] = None if row[name] < 0 else row[name]
-    return found
+    return records
 
 
 def _iso(rows: pd.DataFrame) -> list[str]:

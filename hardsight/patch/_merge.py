@@ -43,10 +43,10 @@ def conflicts_of(patch: Patch) -> list[Conflict]:
     rows = patch.to_pandas()
     opinions = rows[_OPINION].drop_duplicates()
     disputed = opinions.loc[opinions["index"].duplicated(), "index"].unique()
-    found = rows[rows["index"].isin(disputed)]
+    rows_in_dispute = rows[rows["index"].isin(disputed)]
     return [
         Conflict(int(group["index"].iloc[0]), str(group["id"].iloc[0]), tuple(_said(group)))
-        for _, group in found.groupby("index")
+        for _, group in rows_in_dispute.groupby("index")
     ]
 
 
@@ -69,9 +69,9 @@ def merged(patches: Sequence[Patch]) -> Patch:
         raise OptionError("expected at least one patch to merge, got none")
     about = {patch.data: patch.where for patch in patches if len(patch)}
     if len(about) > 1:
-        (one, first), (other, second), *_ = about.items()
+        (one_mark, first), (other, second), *_ = about.items()
         raise PatchError(
-            f"{first} and {second} are about different data (fingerprints {one[:12]} and "
+            f"{first} and {second} are about different data (fingerprints {one_mark[:12]} and "
             f"{other[:12]}); merge decisions about the same data"
         )
     frames = [patch.to_pandas() for patch in patches]

@@ -76,6 +76,10 @@ def app_of(session: Session) -> Starlette:
     def similar(request: Request) -> Response:
         return _json(session.similar(request.path_params["index"]))
 
+    def explained(request: Request) -> Response:
+        ahead = [_parsed(text) for text in _asked(request).get("ahead", "").split(",") if text]
+        return _json(session.explained(request.path_params["index"], ahead))
+
     def grid(request: Request) -> Response:
         asked = _asked(request)
         return _json(
@@ -120,6 +124,7 @@ def app_of(session: Session) -> Starlette:
                     "queue": queue,
                     "example/{index:int}": example,
                     "similar/{index:int}": similar,
+                    "explained/{index:int}": explained,
                     "grid": grid,
                     "pictures": pictures,
                     "changes": changes,

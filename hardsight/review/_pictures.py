@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hardsight.errors import HardsightError
+from hardsight.gallery import class_numbers
 from hardsight.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from hardsight.run_folder import KeptBytes
     from hardsight.table import ScoreTable
 
 SMALL, LARGE = 160, 1024
@@ -47,11 +51,15 @@ class Pictures:
     """Pictures of the examples of a run, from its data or, if that is gone, its thumbnails.
 
     The data is opened in the background: listing the files of a large folder takes seconds, and the
-    first pictures of a queue are among the thumbnails.
+    first pictures of a queue are among the thumbnails. Thumbnails that are made of it are kept in
+    the user's cache, so that the next look at the same photographs need not decode them.
 
     Args:
         table: of the run.
         data: where its data lies now, if not where it was scored.
+
+    Attributes:
+        opening: the thread that opens the data.
     """
 
     def __init__(self, table: ScoreTable, data: str | os.PathLike[str] | None = None) -> None:
@@ -61,6 +69,7 @@ class Pictures:
         self._is_unlabelled = bool(about.get("unlabelled"))  # images as they lie
         columns = ("text_column", "label_column", "image_column")
         self._columns = {key: about[key] for key in columns if key in about}
+        self._table = table
         self._run = None if table.path is None else table.path.absolute().parent
         self._thumbnails: dict[int, bytes] | None = None
         self._source: Any = None
@@ -70,7 +79,21 @@ class Pictures:
         self._cache: OrderedDict[tuple[int, int], Shown] = OrderedDict()
         self._held = 0
         self._caching = threading.Lock()
-        threading.Thread(target=self._open, name="hardsight-data", daemon=True).start()
+        self._kept: KeptBytes | None = None  # thumbnails on the disk, once its pictures are known
+        self.opening = threading.Thread(target=self._open, name="hardsight-data", daemon=True)
+        self.opening.start()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        if self._kept is not None:
+            self._kept.close()
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The data, as ``open_source`` takes it; nothing if the run does not say where it is."""
+        if not self._spec or self._spec.startswith("hub:") or self._is_unlabelled:
+            return {}
+        return {"data": self._found(self._spec), "split": self._split, **self._columns}
 
     @property
     def problem(self) -> str:
@@ -112,13 +135,20 @@ class Pictures:
                 return Shown(*encoded, note)
         if not self._is_open.wait(_PATIENCE_S):
             return Shown(b"", PENDING, "the data is being opened")
-        content, problem = self._read(index, id)
+        position, problem = self._position(index, id)
+        kept = self._kept if size == SMALL and position >= 0 else None
+        again = None if kept is None else kept.get(str(index))
+        if again is not None:
+            return Shown(again, JPEG)
+        content, problem = (None, problem) if position < 0 else self._read(position)
         if isinstance(content, str):
             return Shown(content[:_MOST_TEXT].encode("utf-8", "replace"), TEXT)
         made = None if content is None else _encoded(content, size)
         if isinstance(content, bytes):  # drawn by the kind of the example
             made = _decoded_again(content, size)
         if made is not None:
+            if kept is not None and made[1] == JPEG:  # others are small already
+                kept.put(str(index), made[0])
             return Shown(*made)
         encoded = None if small is None else _decoded_again(small, size)
         if encoded is not None:
@@ -134,17 +164,27 @@ class Pictures:
             self._thumbnails = found
         return self._thumbnails.get(index)
 
-    def _read(self, index: int, id: str) -> tuple[Any, str]:
-        """Content of an example, or why there is none."""
+    def _position(self, index: int, id: str) -> tuple[int, str]:
+        """Where an example lies in its source; -1, and why, if it is not there."""
         if self._source is None:
-            return None, self._problem
+            return -1, self._problem
         try:
             with self._reading:  # readers of archives and parquet files serve one thread
-                position = self._source.position_of(index)
+                position = int(self._source.position_of(index))
                 if not 0 <= position < len(self._source):
-                    return None, f"the data has changed: it ends before example {index}"
+                    return -1, f"the data has changed: it ends before example {index}"
                 if self._source.id_of(position) != id:
-                    return None, f"the data has changed: example {index} is another one now"
+                    return -1, f"the data has changed: example {index} is another one now"
+                return position, ""
+        except HardsightError as err:
+            return -1, str(err)
+        except Exception as err:  # other people's datasets raise almost anything
+            return -1, f"cannot be read: {type(err).__name__}"
+
+    def _read(self, position: int) -> tuple[Any, str]:
+        """Content of an example, or why there is none."""
+        try:
+            with self._reading:
                 content, kind = self._source[position].content, self._source.kind
                 return content if kind is None else kind.large(content), ""
         except HardsightError as err:
@@ -161,9 +201,21 @@ class Pictures:
             self._problem = f"the data cannot be opened ({type(err).__name__}); name it with --data"
         finally:
             self._is_open.set()
+        self._kept = self._thumbnails_on_disk()
+
+    def _thumbnails_on_disk(self) -> KeptBytes | None:
+        """Those of the same stored pictures; ``None`` if there is no cache, or no telling."""
+        from hardsight.data import PictureCache
+
+        try:
+            cache = None if self._source is None else PictureCache.here()
+            mark = None if cache is None else self._source.pictures_mark()
+            return None if cache is None or mark is None else cache.thumbnails(mark, self._spec)
+        except Exception:  # it is only a cache, and a dataset may raise anything
+            return None
 
     def _opened(self) -> Any:
-        from hardsight.data import EmbeddingSource, open_source, unlabelled_source
+        from hardsight.data import EmbeddingSource, reopened_source, unlabelled_source
 
         if not self._spec:
             self._problem = "the run does not say where its data is; name it with --data"
@@ -171,11 +223,12 @@ class Pictures:
         if self._spec.startswith("hub:"):  # nothing is fetched unasked
             self._problem = f"{self._spec} is not fetched again; name local data with --data"
             return None
-        place = self._place(self._spec)
+        place = self._found(self._spec)
         if self._is_unlabelled:
             source = unlabelled_source(place, split=self._split)
         else:
-            source = open_source(place, split=self._split, **self._columns)
+            labels = np.maximum(class_numbers(self._table, "label"), 0)
+            source = reopened_source(place, labels, split=self._split, **self._columns)
         if isinstance(source, EmbeddingSource):
             self._problem = "stored embeddings have no pictures"
             return None
@@ -184,7 +237,7 @@ class Pictures:
             return None
         return source
 
-    def _place(self, spec: str) -> str:
+    def _found(self, spec: str) -> str:
         """A relative path from where the command runs or, if it is not there, from the run."""
         if Path(spec).is_absolute() or Path(spec).exists() or self._run is None:
             return spec

@@ -180,6 +180,10 @@ class Rows:
         value = float(self.table.column(name)[row])
         return value if math.isfinite(value) else None
 
+    def fold(self, row: int) -> int:
+        """The fold that an example is in, from 1; 0 if the run has none."""
+        return int(self.table.column("fold")[row]) if "fold" in self.table.columns else 0
+
     def percentile(self, name: str, value: float) -> float:
         """Share of all rows whose score is smaller, in steps of a thousandth."""
         found = self._quantiles.get(name)

@@ -48,6 +48,8 @@ class Review:
         data: str | os.PathLike[str] | None,
         is_framed: bool,
         card: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
         owns_process: bool = False,
     ) -> None:
         _check_installed()
@@ -60,7 +62,12 @@ class Review:
         self._run = run
         self.notes: list[str] = []
         _check_token(host, token)
-        self.session = Session(run, data=data, card=card)
+        if weights is not None and model is None:
+            raise OptionError("weights (--weights) belong to a model: name it with model (--model)")
+        self.session = Session(
+            run, data=data, card=card, model=model,
+            weights=None if weights is None else os.fspath(weights),
+        )  # fmt: skip
         try:
             self._socket, self.port = self._bound(host, port)
         except BaseException:
@@ -174,6 +181,8 @@ def review(
     allow_hosts: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
     card: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
 ) -> Review:
     """Look at the suspects of a run and fix their labels, in a browser or inside a notebook.
 
@@ -190,6 +199,10 @@ def review(
         allow_hosts: further names under which the page is reached, such as that of a proxy.
         data: where the data lies now, if not where it was scored.
         card: folder of ``hardsight evaluate`` on the same data, for its Grad-CAM maps.
+        model: that makes Grad-CAM maps of the examples that you ask for; by default the one that
+            the run names, if it can be built without running anybody's Python code. Code that is
+            named here is run.
+        weights: of ``model``, a safetensors or torch file of tensors.
 
     Returns:
         a handle with ``url``, ``decisions()`` and ``close()``.
@@ -204,7 +217,7 @@ def review(
     in_notebook = _in_notebook()
     made = Review(
         run, host=host, port=port, token=token, allow_hosts=allow_hosts, data=data,
-        is_framed=in_notebook, card=card,
+        is_framed=in_notebook, card=card, model=model, weights=weights,
     ).start()  # fmt: skip
     for line in (*made.notes, made.url):  # always, since frames fail in some places
         print(line)

@@ -13,6 +13,7 @@ import numpy as np
 from hardsight.errors import OptionError, TableError
 from hardsight.review._curves import Curves
 from hardsight.review._dashboard import dashboard
+from hardsight.review._explained import Explainer, Wanted
 from hardsight.review._maps import Maps
 from hardsight.review._neighbours import Neighbours
 from hardsight.review._pictures import MAP, SIZES, Pictures, Shown, shown_again
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 MOST_PICTURES = 64  # in one answer
 _MOST_ITEMS, _MOST_ROWS = 24, 400
 _NEAREST, _SIMILAR = 5, 5  # classes and examples that are shown beside one
+_AHEAD = 3  # maps that are made before they are looked at
 _MOST_CHOSEN = 100_000  # rows that a browser may name one by one
 _LONGEST_NAME = 40
 _SCANNED = 1 << 14
@@ -55,6 +57,9 @@ class Session:
         run: folder of a finished run, or its table.
         data: where its data lies now, if not where it was scored.
         card: an evaluation card of the same data, for its Grad-CAM maps.
+        model: that makes Grad-CAM maps of any example; by default the one that the run names, if
+            it can be built without running anybody's code.
+        weights: of ``model``.
 
     Raises:
         MissingDataError: there is no finished run with a row per example, or no card.
@@ -68,6 +73,8 @@ class Session:
         *,
         data: str | os.PathLike[str] | None = None,
         card: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        weights: str | None = None,
     ) -> None:
         self.table = read_table(run)
         for column in ("index", "id", "label"):
@@ -84,6 +91,7 @@ class Session:
             label=self.rows.label,
         )
         self.pictures = Pictures(self.table, data)
+        self.explainer = Explainer(self.table, self.pictures.place, model=model, weights=weights)
         self.curves = Curves(self.table)
         self._digits = _digit_keys(self.classes)
 
@@ -91,6 +99,8 @@ class Session:
         """Let go of all files."""
         self.store.close()
         self.rows.close()
+        self.pictures.close()
+        self.explainer.close()
 
     @property
     def classes(self) -> list[str]:
@@ -197,6 +207,29 @@ class Session:
         ]
         return {"similar": found}
 
+    def explained(self, index: int, ahead: Sequence[int] = ()) -> dict[str, Any]:
+        """Whether there is a Grad-CAM map of an example, asked for if there is none yet.
+
+        Args:
+            index: of the example in its data.
+            ahead: examples that come after it, whose maps are made next.
+
+        Raises:
+            OptionError: the table has no such example.
+        """
+        wanted, *then = (self._wanted(one) for one in (index, *ahead[:_AHEAD]))
+        if wanted.id in self.maps:
+            return {"state": "there", "prediction": self.maps.prediction(wanted.id), "note": ""}
+        if self.pictures.problem:
+            return {"state": "none", "prediction": -1, "note": self.pictures.problem}
+        found = self.explainer.of(wanted, [one for one in then if one.id not in self.maps])
+        state = "there" if found.picture else "none" if found.problem else "pending"
+        return {"state": state, "prediction": found.prediction, "note": found.problem}
+
+    def _wanted(self, index: int) -> Wanted:
+        row = self._row(index)
+        return Wanted(index, self.rows.ids(np.array([row]))[0], self.rows.fold(row))
+
     def grid(
         self, view: View, reviewer: str, *, state: str, start: int, count: int
     ) -> dict[str, Any]:
@@ -236,7 +269,8 @@ class Session:
             if row < 0:
                 return Shown(b"", note="unknown")
             if size == MAP:
-                return shown_again(self.maps.of(id), SIZES["large"])
+                found = self.maps.of(id) or self.explainer.picture(index)
+                return shown_again(found, SIZES["large"])
             return self.pictures.of(index, id, SIZES[size])
 
         return [one(*each) for each in zip(indices, rows.tolist(), ids, strict=True)]

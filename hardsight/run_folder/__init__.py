@@ -34,6 +34,7 @@ from hardsight.run_folder._folder import FOLDS as FOLDS
 from hardsight.run_folder._folder import HEADS as HEADS
 from hardsight.run_folder._folder import HELD_OUT as HELD_OUT
 from hardsight.run_folder._folder import HISTORIES as HISTORIES
+from hardsight.run_folder._folder import MAPS as MAPS
 from hardsight.run_folder._folder import NEIGHBOURS as NEIGHBOURS
 from hardsight.run_folder._folder import PSEUDO_LABELS as PSEUDO_LABELS
 from hardsight.run_folder._folder import SCORE as SCORE
@@ -46,5 +47,8 @@ from hardsight.run_folder._folder import TRACKED as TRACKED
 from hardsight.run_folder._folder import TRAIN as TRAIN
 from hardsight.run_folder._folder import RunFolder as RunFolder
 from hardsight.run_folder._folder import RunKind as RunKind
+from hardsight.run_folder._folder import fold_folder as fold_folder
+from hardsight.run_folder._kept import KeptBytes as KeptBytes
+from hardsight.run_folder._kept import kept_count as kept_count
 from hardsight.run_folder._same import FirstOutputs as FirstOutputs
 from hardsight.run_folder._same import check_same_values as check_same_values

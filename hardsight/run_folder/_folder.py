@@ -63,6 +63,7 @@ TABLE, DYNAMICS = "table.parquet", "dynamics.parquet"
 PSEUDO_LABELS = "pseudo_labels.parquet"  # of every round of an adaptation
 ERRORS, THUMBNAILS, SHARDS = "errors.parquet", "thumbnails.parquet", "shards"
 HEADS = "heads"  # a file for each fold of stored embeddings
+MAPS = "maps.sqlite"  # Grad-CAM maps that somebody looked at in the review app
 EMBEDDINGS = "embeddings"  # a folder of arrays, one for each shard of the table
 CLASS_WEIGHTS = "class_weights.npy"  # in it: of the head that they enter, a row for each class
 NEIGHBOURS = "neighbours.parquet"  # of every example, by these embeddings
@@ -121,20 +122,20 @@ class RunKind:
 
 SCORE = RunKind(
     "score", "scored dataset", "hardsight score",
-    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, "report.html"),
+    (TABLE, ERRORS, THUMBNAILS, EMBEDDINGS, NEIGHBOURS, SHARDS, HEADS, MAPS, "report.html"),
     TABLE, TABLE, progress=(f"{SHARDS}/rows-*", f"{HEADS}/fold-*"),
 )  # fmt: skip
 TRAIN = RunKind(
     "train", "training run", "hardsight train",
     ("recipe.json", "result.json", "metrics.csv", "model.json", "model.safetensors", "checkpoints",
      "tensorboard", TRACKED, "outputs", "measured", HISTORIES, DYNAMICS, THUMBNAILS,
-     "report.html"),
+     MAPS, "report.html"),
     "result.json", "recipe.json", ("config", "data_fingerprint"),
     is_alone=True, progress=("checkpoints/last.ckpt", "checkpoints/previous.ckpt"),
 )  # fmt: skip
 FOLDS = RunKind(
     "folds", "out-of-sample run", "hardsight train --folds",
-    ("folds.json", "folds", TABLE, ERRORS, THUMBNAILS, "report.html"),
+    ("folds.json", "folds", TABLE, ERRORS, THUMBNAILS, MAPS, "report.html"),
     "folds.json", "folds.json", ("config", "folds"),
     is_alone=True,
     progress=("folds/*/model/checkpoints/last.ckpt", "folds/*/model/checkpoints/previous.ckpt",
@@ -171,6 +172,11 @@ DEMO = RunKind(
 KINDS = {
     kind.name: kind for kind in (SCORE, TRAIN, FOLDS, ADAPT, EVALUATE, STUDY, EXPERIMENT, DEMO)
 }
+
+
+def fold_folder(run: Path, number: int) -> Path:
+    """Where the model and the scores of a fold lie, counted from 1."""
+    return run / "folds" / f"fold-{number}"
 
 
 def older_kind(folder: Path) -> RunKind | None:

@@ -183,12 +183,15 @@ def _sharded_hardness(
     check_rows(embeddings=embeddings, labels=labels)
     spread = spread_of(embeddings, class_weights, group)
     everyone, own = spread.gathered(embeddings), spread.gathered(labels.long())
+    # labels of all ranks, each checked on each of them, so that all raise together
     check_labels(own, spread.num_classes)
     here, place = spread.places(own)
+    # a rank without classes adds 0 to both sums
     sums = widen(everyone).new_zeros(2, len(everyone))
     if len(class_weights):
         angles = angle_summary(everyone, place, class_weights, impl=impl)
         sums = torch.stack([angles.target.masked_fill(~here, 0.0), angles.total])
+    # the rows of this rank, after all ranks have added theirs
     target, total = spread.stacked(sums).sum(dim=0)[:, spread.rows]
     return _hardness(AngleSummary(target, total - target, total, spread.num_classes))
 
@@ -295,6 +298,7 @@ class ClassRanges:
         if self._classes is None:
             self._classes, self._low, self._high = classes, low, high
             return
+        # a class that turns up late makes everything move once
         if not torch.isin(classes, self._classes).all():  # rare after the first blocks
             self._make_room(classes)
         at = torch.searchsorted(self._classes, classes)
@@ -340,6 +344,7 @@ def _scaled(norms: Tensor, low: Tensor, high: Tensor) -> Tensor:
     width = high - low
     flat = width <= 0  # one value per class: nothing to compare with
     scaled = (norms - low) / torch.where(flat, 1.0, width)
+    # a class with one length has no scale; the middle says neither short nor long
     return torch.where(torch.isfinite(norms), torch.where(flat, 0.5, scaled), math.nan)
 
 

@@ -34,6 +34,7 @@ def fused_summaries(
         logits, targets = _logit_parts(statistics)
     return Summaries(
         norms=row_norms(embeddings) if "norms" in parts else None,
+        # the kernels always have the angles; they cost nothing beside the product
         angles=AngleSummary(
             statistics.target_angle,
             statistics.other_angle_total,

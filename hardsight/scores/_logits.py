@@ -14,6 +14,7 @@ from hardsight.scores._tiles import LogitSummary, TargetSummary
 
 
 def _confidence(targets: TargetSummary) -> Tensor:
+    # by the log, which the summary has exact even if the probability rounds to 1
     return targets.log_prob.exp()
 
 

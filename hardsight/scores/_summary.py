@@ -48,6 +48,7 @@ from hardsight.scores._tiles import (
 
 IMPLS = ("auto", "torch", "triton")
 PARTS = ("norms", "angles", "predictions", "logits", "targets")
+# 8,192 columns of 256 rows: a tile is long enough for a fast product, and stays in the cache
 CLASSES_AT_ONCE = 8192
 _LOGIT_PARTS = {"predictions", "logits", "targets"}
 _TILE_ENTRIES = 1 << 21  # 8 MiB of float32: two such tiles stay in the last cache of a CPU
@@ -74,6 +75,7 @@ def angle_summary(
 def logit_summary(logits: Tensor) -> LogitSummary:
     """Reduce logits ``[N, C]`` over classes."""
     check_matrix(logits=logits)
+    # -1 is in no column, so no class is set apart
     no_labels = torch.full((len(logits),), -1, device=logits.device)
     columns = own_columns(no_labels, 0, logits.shape[1])
     return logit_tile(widen(logits), columns, first_class=0)[0]
@@ -145,6 +147,7 @@ class TiledHead:
         if len(class_weights) == 0:
             raise ShapeError("expected at least one class, got class_weights with no rows")
         self.class_weights, self.parts, self.classes_at_once = class_weights, parts, classes_at_once
+        # few classes: more rows at once instead, for the same size of a tile
         width = min(len(class_weights), classes_at_once)
         self.rows_at_once = rows_at_once or max(1, _TILE_ENTRIES // width)
         self.impl, self.bias = impl, bias
@@ -164,6 +167,7 @@ class TiledHead:
         check_width(embeddings, self.class_weights)
         check_rows(embeddings=embeddings, labels=labels)
         check_labels(labels, len(self.class_weights))
+        # a linear layer under autocast would round its weights to this dtype; angles are of those
         if embeddings.dtype != self.class_weights.dtype and _is_autocast(embeddings):
             return self._rounded(embeddings).summaries(embeddings, labels)
         if self._is_fused(embeddings):
@@ -171,6 +175,7 @@ class TiledHead:
                 embeddings, labels, self.class_weights, self.bias, parts=self.parts
             )
         step = self.rows_at_once
+        # an empty batch is one empty part, which keeps the shapes and dtypes
         parts = [slice(first, first + step) for first in range(0, max(1, len(labels)), step)]
         merged: Summaries = _concatenate(
             [self._rows(embeddings[part], labels[part]) for part in parts]
@@ -211,6 +216,7 @@ class TiledHead:
     def _tile(self, unit: Tensor, norms: Tensor, labels: Tensor, here: slice) -> Summaries:
         # if nothing differentiates through the tile, work in memory that is used again
         all_weights, weight_norms = self._normalized
+        # a gradient needs every intermediate result; scoring needs none of them twice
         scratch = None if _is_differentiated(unit, all_weights, self._bias) else self._scratch
         unit, weights = widen_together(unit, all_weights[here])
         room = None if scratch is None else scratch.cosines(unit, weights)
@@ -227,6 +233,7 @@ class TiledHead:
                 tile = scratch.logits(cosines, norms, weight_norms[here], bias)
                 decision = self._scratch_decision(tile, columns, here.start, scratch)
             else:
+                # logits by the cosines: one product serves both angles and logits
                 tile = cosines * weight_norms[here] * norms[:, None]
                 tile = tile if bias is None else tile + bias
                 logits, targets = logit_tile(tile, columns, here.start)
@@ -276,6 +283,7 @@ def _merge(first: Summaries, second: Summaries) -> Summaries:
 def _merge_predictions(first: PredictionSummary, second: PredictionSummary) -> PredictionSummary:
     return PredictionSummary(
         largest=torch.maximum(first.largest, second.largest),
+        # ">", so that of equal logits the first class is predicted
         prediction=torch.where(second.largest > first.largest, second.prediction, first.prediction),
     )
 
@@ -308,6 +316,7 @@ def _merge_logits(
 
 def _merge_targets(first: TargetSummary, second: TargetSummary, gap: Tensor) -> TargetSummary:
     return TargetSummary(
+        # the maximum picks the part that has the class
         logit=torch.maximum(first.logit, second.logit),  # -inf if the class is in the other part
         log_prob=torch.maximum(
             first.log_prob + logsigmoid(gap), second.log_prob + logsigmoid(-gap)

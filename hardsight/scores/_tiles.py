@@ -128,6 +128,7 @@ class OwnColumns:
     def gathered(self, tile: Tensor, missing: float) -> Tensor:
         """Entries of the own classes ``[N]``; ``missing`` if the class is in another tile."""
         entries = tile.gather(1, self.index)
+        # the column read is then another class's, and is not used
         if self.inside is not None:
             entries = torch.where(self.inside, entries, missing)
         return entries.squeeze(1)
@@ -142,6 +143,7 @@ def own_columns(labels: Tensor, first_class: int, width: int) -> OwnColumns:
     """Columns of ``labels`` in the tile of ``width`` classes from ``first_class`` on."""
     position = (labels.long() - first_class)[:, None]
     inside = (position >= 0) & (position < width)
+    # clamped so that gather stays inside; "inside" tells what to believe
     return OwnColumns(position.clamp(0, width - 1), inside)
 
 
@@ -158,6 +160,7 @@ def angle_tile(
 ) -> AngleSummary:
     """Angles of one tile; ``spare`` says that the cosines' memory may be overwritten."""
     angles = angles_from_cosines(cosines, embeddings=unit, class_weights=weights, overwrite=spare)
+    # NaN marks "in another tile", for those who merge tiles
     target = columns.gathered(angles, math.nan)
     fill = columns.fill_ if spare else columns.filled
     nearest = fill(angles, math.inf).amin(dim=1)
@@ -173,6 +176,7 @@ def with_exact_target(angles: AngleSummary, target: Tensor) -> AngleSummary:
     """
     count = angles.num_classes - 1
     mean = angles.others / max(count, 1)
+    # at the ends all cosines round to the same number, and the mean of the others is no better
     at_end = (mean < _COSINE_RESOLUTION) | (mean > math.pi - _COSINE_RESOLUTION)
     alike = at_end & ((mean - target).abs() < _COSINE_RESOLUTION)
     others = torch.where(alike, target * count, angles.others)
@@ -188,6 +192,7 @@ def logit_tile(
     target = columns.gathered(logits, -math.inf)
     below = logits - largest[:, None]
     odds = below.exp()  # against the largest
+    # without the largest itself, so that log1p keeps the digits of a confident row
     rest = odds.scatter(1, prediction[:, None], 0.0).sum(dim=1)
     probs = odds / (1 + rest)[:, None]
     # all terms have the same sign, so a confident example keeps its small entropy; each is finite,
@@ -223,6 +228,7 @@ class Scratch:
         self, cosines: Tensor, norms: Tensor, weight_norms: Tensor, bias: Tensor | None
     ) -> Tensor:
         """Logits of a tile from its cosines."""
+        # one buffer by purpose: cosines and logits of a tile are needed at the same time
         room = self._room("logits", cosines, cosines.shape[1])
         logits = torch.mul(cosines, weight_norms, out=room).mul_(norms[:, None])
         return logits if bias is None else logits.add_(bias)
@@ -236,6 +242,7 @@ class Scratch:
         size = len(like) * width
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size or not _is_usable(buffer, like.dtype):
+            # grown, never shrunk: the last tile of a run is smaller than the others
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(len(like), width)
 
@@ -258,6 +265,7 @@ def scratch_prediction_tile(
 def _target_and_other(logits: Tensor, columns: OwnColumns) -> tuple[Tensor, Tensor]:
     target = columns.gathered(logits, -math.inf)
     largest_other = columns.fill_(logits, -math.inf).amax(dim=1)
+    # restored: the softmax that follows needs them
     columns.fill_(logits, target[:, None])
     return target, largest_other
 
@@ -272,6 +280,7 @@ def scratch_logit_tile(
     prediction = _first_largest(logits, own_leads, columns)
     probs = scratch.softmax(logits)
     own, top = columns.gathered(probs, 0.0), probs.gather(1, prediction[:, None]).squeeze(1)
+    # the largest is left out of the sum, as in logit_tile
     rest = probs.scatter_(1, prediction[:, None], 0.0).sum(dim=1)
     log_total = (rest / top).log1p()
     # a class of logit -inf adds nothing (0 times -inf); a row of NaN has a log_total of NaN
@@ -304,6 +313,7 @@ def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Te
     On a CPU an arg-max costs ten times as much as a maximum. So only the rows that need it get one,
     and it looks first for the block of columns that holds the largest logit.
     """
+    # if most rows are right, their label is their prediction and only the others are searched
     if own_leads.float().mean() < 0.5:
         return _blockwise_argmax(logits)
     prediction = columns.index.squeeze(1).clone()
@@ -315,9 +325,11 @@ def _first_largest(logits: Tensor, own_leads: Tensor, columns: OwnColumns) -> Te
 def _blockwise_argmax(logits: Tensor) -> Tensor:
     """``logits.argmax(dim=1)`` by the maxima of blocks, then within one block of each row."""
     width = logits.shape[1] // _BLOCK * _BLOCK
+    # narrow rows are as fast at once
     if width < 4 * _BLOCK:
         return logits.argmax(dim=1)
     blocks = logits[:, :width].unflatten(1, (-1, _BLOCK))
+    # of equal blocks the first, and within it the first: the first class of all, as argmax has it
     block = blocks.amax(dim=2).argmax(dim=1)
     within = blocks[torch.arange(len(logits), device=logits.device), block]
     place = within.argmax(dim=1)

@@ -26,6 +26,7 @@ def rows_to_keep(keep: float, rows: int) -> int:
     if isinstance(keep, bool) or not keep > 0:  # NaN, too
         raise OptionError(f"{_EXPECTED}, got {keep!r}, which keeps nothing")
     if isinstance(keep, int):
+        # the one number that is both a share and a count
         if keep == 1:
             raise OptionError(
                 f"{_EXPECTED}, got 1, which could be either; pass 1.0 to keep every row, and take "
@@ -36,4 +37,5 @@ def rows_to_keep(keep: float, rows: int) -> int:
         return keep
     if keep > 1:
         raise OptionError(f"{_EXPECTED}, got {keep!r}; a number of rows is written without a point")
+    # never none: a small share of a small table still keeps a row
     return min(rows, max(1, round(keep * rows)))

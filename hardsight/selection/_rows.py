@@ -63,17 +63,18 @@ class RowList:
                 f"expected {self.origin} to be whole numbers, the column 'index' of a table, got "
                 f"{index.dtype}"
             )
-        found = np.sort(index.astype(np.int64))
-        if found[0] < 0 or found[-1] >= length:
-            worst = found[0] if found[0] < 0 else found[-1]
+        # sorted: sources are read in their own order, and a table's rows come by index
+        rows = np.sort(index.astype(np.int64))
+        if rows[0] < 0 or rows[-1] >= length:
+            worst = rows[0] if rows[0] < 0 else rows[-1]
             raise DataError(
                 f"{self.origin} names row {worst}, but {spec} has the rows 0 to {length - 1}; "
                 "select from a table of this data"
             )
-        if (found[1:] == found[:-1]).any():
-            twice = int(found[1:][found[1:] == found[:-1]][0])
+        if (rows[1:] == rows[:-1]).any():
+            twice = int(rows[1:][rows[1:] == rows[:-1]][0])
             raise DataError(f"{self.origin} names row {twice} more than once; name each row once")
-        return found
+        return rows
 
 
 def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
@@ -87,6 +88,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
         MissingDataError: there is no such file.
         DataError: it holds no rows.
     """
+    # the values are held to the data only when it is known; see RowList.numbers
     if not isinstance(rows, str | os.PathLike):
         return RowList(np.asarray(rows))
     file = Path(rows)
@@ -98,6 +100,7 @@ def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:
     try:
         return readers[file.suffix.lower()](file)
     except (pa.ArrowInvalid, OSError, ValueError) as err:
+        # our own errors derive from ValueError, and say more than a reader's
         if isinstance(err, DataError):
             raise
         raise DataError(
@@ -122,6 +125,7 @@ def write_rows(
     path = Path(file)
     if path.suffix.lower() != ".parquet":
         raise DataError(f"expected a name that ends in .parquet for a list of rows, got {path}")
+    # the fingerprint of the data goes along, so that the list cannot be laid over other data unseen
     about = {"select": facts, "data": table.metadata.get("data", {}), "rows": len(index)}
     schema = pa.schema(
         [("index", pa.int64()), ("id", pa.string())],
@@ -135,8 +139,10 @@ def write_rows(
 def _kept(table: ScoreTable, index: NDArray[np.int64], schema: pa.Schema) -> Iterator[pa.Table]:
     for part in table.parts(["index", "id"]):
         rows, own = part.to_arrow(), part.column("index")
+        # the last place stands in for rows behind it, which then differ
         places = np.minimum(np.searchsorted(index, own), len(index) - 1)
         kept = rows.filter(pa.array(index[places] == own))
+        # parts of older tables may have large strings: one schema for all of them
         yield kept.cast(pa.schema(schema, metadata=None)).replace_schema_metadata(schema.metadata)
 
 

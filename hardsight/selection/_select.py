@@ -96,6 +96,7 @@ def select(
     if not left.any():
         raise OptionError(f"no row has a value of {by} and is left to choose from; name another")
     share = _dropped_share(drop_hardest, count / len(table)) if how == "coverage" else 0.0
+    # the bytes of the word keep this stream apart from others of the same seed
     rule = _Rule(how, share, np.random.default_rng([seed, *b"select"]))
     chosen = _chosen(table, np.flatnonzero(left), hardness, rule, count, balanced)
     if len(chosen) < count:
@@ -103,12 +104,14 @@ def select(
             f"{len(chosen):,} rows are kept instead of {count:,}: the others were dropped as "
             f"suspects or have no value of {by}"
         )
+    # positions in the table become the data's own numbers, which other verbs take
     return np.sort(table.column("index")[chosen]).astype(np.int64, copy=False)
 
 
 def _hardness(table: ScoreTable, by: str, how: str) -> NDArray[np.float64]:
     """Larger is harder; rows that were held out of training are ranked among themselves."""
     if how == "random":
+        # every row has a value, so that none is left out for lack of one
         return np.zeros(len(table))
     if how == "coverage":  # strata are cut over the score itself
         sign = 1.0 if table.higher_is_harder(by) else -1.0
@@ -127,6 +130,7 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
             f"training run or logit_margin; the table has {', '.join(table.scores)}"
         )
     suspicion = table.hardness_among_alike(judge)
+    # among alike: rows held out of training are never as easy as those that were learned
     kept[_largest(suspicion, round(share * len(table)))] = False
     return kept
 
@@ -134,6 +138,7 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
 def _dropped_share(drop_hardest: float | None, keep: float) -> float:
     if drop_hardest is not None:
         return drop_hardest
+    # the less is kept, the more of the hardest end is cut off, where wrong labels gather
     return 0.0 if keep >= 0.5 else 0.1 if keep >= 0.15 else 0.3
 
 
@@ -162,8 +167,10 @@ class _Rule:
         count = min(count, len(hardness))
         if self.how == "random":
             return self.draw.permutation(len(hardness))[:count]
+        # stable, so that equal rows are taken in the order of the table
         order = np.argsort(-hardness, kind="stable")
         if self.how == "coverage":
+            # never so many that too few are left to keep
             left = order[min(len(order) - count, round(self.dropped * len(order))) :]
             return left[self._over_strata(hardness[left], count)]
         begin = {"hardest": 0, "easiest": len(order) - count, "moderate": (len(order) - count) // 2}
@@ -172,16 +179,19 @@ class _Rule:
     def _over_strata(self, hardness: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         """The same number from every stratum of equal width, drawn at random within it."""
         finite = hardness[np.isfinite(hardness)]
+        # infinite margins exist; they belong to the outermost strata
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
         width = (high - low) / _STRATA or 1.0
         places = np.clip(hardness, low, high)
         places -= low
         places /= width
+        # in place and in 8 bits: 50 strata of ten million rows
         strata = np.minimum(places, _STRATA - 1, out=places).astype(np.int8)
         sizes = np.bincount(strata, minlength=_STRATA)
         del finite, places  # of millions of rows each is as large as the table's column
         numbers = np.int32 if len(hardness) < 2**31 else np.int64
         shuffled = self.draw.permutation(np.arange(len(hardness), dtype=numbers))
+        # a random order, then a stable sort by stratum: a random order within each
         order = shuffled[np.argsort(strata[shuffled], kind="stable")]
         parts = np.split(order, np.cumsum(sizes)[:-1])
         quotas = even_quotas(sizes, count).tolist()

@@ -62,7 +62,9 @@ def bin_index(values: ArrayLike, edges: ArrayLike, *, outside: str = "raise") ->
     check_choice("outside", outside, ("raise", "drop"))
     bounds = _checked_edges(edges)
     vector = columns(values=values)["values"]
+    # right: a value on an edge belongs to the bin above it
     index = np.searchsorted(bounds, vector, side="right") - 1
+    # the last bin is closed, so that a share of 1.0 is inside
     index[vector == bounds[-1]] = len(bounds) - 2
     beyond = (index < 0) | (index > len(bounds) - 2)
     if beyond.any() and outside == "raise":
@@ -99,6 +101,7 @@ def quantile_edges(values: ArrayLike, count: int) -> Floats:
         raise OptionError(f"expected at least 1 bin, got count={count}")
     vector = columns(values=values)["values"]
     check_finite("a quantile is between two values; leave them out", values=vector)
+    # unique: many equal values would give bins of no width
     edges: Floats = np.unique(np.quantile(vector, np.linspace(0, 1, count + 1)))
     if len(edges) < 2:
         raise StatisticError(f"all {len(vector):,} values are {vector[0]:g}: there is only one bin")
@@ -142,6 +145,7 @@ def binned_correlations(
         inside = index == b
         inner: Correlation | None = None
         reason = ""
+        # a bin with too few or equal values is reported with the reason, and does not end the table
         try:
             x_in, y_in = vectors["x"][inside], vectors["y"][inside]
             inner = correlation(x_in, y_in, method=method, level=level)

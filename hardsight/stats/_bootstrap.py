@@ -41,6 +41,7 @@ def replicates(statistic: Statistic, n: int, *, resamples: int, seed: int) -> Fl
         raise OptionError(f"expected at least 2 resamples, got resamples={resamples}")
     values = np.concatenate([statistic(counts) for counts in _draws(n, resamples, seed)])
     defined: Floats = values[~np.isnan(values)]
+    # an interval over the rest would be one of a chosen few
     if 2 * len(defined) < resamples:
         raise StatisticError(
             f"the statistic is undefined in {resamples - len(defined):,} of {resamples:,} "
@@ -69,6 +70,7 @@ def bootstrap_interval(
     check_choice("interval", kind, BOOTSTRAP_INTERVALS)
     check_level(level)
     values = replicates(statistic, n, resamples=resamples, seed=seed)
+    # the two tails of the interval, before any correction
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
     if kind == "bca":
         tails = _bca_tails(statistic, values, n, tails, seed)
@@ -81,17 +83,20 @@ def _bca_tails(statistic: Statistic, values: Floats, n: int, tails: Floats, seed
     if (values == estimate).all():  # nothing varies, nothing to correct
         return tails
     normal = NormalDist()
+    # ties count half, as in a mid-rank: discrete statistics would seem biased otherwise
     below = float(np.mean((values < estimate) + 0.5 * (values == estimate)))
     # all replicates on one side: the correction is infinite, so stop one replicate short of it
     edge = 0.5 / len(values)
     z0 = normal.inv_cdf(min(max(below, edge), 1 - edge))
     a = _acceleration(statistic, n, seed)
     shifted = [z0 + normal.inv_cdf(tail) for tail in tails]
+    # Efron (1987): shift by the bias z0, stretch by the acceleration a
     return np.array([normal.cdf(z0 + z / (1 - a * z)) for z in shifted])
 
 
 def _acceleration(statistic: Statistic, n: int, seed: int) -> float:
     values = np.concatenate([statistic(counts) for counts in _leave_out(n, seed)])
+    # a block whose removal leaves the statistic undefined says nothing about its influence
     apart = np.nanmean(values) - values[~np.isnan(values)]
     spread = float((apart**2).sum())
     return float((apart**3).sum() / (6 * spread**1.5)) if spread > 0 else 0.0
@@ -102,16 +107,20 @@ def _draws(n: int, resamples: int, seed: int) -> Iterator[Floats]:
     at_once = max(1, _ENTRIES_AT_ONCE // n)
     for first in range(0, resamples, at_once):
         size = min(at_once, resamples - first)
+        # the offset puts each resample into bins of its own, so that one bincount serves all of
+        # them
         drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
         yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 
 
 def _leave_out(n: int, seed: int) -> Iterator[Floats]:
+    # a shuffled split: neighbours in the data may be alike; another stream than that of the draws
     order = np.random.default_rng([seed, 1]).permutation(n) if n > _MOST_LEFT_OUT_BLOCKS else None
     blocks = np.array_split(np.arange(n) if order is None else order, min(n, _MOST_LEFT_OUT_BLOCKS))
     at_once = max(1, _ENTRIES_AT_ONCE // n)
     for first in range(0, len(blocks), at_once):
         part = blocks[first : first + at_once]
+        # all but one block, as counts: the statistic needs no second form
         counts = np.ones((len(part), n))
         for row, block in enumerate(part):
             counts[row, block] = 0

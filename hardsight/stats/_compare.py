@@ -130,15 +130,18 @@ def compare_correlations(
     """
     check_choice("test", test, TESTS)
     check_choice("method", method, METHODS)
+    # Kendall's variance has n - 4 below it, the others n - 3
     vectors = columns(x1=x1, x2=x2, y=y, nan=nan, least=5 if method == "kendall" else 4)
     check_usable(method, **vectors)
     a, b, target = vectors["x1"], vectors["x2"], vectors["y"]
     first, second = coefficient(a, target, method)[0], coefficient(b, target, method)[0]
     between = coefficient(a, b, method)[0]
     if magnitudes:
+        # both scores turned to rise with y: their correlation turns with them
         between *= math.copysign(1, first) * math.copysign(1, second)
         a, b = math.copysign(1, first) * a, math.copysign(1, second) * b
         first, second = abs(first), abs(second)
+    # a test by formula needs the three coefficients only, and so works from printed ones
     if test != "bootstrap":
         return compare_coefficients(
             first,
@@ -213,6 +216,7 @@ def compare_coefficients(
     """
     check_choice("test", test, ("steiger", "meng", "fisher"))
     check_choice("method", method, METHODS)
+    # Kendall's variance has n - 4 below it, the others n - 3
     least = 5 if method == "kendall" else 4
     if n < least:
         raise StatisticError(f"expected at least {least} values for this test, got n={n}")
@@ -256,6 +260,8 @@ def _test_statistic(
     if test == "fisher" or between is None:
         return (z1 - z2) / math.sqrt(2 / (n - 3))  # the paper's variance, for all three kinds
     r1, r2, r12 = (_as_pearson(r, method) for r in (first, second, between))
+    # the determinant of the three correlations; below 0 they contradict each other. Asked of
+    # Pearson's alone: Kendall's, once translated, need not obey it
     if 1 - r1 * r1 - r2 * r2 - r12 * r12 + 2 * r1 * r2 * r12 < -1e-9 and method == "pearson":
         raise StatisticError(
             f"no data can have the correlations {first:g}, {second:g} and, with each other, "
@@ -273,6 +279,7 @@ def _test_statistic(
 
 def _steiger_apart(r1: float, r2: float, r12: float) -> float:
     """One minus the correlation of the two z, at the mean of the coefficients (Eqs. 3 and 14)."""
+    # squared mean: Steiger pools the two coefficients, which are equal under the hypothesis
     mean = ((r1 + r2) / 2) ** 2
     psi = r12 * (1 - 2 * mean) - 0.5 * mean * (1 - 2 * mean - r12**2)
     return 1 - psi / (1 - mean) ** 2
@@ -281,6 +288,7 @@ def _steiger_apart(r1: float, r2: float, r12: float) -> float:
 def _meng_apart(r1: float, r2: float, r12: float) -> float:
     """``(1 - r_x) h`` (Eqs. 1 to 3)."""
     mean = (r1 * r1 + r2 * r2) / 2
+    # f is bounded at 1 in the paper
     f = min(1.0, (1 - r12) / (2 * (1 - mean)))
     return (1 - r12) * (1 - f * mean) / (1 - mean)
 
@@ -292,7 +300,9 @@ def _zou_interval(
     low1, high1 = correlation_interval(first, n, method=method, level=level)
     low2, high2 = correlation_interval(second, n, method=method, level=level)
     shared = 0.0 if between is None else _estimates_correlation(first, second, between, method)
+    # Zou (2007): distances of the estimates to their bounds add up as squares, less what is shared
     down, up = (first - low1, high2 - second), (high1 - first, second - low2)
+    # rounding may take the square just below 0
     low = math.sqrt(max(0.0, down[0] ** 2 + down[1] ** 2 - 2 * shared * down[0] * down[1]))
     high = math.sqrt(max(0.0, up[0] ** 2 + up[1] ** 2 - 2 * shared * up[0] * up[1]))
     return first - second - low, first - second + high
@@ -302,6 +312,7 @@ def _estimates_correlation(first: float, second: float, between: float, method: 
     """Correlation of the two estimates, :math:`corr(r_1, r_2)`."""
     r1, r2, r12 = (_as_pearson(r, method) for r in (first, second, between))
     scale = (1 - r1 * r1) * (1 - r2 * r2)
+    # a coefficient of 1 has an interval of no width
     if scale == 0:
         return 0.0
     shared = (r12 - r1 * r2 / 2) * (1 - r1 * r1 - r2 * r2 - r12 * r12) + r12**3

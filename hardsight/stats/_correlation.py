@@ -115,6 +115,7 @@ def fisher_z(r: float) -> float:
     """
     if not -1 <= r <= 1:
         raise OptionError(f"expected a correlation coefficient in [-1, 1], got {r}")
+    # atanh(1) raises in Python; the limit is what intervals and tests need
     return math.copysign(math.inf, r) if abs(r) == 1 else math.atanh(r)
 
 
@@ -152,6 +153,7 @@ def correlation_interval(
     """
     check_choice("method", method, METHODS)
     z, q = fisher_z(r), two_sided_z(level)
+    # z_variance divides by n - 4 and n - 3
     least = 5 if method == "kendall" else 4
     if n - controls < least:
         raise StatisticError(
@@ -165,7 +167,9 @@ def correlation_interval(
 def z_variance(r: float, n: int, method: str) -> float:
     """Variance of Fisher's z; see :func:`correlation_interval`."""
     if method == "kendall":
+        # Fieller, Hartley and Pearson (1957)
         return 0.437 / (n - 4)
+    # Bonett and Wright (2000) for ranks; 1 / (n - 3) is exact for a normal pair
     return (1 + r * r / 2 if method == "spearman" else 1) / (n - 3)
 
 

@@ -103,6 +103,8 @@ def auroc(
     def area(counts: Floats) -> Floats:
         positives = ties.sums(counts * is_positive)
         negatives = ties.sums(counts * ~is_positive)
+        # negatives below a positive, and half of those at its level: the Mann-Whitney form, from
+        # counts
         below = negatives.cumsum(axis=1) - negatives / 2
         return _ratio((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
 
@@ -144,6 +146,7 @@ def compare_auroc(
     value2, positives2, negatives2 = _placements(b, is_positive)
     difference = value1 - value2
     spread = math.sqrt(_delong(positives1 - positives2, negatives1 - negatives2))
+    # every example has the same place by both scores: nothing varies
     if spread == 0:
         z = 0.0 if difference == 0 else math.copysign(math.inf, difference)
     else:
@@ -199,11 +202,13 @@ def average_precision(
         0.8333
     """
     values, is_positive = _scored(scores, positive)
+    # the largest scores come first
     ties = TieGroups(-values)
 
     def precision(counts: Floats) -> Floats:
         hits = ties.sums(counts * is_positive)
         seen = ties.sums(counts).cumsum(axis=1)
+        # a group of ties counts as one step of the curve, so that the order within it plays no part
         steps = hits * hits.cumsum(axis=1) / np.where(seen == 0, 1, seen)
         return _ratio(steps.sum(axis=1), hits.sum(axis=1))
 
@@ -242,8 +247,10 @@ def precision_at_k(
     values, is_positive = _matched(scores, positive)
     if not 1 <= k <= len(values):
         raise OptionError(f"expected k in [1, {len(values)}], got k={k}")
+    # the k-th largest score, without sorting all of them
     border = np.partition(values, len(values) - k)[len(values) - k]
     above, at = values > border, values == border
+    # ties at the border are taken in proportion, as a random order would take them on average
     hits = is_positive[above].sum() + (k - above.sum()) * is_positive[at].mean()
     low, high = wilson_interval(float(hits), k, level=level)
     return Estimate(float(hits / k), low, high, k, level, "wilson")
@@ -278,6 +285,7 @@ def _placements(values: Floats, is_positive: Bools) -> tuple[float, Floats, Floa
     ranks = TieGroups(values).midranks(everyone)[0]
     among_positives = TieGroups(values[is_positive]).midranks(everyone[:, :positives])[0]
     among_negatives = TieGroups(values[~is_positive]).midranks(everyone[:, :negatives])[0]
+    # rank among all less rank among its own kind: how many of the other kind are below
     of_positives = (ranks[is_positive] - among_positives) / negatives
     of_negatives = 1 - (ranks[~is_positive] - among_negatives) / positives
     return float(of_positives.mean()), of_positives, of_negatives
@@ -290,4 +298,5 @@ def _delong(of_positives: Floats, of_negatives: Floats) -> float:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
+    # a resample may hold no positive, or no negative: its area is not defined
     return np.where(below == 0, np.nan, above / np.where(below == 0, 1, below))

@@ -31,7 +31,8 @@ NO_GROUP = "(none)"  # examples whose value is missing
 CLASS = "class"  # the attribute that every dataset has
 LEAST = 10  # examples of a group that is tested
 _MOST_VALUES = 12  # different numbers of a column that are groups as they are
-_BINS = 15
+_BINS = 15  # of confidence, as calibration has them
+# shown per group; more would be a confusion matrix
 _CONFUSIONS = 3
 
 
@@ -114,6 +115,7 @@ def group_names(values: ArrayLike) -> NDArray[Any]:
     if column.dtype.kind in "iuf":
         known = column[~np.isnan(column)] if column.dtype.kind == "f" else column
         if len(np.unique(known)) > _MOST_VALUES:
+            # numbers of many values would each be a group of one
             return _quarters(column.astype(np.float64))
     return np.array([_name(value) for value in column.tolist()], dtype=object)
 
@@ -160,14 +162,17 @@ def by_group(
     truth, guessed = _columns(names, labels, predictions)
     wrong = truth != guessed
     known, codes = np.unique(names.astype(str), return_inverse=True)
+    # what the class of an example already explains, so that a group of hard classes is not blamed
+    # for them
     rate = _error_rates(truth, wrong)
     residual = None if hardness is None else _without_classes(hardness, truth)
     gap = None if confidence is None else np.asarray(confidence, np.float64) - ~wrong
-    found = []
+    numbers = []
     for code, name in enumerate(known.tolist()):
         rows = codes == code
+        # a few examples say nothing, and a single group has nothing to be compared with
         is_tested = rows.sum() >= least and len(known) > 1
-        found.append(
+        numbers.append(
             GroupNumbers(
                 name=name,
                 n=int(rows.sum()),
@@ -182,8 +187,9 @@ def by_group(
                 confusions=_confusions(truth[rows & wrong], guessed[rows & wrong]),
             )
         )
-    found = _corrected(found)
-    return sorted(found, key=lambda row: row.accuracy.value - row.expected_accuracy)
+    # over all groups and all three questions at once
+    numbers = _corrected(numbers)
+    return sorted(numbers, key=lambda row: row.accuracy.value - row.expected_accuracy)
 
 
 def worst_slices(
@@ -248,18 +254,21 @@ def worst_slices(
     ]
     if not candidates:
         return []
+    # every slice that was looked at counts, also those that came to nothing
     raised = adjusted_p_values([p for _, _, _, p in candidates]).tolist()
-    failing = [(one, p) for one, p in zip(candidates, raised, strict=True) if p < level]
-    failing = _without_explained([one for one, _ in failing], failing, truth, wrong, level)
-    found = [
+    failing = [(candidate, p) for candidate, p in zip(candidates, raised, strict=True) if p < level]
+    failing = _without_explained(
+        [candidate for candidate, _ in failing], failing, truth, wrong, level
+    )
+    slices = [
         Slice(where, len(rows), int(wrong[rows].sum()), _share(~wrong[rows], 0.95), expected, p)
         for (where, rows, expected, _), p in failing
     ]
-    return sorted(found, key=lambda one: one.accuracy.value - one.expected_accuracy)[:most]
+    return sorted(slices, key=lambda row: row.accuracy.value - row.expected_accuracy)[:most]
 
 
 def _without_explained(
-    found: list[_Candidate],
+    slices: list[_Candidate],
     failing: list[tuple[_Candidate, float]],
     truth: NDArray[np.int64],
     wrong: NDArray[np.bool_],
@@ -268,14 +277,15 @@ def _without_explained(
     """All but single values that do not fail any more once the pairs found in them are left out."""
     rate = _error_rates(truth, wrong)
     kept = []
-    for one, p in failing:
-        where, rows = one[:2]
-        inner = [other[1] for other in found if len(other[0]) == 2 and where[0] in other[0]]
+    for candidate, p in failing:
+        where, rows = candidate[:2]
+        # pairs that hold this value
+        inner = [other[1] for other in slices if len(other[0]) == 2 and where[0] in other[0]]
         if len(where) == 1 and inner:
             rest = np.setdiff1d(rows, np.concatenate(inner))
             if not len(rest) or _judged(rest, truth, wrong, rate)[1] >= level:
                 continue
-        kept.append((one, p))
+        kept.append((candidate, p))
     return kept
 
 
@@ -315,8 +325,8 @@ def group_findings(
     }
     slices = worst_slices(attributes, labels, predictions, classes=classes)
     return {
-        "attributes": {name: [asdict(row) for row in found] for name, found in rows.items()},
-        "slices": [asdict(one) for one in slices],
+        "attributes": {name: [asdict(row) for row in numbers] for name, numbers in rows.items()},
+        "slices": [asdict(row) for row in slices],
         "least": _least_of_slices(len(np.asarray(labels))),
         "tested_from": LEAST,
         "hardness_title": hardness_title,
@@ -324,6 +334,7 @@ def group_findings(
 
 
 def _least_of_slices(rows: int) -> int:
+    # one in a hundred, and never fewer than 30: smaller slices are found by chance
     return max(30, math.ceil(rows / 100))
 
 
@@ -336,6 +347,7 @@ def _single_slices(
     rate = _error_rates(truth, wrong)
     for name, values in columns.items():
         for (value,), rows in _parts((values,), least):
+            # a value that all examples share is not a slice
             if len(rows) < len(truth):
                 yield ((name, value),), rows, *_judged(rows, truth, wrong, rate)
 
@@ -354,7 +366,7 @@ def _pair_slices(
             where = ((first, pair[0]), (second, pair[1]))
             expected, p = _judged(rows, truth, wrong, rate)
             # worse than the rest of each: else it is one of them that fails, not the pair
-            p = max(p, *(_judged(rows, truth, wrong, rates[one])[1] for one in where))
+            p = max(p, *(_judged(rows, truth, wrong, rates[value])[1] for value in where))
             yield where, rows, expected, p
 
 
@@ -372,6 +384,7 @@ def _class_slices(
         for (label, value), rows in _parts((truth, values), least):
             title = str(label) if titles is None else titles[int(label)]
             expected, p = _judged(rows, truth, wrong, rate)
+            # the same value in the other classes: if they fail as much, the class adds nothing
             others = wholes[value][truth[wholes[value]] != label]
             shift = _shift(others, truth, wrong, rate)
             errors, mean = int(wrong[rows].sum()), float(rate[label]) * len(rows)
@@ -392,16 +405,17 @@ def _parts(
     columns: tuple[NDArray[Any], ...], least: int
 ) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
     """Values and rows of every combination of values that has enough rows."""
-    pairs = [np.unique(one, return_inverse=True) for one in columns]
+    pairs = [np.unique(column, return_inverse=True) for column in columns]
     names: list[NDArray[Any]] = [pair[0] for pair in pairs]
+    # codes of several columns as one number, so that one sort forms all combinations
     codes: list[NDArray[Any]] = [pair[1] for pair in pairs]
-    joined = np.ravel_multi_index(tuple(codes), [len(one) for one in names])
+    joined = np.ravel_multi_index(tuple(codes), [len(values) for values in names])
     order = np.argsort(joined, kind="stable")
     starts = np.flatnonzero(np.diff(joined[order], prepend=-1))
     for rows in np.split(order, starts[1:]):
         if len(rows) >= least:
             first = rows[0]
-            values = (one[code[first]].item() for one, code in zip(names, codes, strict=True))
+            values = (name[code[first]].item() for name, code in zip(names, codes, strict=True))
             yield tuple(values), rows
 
 
@@ -417,8 +431,11 @@ def _upper_tail(count: int, mean: float, trials: int) -> float:
     """Bound on the chance of ``count`` or more, by a binomial of the same mean."""
     from scipy.stats import binom
 
+    # at most one error more than expected is not evidence, and the bound below does not hold there
     if count < mean + 1:
         return 1.0
+    # a sum of Bernoullis with different rates spreads less than a binomial of their mean (Hoeffding
+    # 1956)
     return float(binom.sf(count - 1, trials, min(1.0, mean / trials)))
 
 
@@ -435,6 +452,7 @@ def _error_rates(
     size = int(truth.max()) + 1
     labels, errors = (truth, wrong) if rows is None else (truth[rows], wrong[rows])
     counts = np.bincount(labels, minlength=size)
+    # a class without rows has no errors; it is never asked for
     return np.bincount(labels, errors, minlength=size) / np.maximum(counts, 1)
 
 
@@ -472,6 +490,7 @@ def _mean(values: ArrayLike | None, rows: NDArray[np.bool_], level: float) -> Es
     mean, reach = float(chosen.mean()), math.inf
     if n > 1:
         spread = float(chosen.std(ddof=1)) / math.sqrt(n)
+        # Student's t, since the spread is estimated from the same few examples
         reach = float(special.stdtrit(n - 1, 0.5 + level / 2)) * spread
     return Estimate(mean, mean - reach, mean + reach, n, level, "t")
 
@@ -481,6 +500,7 @@ def _without_classes(hardness: ArrayLike, truth: NDArray[np.int64]) -> Floats:
     values = np.asarray(hardness, np.float64)
     known = np.isfinite(values)
     size = int(truth.max()) + 1
+    # the class means, of what is known
     sums = np.bincount(truth[known], values[known], minlength=size)
     counts = np.bincount(truth[known], minlength=size)
     return np.where(known, values - (sums / np.maximum(counts, 1))[truth], np.nan)
@@ -492,7 +512,7 @@ def _against_others(values: Floats | None, rows: NDArray[np.bool_]) -> float | N
     sides = [values[side & np.isfinite(values)] for side in (rows, ~rows)]
     if min(map(len, sides)) < 2:
         return None
-    facts = [(float(one.mean()), float(one.std(ddof=1)), len(one)) for one in sides]
+    facts = [(float(side.mean()), float(side.std(ddof=1)), len(side)) for side in sides]
     try:
         return t_test_from_summary(facts[0], facts[1]).p
     except StatisticError:  # nothing varies
@@ -504,8 +524,10 @@ def _ece(confidence: ArrayLike, right: NDArray[np.bool_], rows: NDArray[np.bool_
     rows = rows & np.isfinite(values)
     if not rows.any():
         return None
+    # a confidence of exactly 1 belongs to the last bin
     places = np.minimum((values[rows] * _BINS).astype(np.int64), _BINS - 1)
     gaps = np.bincount(places, values[rows] - right[rows], minlength=_BINS)
+    # |sum of (confidence - right)| per bin is n_b times its gap
     return float(np.abs(gaps).sum() / rows.sum())
 
 
@@ -533,6 +555,7 @@ def _corrected(rows: list[GroupNumbers]) -> list[GroupNumbers]:
 
 def _of_numbers(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers with gaps, and numbers written as text, as floats; anything else as it is."""
+    # a cell without a value is not a group of its own
     gaps = (None, "")
     known = [value for value in column.tolist() if value not in gaps]
     if any(isinstance(value, bool) or not isinstance(value, int | float | str) for value in known):
@@ -551,6 +574,7 @@ def _name(value: Any) -> str:
         return NO_GROUP
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
+    # 3.0 of a column with gaps is written as 3
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip() or NO_GROUP
@@ -558,6 +582,7 @@ def _name(value: Any) -> str:
 
 def _quarters(column: Floats) -> NDArray[Any]:
     known = ~np.isnan(column)
+    # unique: with many equal values some quarters are empty
     edges = np.unique(np.quantile(column[known], [0.25, 0.5, 0.75]))
     places = np.searchsorted(edges, column, side="left")
     names = [f"{at + 1}: {'up ' if not at else ''}to {edge:.3g}" for at, edge in enumerate(edges)]

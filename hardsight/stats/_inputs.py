@@ -52,6 +52,7 @@ def columns(*, nan: str | None = None, least: int = 1, **arrays: ArrayLike) -> d
     if nan is not None:
         check_choice("nan", nan, ("raise", "omit"))
     step = "remove them" if nan is None else 'remove them or pass nan="omit"'
+    # float64 whatever came: half precision loses ranks
     vectors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
     check_vectors(**vectors)
     missing = {name: np.isnan(vector) for name, vector in vectors.items()}
@@ -86,6 +87,7 @@ def check_varies(**vectors: Floats) -> None:
         StatisticError: naming the vector and the value.
     """
     for name, vector in vectors.items():
+        # max - min would overflow for values near the largest float
         if vector.size and (vector == vector[0]).all():
             raise StatisticError(
                 f"{name} is constant: all {len(vector):,} values are {vector[0]:g}, so nothing "
@@ -143,5 +145,6 @@ def tail(z: float, alternative: str = "two-sided") -> float:
     """
     check_choice("alternative", alternative, ("two-sided", "greater", "less"))
     if alternative == "two-sided":
+        # erfc keeps its digits where 1 - cdf is 0
         return math.erfc(abs(z) / math.sqrt(2))
     return math.erfc((z if alternative == "greater" else -z) / math.sqrt(2)) / 2

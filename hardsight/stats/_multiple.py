@@ -46,11 +46,15 @@ def adjusted_p_values(p_values: ArrayLike, *, method: str = "holm") -> Floats:
         raise OptionError(
             f"expected p-values in [0, 1], got values from {raw.min():g} to {raw.max():g}"
         )
+    # stable, so that equal p-values keep their order and the result does not depend on the platform
     order = np.argsort(raw, kind="stable")
     m = len(raw)
     if method == "holm":
+        # Holm: the smallest counts m times, the next m - 1 times; none may fall below the one
+        # before
         raised = np.maximum.accumulate(raw[order] * np.arange(m, 0, -1))
     else:
+        # Benjamini-Hochberg, from the largest down
         raised = np.minimum.accumulate((raw[order] * m / np.arange(1, m + 1))[::-1])[::-1]
     adjusted = np.empty(m)
     adjusted[order] = np.minimum(raised, 1)

@@ -126,8 +126,10 @@ def mcnemar(first: ArrayLike, second: ArrayLike, *, exact: bool | None = None) -
     b, c = int((right & ~other).sum()), int((~right & other).sum())
     use_exact = b + c < _EXACT_BELOW if exact is None else exact
     if use_exact:
+        # both sides alike under the hypothesis: a fair coin over the disagreements
         p = min(1.0, 2 * float(special.bdtr(min(b, c), b + c, 0.5)))
     else:
+        # with the correction for continuity
         chi = max(0, abs(b - c) - 1) / math.sqrt(b + c) if b + c else 0.0
         p = math.erfc(chi / math.sqrt(2))
     return McNemar((b - c) / len(right), b, c, p, len(right), use_exact)
@@ -179,7 +181,9 @@ def paired_bootstrap(
         mean, n, kind=interval, level=level, resamples=resamples, seed=seed
     )
     values = replicates(mean, n, resamples=resamples, seed=seed)
+    # how often the difference is on the other side of 0
     side = min(int((values <= 0).sum()), int((values >= 0).sum()))
+    # one more than was seen: a p-value of 0 cannot follow from a finite number of draws
     p = min(1.0, 2 * (side + 1) / (len(values) + 1))
     return Difference(float(apart.mean()), low, high, p, n, level, interval)
 
@@ -210,6 +214,7 @@ def t_test(
         pair = columns(first=first, second=second, least=2)
         check_finite("a mean needs finite values", **pair)
         apart = pair["first"] - pair["second"]
+        # of the differences: what a seed adds to both runs cancels
         spread = float(apart.std(ddof=1)) / math.sqrt(len(apart))
         return _t_test(float(apart.mean()), spread, len(apart) - 1, level, "paired")
     a, b = columns(first=first, least=2)["first"], columns(second=second, least=2)["second"]
@@ -247,6 +252,7 @@ def t_test_from_summary(
     if min(sd1, sd2) < 0:
         raise OptionError(f"expected standard deviations of 0 or more, got {sd1} and {sd2}")
     v1, v2 = sd1**2 / n1, sd2**2 / n2
+    # Welch-Satterthwaite
     dof = (v1 + v2) ** 2 / (v1**2 / (n1 - 1) + v2**2 / (n2 - 1)) if v1 + v2 else 1.0
     return _t_test(mean1 - mean2, math.sqrt(v1 + v2), dof, level, "welch")
 

@@ -65,6 +65,7 @@ def partial_correlation(
     names = np.asarray(classes)
     check_vectors(classes=names, **pair)
     _, group = np.unique(names, return_inverse=True)
+    # classes less one: the dummies beside an intercept
     controls = int(group.max())
     if len(names) < controls + 4:
         raise StatisticError(
@@ -72,6 +73,7 @@ def partial_correlation(
             f"{len(names)}"
         )
     rests = [_rest(_ranked(pair[name], method), group, name) for name in ("x", "y")]
+    # both have length 1, so their product is the coefficient
     r = float(np.clip(rests[0] @ rests[1], -1, 1))
     low, high = correlation_interval(r, len(names), method=method, level=level, controls=controls)
     p = _p_value(r, len(names) - 2 - controls)
@@ -89,8 +91,10 @@ def _rest(values: Floats, group: Integers, name: str) -> Floats:
     """What is left of the values without their class means, as a vector of length 1."""
     centred = values - values.mean()
     means = np.bincount(group, weights=centred) / np.bincount(group)
+    # removing class means is regression on the dummies, without building them
     rest = centred - means[group]
     length = float(np.linalg.norm(rest))
+    # what rounding leaves of a column that is constant within classes
     if length <= 1e-12 * float(np.linalg.norm(centred)):
         raise StatisticError(f"{name} is constant within every class, so nothing can vary with it")
     unit: Floats = rest / length

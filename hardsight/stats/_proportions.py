@@ -38,4 +38,5 @@ def wilson_interval(successes: float, trials: int, *, level: float = 0.95) -> tu
     share, scale = successes / trials, 1 + z**2 / trials
     middle = (share + z**2 / (2 * trials)) / scale
     spread = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / scale
+    # at 0 and at all successes, rounding may pass the end by one ulp
     return max(0.0, middle - spread), min(1.0, middle + spread)

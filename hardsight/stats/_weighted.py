@@ -16,6 +16,7 @@ class TieGroups:
     def __init__(self, values: Floats) -> None:
         _, group = np.unique(values, return_inverse=True)
         self._group: Integers = group.astype(np.int64)
+        # sorted once; every resample then needs only sums over runs of equal values
         self._order = np.argsort(self._group, kind="stable")
         self._starts = np.flatnonzero(np.diff(self._group[self._order], prepend=-1))
 
@@ -27,6 +28,7 @@ class TieGroups:
     def midranks(self, counts: Floats) -> Floats:
         """Rank of every value in each resample, ``[B, N]``; equal values share their mean rank."""
         sums = self.sums(counts)
+        # the last rank of a group less half its width, for each resample by its own counts
         midranks: Floats = (sums.cumsum(axis=1) - (sums - 1) / 2)[:, self._group]
         return midranks
 
@@ -34,6 +36,7 @@ class TieGroups:
 def coefficients(x: Floats, y: Floats, method: str) -> Statistic:
     """The statistic from counts ``[B, N]`` to correlation coefficients ``[B]``."""
     if method == "pearson":
+        # Pearson's coefficient does not change by shift and scale, its rounding does
         x, y = _standard(x), _standard(y)
         return lambda counts: _pearson(x, y, counts)
     if method == "kendall":
@@ -66,6 +69,8 @@ def _kendall(x: Floats, y: Floats, counts: Floats) -> float:
 
     drawn = np.repeat(np.arange(len(x)), counts.astype(np.int64))
     x, y = x[drawn], y[drawn]
+    # undefined, as Pearson's is above
     if (x == x[0]).all() or (y == y[0]).all():
         return float("nan")
+    # the p-value is not used, and its exact form is slow
     return float(stats.kendalltau(x, y, method="asymptotic").statistic)

@@ -133,9 +133,9 @@ def rows_of(table: ScoreTable, evidence: Evidence) -> Rows:
     )
     start = 0
     for part in table.parts(evidence.columns(table)):
-        found = _part(part, evidence, table)
+        rows = _part(part, evidence, table)
         for column in fields(Rows):
-            getattr(whole, column.name)[start : start + len(part)] = getattr(found, column.name)
+            getattr(whole, column.name)[start : start + len(part)] = getattr(rows, column.name)
         start += len(part)
     return whole
 

@@ -140,19 +140,21 @@ def suspects_frame(table: ScoreTable, n: int, *, by: str | None = None) -> pd.Da
     """The ``n`` most suspect rows of a table; see :meth:`ScoreTable.suspects`."""
     if n < 0:
         raise OptionError(f"expected n to be 0 or more, got {n}")
-    found = suspects_of(table, by=by)
-    rows = found.order[: min(n, found.ranked)]
+    suspects = suspects_of(table, by=by)
+    rows = suspects.order[: min(n, suspects.ranked)]
     taken = table.rows_at(rows)
-    share = np.full(len(rows), np.nan) if found.error_share is None else found.error_share[rows]
+    share = (
+        np.full(len(rows), np.nan) if suspects.error_share is None else suspects.error_share[rows]
+    )
     added: dict[str, Any] = {
-        "suggestion": found.suggestion[rows].astype(np.int64),
-        "group": [found.groups[place] for place in found.group[rows].tolist()],
-        "reason": [found.reason(row) for row in rows.tolist()],
+        "suggestion": suspects.suggestion[rows].astype(np.int64),
+        "group": [suspects.groups[place] for place in suspects.group[rows].tolist()],
+        "reason": [suspects.reason(row) for row in rows.tolist()],
         "error_share": share.astype(np.float64),
-        "evidence": [found.kind] * len(rows),
+        "evidence": [suspects.kind] * len(rows),
     }
     if SUSPICION not in table.columns:
-        added[SUSPICION] = found.suspicion[rows].astype(np.float64)
+        added[SUSPICION] = suspects.suspicion[rows].astype(np.float64)
     return _joined(taken, added)
 
 

@@ -67,6 +67,7 @@ class IndexedDataset(Dataset[Any]):
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """Many items at once, as a DataLoader asks for a batch."""
         positions = [self._position(position) for position in positions]
+        # a dataset that reads a batch at once keeps that advantage
         if hasattr(self.dataset, "__getitems__"):
             items = self.dataset.__getitems__(positions)
         else:
@@ -90,6 +91,7 @@ class IndexedDataset(Dataset[Any]):
         return self.dataset
 
     def _position(self, position: int) -> int:
+        # positions from the end, as Python has them
         place = int(position) + (len(self) if position < 0 else 0)
         if not 0 <= place < len(self):
             raise IndexError(f"expected a position in [0, {len(self)}), got {position}")
@@ -120,12 +122,14 @@ def _with_index(index: int, item: Any) -> Any:
                 "is, or rename it"
             )
         return {**item, KEY: index}
+    # a tuple in any case: default_collate makes the same of both
     if isinstance(item, tuple | list):
         return (index, *item)
     return (index, item)
 
 
 def _is_subset(dataset: Any) -> bool:
+    # by its members, not its type: other libraries have subsets of their own
     return hasattr(dataset, "dataset") and hasattr(dataset, "indices")
 
 

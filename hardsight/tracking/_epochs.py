@@ -78,6 +78,7 @@ def gathered(rows: Rows) -> Rows:
     """
     if world_size() == 1:
         return rows
+    # numbers of rows first: ranks need not have seen equally many
     counts = _gathered_equal(torch.tensor([len(rows)]))
     sizes = [int(count) for count in counts]
     fields = [field.name for field in dataclasses.fields(Rows)]
@@ -98,6 +99,7 @@ def on_every_rank(action: Callable[[], None]) -> None:
     raised: Exception | None = None
     try:
         action()
+    # collected first and raised by all: a rank that raises alone leaves the others waiting
     except Exception as err:  # passed on to all ranks below
         if world_size() == 1:
             raise
@@ -186,6 +188,7 @@ def epoch_columns(
     """
     index, labels = rows.index.numpy(), rows.labels.numpy()
     check_index(index, rules.num_examples)
+    # before repeats are counted: a label of -1 would be reported as one by accident
     check_label_range(labels, rules.num_classes, index)
     keep = _first_rows(index, rows.order.numpy(), rules, epoch)
     index, labels = index[keep], labels[keep].astype(np.int32)
@@ -229,10 +232,12 @@ def _first_rows(
     index: NDArray[np.int64], order: NDArray[np.int64], rules: EpochRules, epoch: int
 ) -> NDArray[np.int64]:
     """Positions of the first time each example was seen."""
+    # the order over all ranks, so that "first" is the same however the data was split
     latest_first = np.argsort(order, kind="stable")[::-1]
     rows = np.full(rules.num_examples, -1)
     rows[index[latest_first]] = latest_first  # of several rows of an example the last one stays
     first: NDArray[np.int64] = rows[rows >= 0]
+    # rows that a sampler adds to fill its last round are not repeats of the user's
     if rules.repeats == "error" and len(first) < len(index):
         _check_repeats(index, order % rules.num_ranks, rules, epoch)
     return first
@@ -241,6 +246,7 @@ def _first_rows(
 def _check_repeats(
     index: NDArray[np.int64], rank: NDArray[np.int64], rules: EpochRules, epoch: int
 ) -> None:
+    # twice on the same rank is a loop's mistake; on two ranks it may be the sampler's padding
     pairs, counts = np.unique(np.stack([index, rank]), axis=1, return_counts=True)
     if (counts > 1).any():
         raise DataError(
@@ -260,6 +266,7 @@ def _check_same_labels(
     index: NDArray[np.int64], labels: NDArray[np.int32], known: NDArray[np.int32], epoch: int
 ) -> None:
     before = known[index]
+    # -1: not seen in an earlier epoch
     changed = (before >= 0) & (before != labels)
     if changed.any():
         first = int(changed.argmax())
@@ -309,6 +316,7 @@ class EpochStore:
         self.is_temporary = folder is None
         if folder is None:
             folder = tempfile.mkdtemp(prefix="hardsight-")
+            # removed with the object, also if the user never says so
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
         self._settings = settings
@@ -328,6 +336,7 @@ class EpochStore:
                         f"{self.folder} holds epochs with {name}={stored.get(name)!r}, but this "
                         f"tracker has {name}={value!r}; choose another folder"
                     )
+        # up to the first gap: what lies behind it belongs to an interrupted run
         epochs = 0
         while self._file(epochs + 1).exists():
             epochs += 1
@@ -339,6 +348,7 @@ class EpochStore:
         Raises:
             OutputError: it could not be written; nothing of it is left.
         """
+        # one fixed order of columns, as every reader of epochs expects it
         rows = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self._write_bytes(_SETTINGS, json.dumps(self._settings, sort_keys=True).encode())
         try:
@@ -356,6 +366,7 @@ class EpochStore:
     def packed(self) -> list[Tensor]:
         """The files of all epochs as bytes, for a state that must stand alone."""
         files = [self._file(epoch + 1).read_bytes() for epoch in range(self.count())]
+        # as tensors of bytes, which a checkpoint may hold and weights_only loading accepts
         return [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in files]
 
     def unpack(self, files: Sequence[Tensor]) -> None:
@@ -380,6 +391,8 @@ class EpochStore:
         """Histories ``[E, n]`` of consecutive blocks of examples."""
         files = [self._open(epoch + 1) for epoch in range(self.count())]
         try:
+            # row groups of all epochs have the same rows: a block of examples is one group of each
+            # file
             for group in range(files[0].num_row_groups if files else 0):
                 parts = [self._read(file, group, names) for file in files]
                 yield {name: np.stack([part[name] for part in parts]) for name in names}
@@ -465,6 +478,7 @@ def summary_table(
 
 def _columns(store: EpochStore, *, el2n_epochs: int) -> dict[str, NDArray[Any]]:
     """Keys and summaries of all examples of a store."""
+    # "correct" follows from label and prediction, and is not stored
     inputs = {name for spec in SUMMARIES.values() for name in spec.inputs} - {"correct"}
     blocks = [
         _block_columns(block, el2n_epochs=el2n_epochs)
@@ -477,6 +491,7 @@ def _with_held_out(
     trained: Mapping[str, NDArray[Any]], evaluated: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """The columns of training, with those of evaluation for examples never trained on."""
+    # an example is held out if it was evaluated and never trained on
     held_out = evaluated["epochs_seen"] > 0
     both = np.flatnonzero(held_out & (trained["epochs_seen"] > 0))
     if len(both):
@@ -498,6 +513,7 @@ def _block_columns(
 ) -> dict[str, NDArray[Any]]:
     """Keys and summaries of some examples from their histories ``[E, n]``."""
     seen = block["label"] >= 0
+    # NaN, so that an epoch in which it was not seen is neither right nor wrong
     right = np.where(seen, block["label"] == block["prediction"], math.nan)
     histories = {**block, "correct": right}
     label = block["label"].max(axis=0).astype(np.int64)  # -1 where never seen

@@ -38,6 +38,7 @@ class TrackingCallback(StepRecorder, pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hang the hook on the head."""
+        # our own module keeps its last pass, which costs no hook; any other is watched at its head
         if not hasattr(pl_module, "kept_pass"):
             self._hook = watch(self.tracker.layer_in(pl_module, self._head), self._see)
 
@@ -57,6 +58,8 @@ class TrackingCallback(StepRecorder, pl.Callback):
         """Await the forward pass of a training step."""
         if self.tracker.stage == "train":
             # a checkpoint of the last step of an epoch goes on in the next one, and no hook tells
+            # an epoch that a checkpoint had recorded in full is written now that the next one
+            # begins
             if self._epoch not in (None, trainer.current_epoch):
                 self._end_epoch()
             self._await(batch, trainer.current_epoch)
@@ -85,6 +88,7 @@ class TrackingCallback(StepRecorder, pl.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Await the forward pass of a validation step over the first validation set."""
+        # further validation sets number their examples again from 0
         if self._records_validation(trainer) and dataloader_idx == 0:
             self._await(batch, trainer.current_epoch)
 
@@ -104,6 +108,7 @@ class TrackingCallback(StepRecorder, pl.Callback):
         """Whether a validation pass counts: of a fit, never of ``trainer.validate()`` by itself."""
         return (
             self.tracker.stage == "evaluation"
+            # of a fit, and not the few batches that are tried before it
             and trainer.state.fn == "fit"
             and not trainer.sanity_checking
         )
@@ -112,6 +117,7 @@ class TrackingCallback(StepRecorder, pl.Callback):
         """Record the last pass of a module that keeps it, if one is awaited."""
         if self._batch is not None and hasattr(module, "kept_pass"):
             embeddings, logits, *moved = module.kept_pass()
+            # weights as they were in the forward pass, if the module kept them
             weights = moved[0] if moved else None
             if weights is None:
                 layer = self.tracker.layer_in(module, self._head)

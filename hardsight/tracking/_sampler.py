@@ -128,19 +128,24 @@ class HardnessSampler(Sampler[int]):
         """Positions of an epoch's examples, ``[N]``."""
         length = len(self)
         if self.order == "weighted":
+            # by rank, so that an outlier of the score cannot take the whole epoch
             ranks = torch.arange(1, length + 1, dtype=torch.float64) / length
             chances = (ranks**self.power).cumsum(0)
             drawn = torch.rand(length, generator=draw, dtype=torch.float64) * chances[-1]
+            # rounding may put the last draw just behind the end
             places = torch.searchsorted(chances, drawn, right=True).clamp_max(length - 1)
             return self._easiest_first[places]
         count = max(1, round(self.share_of(epoch) * length))
         is_easy = self.order == "easy_first"
         pool = self._easiest_first[:count] if is_easy else self._easiest_first[length - count :]
+        # an epoch has as many steps as without the sampler, so that schedules keep their meaning
         turns = -(-length // count)
+        # whole permutations one after another: each of the pool before any of it a second time
         drawn = torch.cat([torch.randperm(count, generator=draw) for _ in range(turns)])
         return pool[drawn[:length]]
 
     def __iter__(self) -> Iterator[int]:
+        # a prime factor keeps the streams of neighbouring seeds apart
         draw = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         return iter(self.rows_of(self.epoch, draw).tolist())
 

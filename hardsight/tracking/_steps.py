@@ -77,6 +77,7 @@ class StepRecorder:
     def _see(self, embeddings: Tensor, logits: Tensor, class_weights: Tensor) -> None:
         if self._batch is not None:
             index, labels = self._batch
+            # a second pass of the same step, as of a gradient checkpoint, is not recorded again
             self._batch = None
             self.tracker.update(index, embeddings, logits, labels, class_weights=class_weights)
 
@@ -163,6 +164,7 @@ class Step:
     @property
     def nbytes(self) -> int:
         """Memory that keeping the step takes."""
+        # index and labels are nothing beside these three
         return sum(t.nbytes for t in (self.embeddings, self.logits, self.class_weights))
 
     @property
@@ -202,11 +204,13 @@ class HeadFit:
         if self._form is not None:
             return
         embeddings, logits = step.embeddings[:_FIRST_ROWS], step.logits[:_FIRST_ROWS]
+        # a single row fits any scale and bias: only a known bias lets it tell something
         is_one = len(logits) == 1 and bias is not None
         least = 1 if is_one else 2
         finite = embeddings.isfinite().all(dim=1) & logits.isfinite().all(dim=1)
         if len(logits) < least or int(finite.sum()) < least:
             return  # nothing to learn from; rows without numbers are found when the epoch ends
+        # the dtype decides how much rounding is forgiven
         self._computed_in = _precision_of(logits)
         form = linear_form(
             embeddings[finite], logits[finite], step.class_weights, bias if is_one else None,
@@ -221,6 +225,7 @@ class HeadFit:
         embeddings, logits, weights = steps.embeddings, steps.logits, steps.class_weights
         if self._form is None:
             return torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        # another part of the classes in every round of steps
         self._turn += 1
         return torch.vmap(self._rows)(embeddings, logits, weights)
 
@@ -265,6 +270,7 @@ class HeadFit:
 def _precision_of(logits: Tensor) -> torch.dtype:
     """The precision logits were computed in: float32 ones may come from half-precision layers."""
     for dtype in (torch.bfloat16, torch.float16):
+        # float32 values that survive the way through bfloat16 were bfloat16 before
         if torch.equal(logits.to(dtype).to(logits.dtype), logits):
             return dtype
     return logits.dtype
@@ -298,6 +304,7 @@ class Stash:
         self.measure()
         self._kind, self._room, self._places = None, None, []  # given back before more is taken
         if step.nbytes <= _BYTES_AT_ONCE:
+            # one more than fits, so that a step as large as the limit still has room
             steps = min(_BYTES_AT_ONCE // step.nbytes + 1, _STEPS_AT_ONCE)
             with torch.inference_mode(False):  # else it could not be written to outside that mode
                 rooms = [part.new_empty((steps, *part.shape)) for part in step.parts]
@@ -308,6 +315,7 @@ class Stash:
     def add(self, step: Step) -> None:
         """Take one step of the kind there is room for; a large one is measured, not copied."""
         if self._room is None:
+            # in blocks: the float32 copy of a large step would double its memory
             for block in _row_blocks(step):
                 self._measure(block)
             return
@@ -327,6 +335,7 @@ class Stash:
     def _measure(self, steps: Step) -> None:
         self.rows.append(measured(steps))
         if self._judge is not None:
+            # cloned: the room is filled again by the next steps
             self.differing.append((steps.index.flatten().clone(), self._judge(steps).flatten()))
 
 

@@ -163,9 +163,11 @@ def forgetting_events(correct: ArrayLike) -> Values:
     before = np.full(history.shape[1], math.nan)
     events = np.zeros(history.shape[1])
     for now in history:
+        # NaN, an epoch in which it was not seen, is neither
         events += (before == 1) & (now == 0)
         before = np.where(np.isnan(now), before, now)
     never_learned = ~(history == 1).any(axis=0)
+    # never learned: more than any example can have that was learned and forgotten
     return np.where(seen == 0, math.nan, np.where(never_learned, seen, events))
 
 
@@ -274,6 +276,7 @@ def map_variability(confidence: ArrayLike) -> Values:
         Swayamdipta et al., Dataset Cartography, EMNLP 2020, Section 2, variability.
     """
     history = _as_history(confidence, "confidence")
+    # about the mean over the epochs seen, with their number below it: the paper's spread
     return np.sqrt(_mean_seen((history - _mean_seen(history)) ** 2))
 
 
@@ -342,6 +345,7 @@ def first_learned_epoch(correct: ArrayLike) -> Values:
         Learning, ICLR 2019, Section 3, first learning events, counted in epochs.
     """
     history = _as_history(correct, "correct")
+    # NaN is not 1: an epoch without the example does not teach it
     right = history == 1
     first = np.where(right.any(axis=0), right.argmax(axis=0) + 1, len(history) + 1)
     return np.where(_epochs_seen(history) == 0, math.nan, first)
@@ -381,10 +385,12 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
     """
     history = _as_history(target_angle, "target_angle")
     epochs = np.arange(len(history), dtype=np.float64)[:, None]
+    # time counts only where there is a value
     epochs = np.where(np.isnan(history), math.nan, epochs)
     time = epochs - _mean_seen(epochs)
     spread = np.nansum(time**2, axis=0)
     moved = np.nansum(time * (history - _mean_seen(history)), axis=0)
+    # a single epoch has no slope
     return np.where(spread > 0, moved / np.where(spread > 0, spread, 1.0), math.nan)
 
 
@@ -440,6 +446,7 @@ def suspicion(logit_margin: ArrayLike, *, ramp_epochs: int = 10) -> Values:
         raise OptionError(f"expected ramp_epochs to be at least 1, got {ramp_epochs}")
     margin = _as_history(logit_margin, "logit_margin")
     weights = np.where(np.isnan(margin), np.nan, _ramp(len(margin), ramp_epochs))
+    # weights of unseen epochs are NaN, so they leave both means alike
     return _mean_seen(weights * expit(-margin)) / _mean_seen(weights)
 
 
@@ -471,17 +478,20 @@ def strongest_rival(
     totals = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
     is_last = np.ones(classes.shape, np.bool_)  # of its class
     is_last[:-1] = classes[1:] != classes[:-1]
+    # running totals at the ends of classes, from which differences give each class its votes
     before = np.maximum.accumulate(np.where(is_last, totals, 0), axis=0)
     votes = np.where(is_last, totals, 0)
     votes[1:] -= np.where(is_last[1:], before[:-1], 0)
     best = votes.argmax(axis=0)[None]
-    found = np.take_along_axis(classes, best, axis=0)[0]
+    rival = np.take_along_axis(classes, best, axis=0)[0]
+    # no vote at all: the label was never beaten
     won = np.take_along_axis(votes, best, axis=0)[0] > 0
-    return np.where(won, found, -1).astype(np.int64)
+    return np.where(won, rival, -1).astype(np.int64)
 
 
 def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:
     """How much each epoch counts, ``[E, 1]``: the first ones, which know little yet, less."""
+    # squared: the first epoch counts a hundredth of a late one
     ramp: NDArray[np.int64] = np.minimum(np.arange(1, epochs + 1), ramp_epochs)[:, None] ** 2
     return ramp
 

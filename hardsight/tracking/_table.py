@@ -18,7 +18,9 @@ def joined_table(scores: ScoreTable, summaries: ScoreTable) -> ScoreTable:
     rows = scores.to_arrow()
     marks = [name for name in ("epochs_seen", "held_out", "rival") if name in summaries.columns]
     for name in (*marks, *summaries.scores):
+        # by index: the table of scores may hold some of the examples only
         values = pa.array(summaries.column(name)[index])
+        # a table that was joined before gets the newer values in the same place
         if name in rows.column_names:
             rows = rows.set_column(rows.column_names.index(name), name, values)
         else:

@@ -187,16 +187,20 @@ class HardnessTracker:
             RunExistsError: the folder holds epochs of another run. At the first step the ranks
                 wait for each other, so that all of them raise it.
         """
+        # once per epoch: the ranks exchange a number for it
         if self._rows == 0:
             self._check_folder()
+        # weights from a user's hand bring no bias that could be checked
         weights, bias = self._weights() if class_weights is None else (class_weights.detach(), None)
         step = Step(
             index=as_index(index, "index"),
             embeddings=embeddings.detach(),
             logits=logits.detach(),
+            # not awaited: the copy is done before the measures need it
             labels=as_index(labels, "labels").to(logits.device, non_blocking=True),
             class_weights=weights,
         )
+        # checks of shapes only when a kind of step comes first, not in every step
         if not self._stash.fits(step):
             self._check_kind(step)
             self._stash.make_room(step)
@@ -204,11 +208,13 @@ class HardnessTracker:
         self._fit.begin(step, bias)
         self._stash.add(step)
         size = step.labels.shape[0]
+        # without a second row the bias cannot be told from the equation
         if size == 1 and bias is not None:
             differs = self._fit.differs_alone(step, bias)
             self._stash.differing.append((step.index.clone(), differs))
         self._rows += size
         self._largest_batch = max(self._largest_batch, size)
+        # at the first row too many, and not only when the epoch ends
         if self._rows > self.num_examples and self.repeats == "error":
             self.discard_epoch()
             raise DataError(
@@ -236,8 +242,10 @@ class HardnessTracker:
             on_every_rank(self._check_fit)
             rows = gathered(self._recorded())
             on_first_rank(lambda: self._write(rows))
+        # the disk may be mended: the rows stay, for another call
         except OutputError:
             raise
+        # rows that break a rule would break it again
         except HardsightError:
             self.discard_epoch()
             raise
@@ -369,6 +377,7 @@ class HardnessTracker:
         pending = self._recorded()
         if gather:
             pending = gathered(pending)
+        # a folder of its own travels with the state; one of the user's is still there
         packed = self._store.packed() if self._store.is_temporary and rank() == 0 else []
         return {
             "num_examples": self.num_examples,
@@ -396,7 +405,9 @@ class HardnessTracker:
         self._goes_on, self._is_agreed, self._labels = True, True, None
         self._epochs, self.num_classes = state["epochs"], state["num_classes"]
         self._largest_batch = state["largest_batch"]
+        # orders go on behind those of the state, as if nothing had been interrupted
         self._first_turn = math.ceil(state["next_order"] / world_size())
+        # gathered rows are those of all ranks: one of them takes them on
         if rank() == 0 or not state["gathered"]:
             self._pending = Rows(**state["pending"])
             self._rows = len(self._pending)
@@ -492,6 +503,7 @@ class HardnessTracker:
         """
         if not self._is_agreed:
             on_first_rank(self._refuse_epochs)
+            # the folder as rank 0 sees it; other ranks may not have it at all
             self._epochs = of_all(self._epochs)[0]
             self._goes_on = self._is_agreed = True
 
@@ -544,6 +556,7 @@ class HardnessTracker:
         rows, self._stash = joined(self._stash.rows), Stash(self._fit.differing)
         turn = self._first_turn + torch.arange(len(rows))
         self._first_turn += len(rows)
+        # unique over ranks and in the order of steps: who saw an example first is then well defined
         rows = dataclasses.replace(rows, order=turn * world_size() + rank())
         self._pending = joined([self._pending, rows])
         return self._pending
@@ -556,6 +569,7 @@ class HardnessTracker:
         ranks = world_size()
         # rank 0 may have had no rows, and then cannot tell the number of classes
         classes = self.num_classes or 1 + int(rows.labels.max())
+        # a sampler fills its last round with at most one batch a rank
         padding = ranks * max(self._largest_batch, 1) if ranks > 1 else 0
         rules = EpochRules(self.num_examples, classes, self.repeats, padding, ranks)
         known = self._known_labels()

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from hardsight.errors import DataError, OptionError, OutputError, RunMismatchError
 from hardsight.heads import watch
-from hardsight.run_folder import mended_by
+from hardsight.run_folder import mended_by, replacing
 from hardsight.tracking._dataset import KEY
 from hardsight.tracking._epochs import of_all
 from hardsight.tracking._steps import StepRecorder
@@ -51,6 +51,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
                 "DataParallel splits a batch over threads, which cannot be tracked; start one "
                 "process per GPU with torchrun"
             )
+        # training that goes on must bring the tracker with it
         if state.global_step > 0:
             self._load(args, state)
         self._release()
@@ -68,6 +69,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End an epoch that was complete when its checkpoint was saved."""
         self._now = int(state.epoch or 0)
+        # a checkpoint at the end of an epoch is saved before on_epoch_end is called
         if self.tracker.stage == "train" and self._epoch not in (None, self._now):
             self._end_epoch()
 
@@ -92,7 +94,8 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         if state.is_world_process_zero:
             file = self._state_file(_checkpoint(args, state))
             try:
-                torch.save(content, file)
+                with replacing(file) as partial:
+                    torch.save(content, partial)
             except (OSError, RuntimeError) as err:  # torch reports a full disk as the latter
                 raise OutputError(
                     f"cannot write the tracker's state to {file}: {err}; {mended_by(err)}"
@@ -100,6 +103,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
 
     def _load(self, args: Any, state: Any) -> None:
         places = [args.resume_from_checkpoint, _checkpoint(args, state)]
+        # only one of the two is a path: the other may be True
         files = [self._state_file(Path(place)) for place in places if isinstance(place, str | Path)]
         file = next((file for file in files if file.exists()), None)
         on_rank = of_all(file is not None)
@@ -127,6 +131,7 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         rest = {name: value for name, value in kwargs.items() if name != KEY}
         if KEY in kwargs:
             _taken[model] = kwargs[KEY]
+        # a pass in the other mode is not of this stage
         if model.training == (self.tracker.stage == "train"):
             batch = {KEY: _taken[model], **rest} if model in _taken else rest
             if KEY in batch and not {"labels", "label"} & set(batch):

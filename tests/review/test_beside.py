@@ -178,3 +178,17 @@ def test_the_dashboard_counts_per_class(app):
     assert sum(one["suspects"] for one in board["classes"]) == 6
     assert board["more_classes"] == 0
     assert math.isclose(board["accuracy"]["after"] - board["accuracy"]["before"], 1 / 60)
+
+
+def test_pictures_whose_labels_lie_apart_are_shown(tmp_path):
+    columns = {name: values[:6] for name, values in made.rows_of().items()}
+    columns |= {"index": np.arange(6), "id": [str(at) for at in range(6)]}
+    run = made.save(tmp_path / "run", columns, thumbnails=False)
+    np.save(tmp_path / "pictures.npy", np.full((6, 9, 9, 3), 7, np.uint8))
+    app = made.App(run, data=str(tmp_path / "pictures.npy"))
+    try:
+        content = app.get("pictures", of="4", size="large").content
+    finally:
+        app.close()
+    length = int.from_bytes(content[:4], "little")
+    assert json.loads(content[4 : 4 + length])[0][:2] == ["image/png", ""]

@@ -429,6 +429,17 @@ def complaints(driver):
 AXE = (resources.files("axe_core_python") / "axe.min.js").read_text("utf-8")
 
 
+def test_maps_are_asked_for_by_a_key_and_no_answer_is_waited_for(page):
+    ready(page)
+    assert "where the model looked" in text(page, ".panel .ask")
+    press(page, "m")
+    until(page, lambda d: "No Grad-CAM map: the data cannot be opened" in text(d, ".cam"))
+    act(page, "k")
+    until(page, lambda d: "No Grad-CAM map" in text(d, ".cam"))
+    press(page, "m")
+    until(page, lambda d: not text(d, ".cam"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_fits_and_can_be_used_by_everybody(page, scheme, width):

@@ -21,7 +21,8 @@ from tests._texts import reviews
 from tests.review import made
 
 GOOD = {"index": 18, "action": "keep", "base": 0, "reviewer": "anna"}
-API = ("start", "queue", "example/18", "grid", "pictures?of=18", "changes", "dashboard", "map")
+API = ("start", "queue", "example/18", "explained/18", "grid", "pictures?of=18", "changes",
+       "dashboard", "map")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", API)

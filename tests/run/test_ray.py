@@ -17,6 +17,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    DataError,
     OptionError,
     OutputError,
     RunExistsError,
@@ -142,6 +143,13 @@ def test_what_a_worker_has_otherwise_stops_the_run_by_name(
         hs.score(None, embeddings_file, out=tmp_path / "run", engine="ray")
     monkeypatch.undo()
     hs.score(None, embeddings_file, out=tmp_path / "run")  # nothing is left that is in the way
+
+
+def test_a_source_without_files_is_refused_before_anything_is_spread(cluster, net_file, tmp_path):
+    (tmp_path / "photos" / "red").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"photos"):
+        hs.score(f"{net_file}:make", tmp_path / "photos", out=tmp_path / "run", engine="ray")
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- faults

@@ -13,6 +13,7 @@ import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import HardsightWarning, OptionError
 from hardsight.run.score import HeadFitter
+from tests.review import made
 
 
 @pytest.fixture
@@ -186,3 +187,11 @@ def test_planted_errors_are_found_from_the_command_line(stored, tmp_path):
     assert printed.exit_code == 0, printed.output
     found = hs.read_table(tmp_path / "run").suspects(30)
     assert wrong[found["index"]].mean() > 0.9
+    app = made.App(tmp_path / "run")
+    try:
+        item = app.queue()["items"][0]
+        assert "A model that never saw it" in item["reason"]
+        assert item["error_share"] > 0.5
+        assert b"stored embeddings have no pictures" in app.get("pictures", of="0").content
+    finally:
+        app.close()

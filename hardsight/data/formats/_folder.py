@@ -47,6 +47,7 @@ class ImageFiles(ExampleSource):
     """
 
     stored_form = "files"
+    has_files = True
 
     def __init__(
         self,

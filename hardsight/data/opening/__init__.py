@@ -2,4 +2,5 @@
 
 from hardsight.data.opening._open import data_marks as data_marks
 from hardsight.data.opening._open import open_source as open_source
+from hardsight.data.opening._open import reopened_source as reopened_source
 from hardsight.data.opening._open import unlabelled_source as unlabelled_source

@@ -71,10 +71,10 @@ def idx_source(
 
 def _place_apart(options: Options, text: str) -> LabelPlace | None:
     """The file of labels that an option names."""
-    found = array_place(options.labels, names=LABEL_NAMES, option="labels")
-    if found is None:
+    place = array_place(options.labels, names=LABEL_NAMES, option="labels")
+    if place is None:
         return None
-    return LabelPlace("arrays", (found[0],), existing(text), name=found[1], is_apart=True)
+    return LabelPlace("arrays", (place[0],), existing(text), name=place[1], is_apart=True)
 
 
 def parquet_source(

@@ -60,7 +60,13 @@ from hardsight.data.source import (
     matching,
     patched,
 )
-from hardsight.errors import DataError, MissingDataError, OptionError, UnknownNameError
+from hardsight.errors import (
+    DataError,
+    HardsightError,
+    MissingDataError,
+    OptionError,
+    UnknownNameError,
+)
 from hardsight.patch import Patch, read_patch
 from hardsight.registry import nearest_name, unknown_name
 from hardsight.selection import read_rows
@@ -222,8 +228,8 @@ def open_source(
     is_named = isinstance(data, str | os.PathLike)
     source = _named(os.fspath(data), options) if is_named else source_of_object(data, options)
     options.check_used(source)
-    for one in _patches(patch):  # decisions are about all of the data
-        source = _with_patch(source, one)
+    for decisions in _patches(patch):  # decisions are about all of the data
+        source = _with_patch(source, decisions)
     return source if rows is None else _with_rows(source, rows)
 
 
@@ -233,7 +239,7 @@ def _patches(given: Any) -> list[Patch]:
         return []
     if isinstance(given, str | os.PathLike | Patch):
         given = [given]
-    return [one if isinstance(one, Patch) else read_patch(one) for one in given]
+    return [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
 
 
 def _with_patch(
@@ -250,6 +256,34 @@ def _with_patch(
     other = source.relabelled(fixed.labels)
     other.patches = (*source.patches, fixed.facts)
     return other
+
+
+def reopened_source(
+    data: str | os.PathLike[str], labels: Any, **options: Any
+) -> ExampleSource | EmbeddingSource:
+    """The data of a table once more, to look at its examples.
+
+    Labels that were given apart from arrays are not known any more; those of the table stand in
+    for them.
+
+    Args:
+        data: what the table was made of.
+        labels: of the table, as numbers.
+        options: of :func:`open_source`.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    try:
+        return open_source(data, **options)
+    except DataError:
+        if Path(data).suffix not in (".npy", ".npz", ".safetensors", ".parquet"):
+            raise
+        try:
+            return open_source(data, labels=labels, **options)
+        except HardsightError:
+            pass  # the first reason is the one to tell
+        raise
 
 
 def unlabelled_source(
@@ -286,14 +320,14 @@ def _with_rows(
             "as those of a sampler; choose all of them in one place"
         )
     listed = read_rows(rows)
-    found = listed.numbers(len(source), source.spec)
+    numbers = listed.numbers(len(source), source.spec)
     if listed.fingerprint is not None and listed.fingerprint != source.fingerprint():
         raise DataError(
             f"{listed.origin} was selected from other data than {source.spec}, or the data has "
             "changed since; select from a table of this data, or pass the numbers alone, as an "
             "array or an .npy file"
         )
-    return source.chosen(found)
+    return source.chosen(numbers)
 
 
 def data_marks(source: ExampleSource | EmbeddingSource) -> dict[str, str | None]:

@@ -26,6 +26,7 @@ class Labelled(Protocol):
 
     spec: str
     classes: tuple[str, ...]
+    numbers: NDArray[np.int64] | None
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -131,8 +132,7 @@ def patched(source: ExampleSource, patch: Patch, *, cannot_tell: str = "keep") -
 
 
 def _positions(source: Labelled, changes: Changes, where: str) -> NDArray[np.int64]:
-    numbers = getattr(source, "numbers", None)
-    index = changes.index
+    numbers, index = source.numbers, changes.index
     if numbers is None:
         positions, known = index, index < len(source)
     else:
@@ -205,18 +205,18 @@ def _widened(
 def _named(changes: Changes, where: str) -> dict[int, str]:
     """Names of the classes that examples are given."""
     given = changes.new_name
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for number, name, unsure in zip(
         changes.new.tolist(), given, changes.is_unsure | changes.is_dropped, strict=True
     ):
         if unsure or number < 0:
             continue
-        if found.setdefault(number, name) != name:
+        if names.setdefault(number, name) != name:
             raise PatchError(
-                f"class {number} has two names in {where}, {found[number]!r} and {name!r}; correct "
+                f"class {number} has two names in {where}, {names[number]!r} and {name!r}; correct "
                 "one of them"
             )
-    return found
+    return names
 
 
 def _some(names: Sequence[str]) -> str:

@@ -329,6 +329,7 @@ class ExampleSource(ABC):
         is_model_ready: tensors and arrays come as the model takes them, from a user's own dataset.
         stored_form: what :meth:`stored_bytes` gives, rows of an array or files; examples of two
             forms cannot be compared.
+        has_files: every example is a file of its own, which :meth:`file_of` names.
         kind: of input; ``None`` for pictures, arrays, and what a user's own dataset yields.
         shown: the same examples as people see them, if they are something else here, such as texts
             that were made into tokens.
@@ -346,6 +347,7 @@ class ExampleSource(ABC):
     is_stream: bool = False
     is_model_ready: bool = False
     stored_form: str = "rows"
+    has_files: bool = False
     kind: InputKind | None = None
     shown: ExampleSource | None = None
     label_place: LabelPlace | None = None
@@ -423,6 +425,14 @@ class ExampleSource(ABC):
     def position_of(self, number: int) -> int:
         """Where the example is that has this number; see ``numbers``."""
         return number if self.numbers is None else int(np.searchsorted(self.numbers, number))
+
+    def file_of(self, index: int) -> Path:
+        """The file of an example, if it has one of its own; see ``has_files``.
+
+        Raises:
+            DataError: it has none.
+        """
+        raise DataError(f"the examples of {self.spec} are not files of their own")
 
     def stored_marks(self) -> NDArray[np.int64] | None:
         """A number for every example, ``[N]``, equal if the same bytes are stored.

@@ -72,16 +72,16 @@ def write_folder(source: FolderSource, fixed: FixedLabels, target: Path, links: 
 
 def _class_folders(source: FolderSource, fixed: FixedLabels, inside: bytes) -> dict[int, bytes]:
     """The folder of every class: the one that there is, else one of its name."""
-    found = {}
+    folders = {}
     with os.scandir(inside) as entries:
         for entry in entries:
             name = entry.name.decode("utf-8", "backslashreplace")
             if name in source.classes and entry.is_dir():
-                found[source.classes.index(name)] = entry.name
+                folders[source.classes.index(name)] = entry.name
     for label in np.unique(fixed.labels[fixed.changed]).tolist():
-        if label not in found:
-            found[label] = _folder_name(fixed.classes[label])
-    return found
+        if label not in folders:
+            folders[label] = _folder_name(fixed.classes[label])
+    return folders
 
 
 def _folder_name(name: str) -> bytes:

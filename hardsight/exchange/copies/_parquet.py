@@ -66,8 +66,8 @@ def write_parquet_copy(
 
 def _column(file: Path, name: str) -> list[Any]:
     with open_parquet(file) as opened:
-        found: list[Any] = opened.read([name]).column(0).to_pylist()
-    return found
+        values: list[Any] = opened.read([name]).column(0).to_pylist()
+    return values
 
 
 def _others(place: LabelPlace, target: Path, links: Links) -> list[str]:

@@ -12,7 +12,7 @@ const PAGES = { queue: Queue, grid: Grid, dashboard: Dashboard };
 const KEYS = [
   ["Queue", [["Enter", "accept the suggested class"], ["K", "keep the label"], ["/", "another class: type, Enter takes it"],
     ["1 … 9, 0", "the class beside the digit"], ["C", "cannot tell"], ["S", "skip"], ["U or Ctrl+Z", "undo, also after a reload"],
-    ["Z", "zoom"], ["← →", "look back, and forth again"]]],
+    ["Z", "zoom"], ["M", "where the model looked (Grad-CAM), on and off"], ["← →", "look back, and forth again"]]],
   ["Grid", [["arrows", "move"], ["Space", "mark"], ["Shift", "with arrows or a click: mark a range"], ["A", "mark all of the filter"],
     ["Enter, K, /, C, S", "decide for all marked"], ["O", "open in the queue"], ["Escape", "unmark"], ["Home, End", "first, last"]]],
   ["Everywhere", [["G, Q, D", "grid, queue, dashboard"], ["?", "this sheet"]]],

@@ -1,13 +1,15 @@
 // One example at a time, one key each. A decision is stored before the next picture shows.
 
 import { $, below, count, degrees, dialogIsOpen, h, isControl, isTyping, notice, number, plural, put, say } from "./dom.js";
-import { Refused, get, maps, post, shared, small } from "./api.js";
+import { Refused, get, kept, maps, post, shared, small } from "./api.js";
 import { angleDiagram, curve } from "./plots.js";
 import { chooseClass } from "./choose.js";
 import { largeView, smallView } from "./example.js";
 import { address, replace, viewOf } from "./view.js";
 
 const AHEAD = 8, BEHIND = 3;
+const MAPS = "hardsight-maps"; // whether they are wanted, for this browser
+const MAP_MS = 400; // between two questions for a map that is being made
 const WORDS = { keep: "kept", relabel: "changed", "cannot tell": "cannot tell", skip: "skipped" };
 
 const made = []; // time and action of what was decided in this window
@@ -108,6 +110,7 @@ export class Queue {
     put(this.picture, image.node);
     this.picture.classList.toggle("tiny", image.isTiny);
     this.picture.dataset.index = item.index;
+    this.note = image.note;
     this.showPanel(item, image.note);
     this.showActions(item);
     this.showLast();
@@ -169,7 +172,7 @@ export class Queue {
       note ? h("p", { class: "missing-note" }, note) : null,
       item.nearest.length ? angleDiagram(item.nearest, item.label) : null,
       shared.about.has_similar ? this.similar(item) : null,
-      item.map === null ? null : this.map(item),
+      this.map(item),
       path ? h("figure", {}, path, h("figcaption", { class: "soft" }, "Probability of the label through training")) : null,
       h("details", { open }, h("summary", {}, "Scores"), h("table", { class: "facts" }, h("tbody", {}, facts))),
       h("p", { class: "soft id" }, `example ${item.index} · `, h("bdi", {}, item.id)),
@@ -194,9 +197,35 @@ export class Queue {
   }
 
   map(item) {
+    // Where the model looked. Another process makes it: it comes when it comes, and no key waits.
+    if (!this.picture.querySelector("img")) return null;
+    if (item.map === null && kept.get(MAPS) !== "on") {
+      return h("button", { type: "button", class: "ask", onclick: () => this.toggleMaps(), "aria-keyshortcuts": "M" }, h("kbd", {}, "M"), "where the model looked");
+    }
     const place = h("span", { class: "thumb" });
-    maps.want(item.index).then((found) => put(place, smallView(found)));
-    return h("figure", { class: "cam" }, place, h("figcaption", { class: "soft" }, "Where the model looked (Grad-CAM) for ", h("bdi", {}, shared.name(item.map))));
+    const words = h("figcaption", { class: "soft" }, "Grad-CAM is being computed …");
+    const box = h("figure", { class: "cam" }, place, words);
+    const ask = async () => {
+      const ahead = this.ahead.slice(0, 3).map((one) => one.index).join(",");
+      const found = await get(`explained/${item.index}`, { ahead }, this.stop.signal);
+      if (this.current !== item) return;
+      if (found.state === "pending") setTimeout(() => box.isConnected && ask().catch(failed), MAP_MS);
+      else if (found.state === "none") put(words, `No Grad-CAM map: ${found.note}`);
+      else {
+        put(place, smallView(await maps.want(item.index)));
+        put(words, "Where the model looked (Grad-CAM) for ", h("bdi", {}, shared.name(found.prediction)));
+      }
+    };
+    const failed = (error) => { if (error.name !== "AbortError") put(words, error.message); };
+    ask().catch(failed);
+    return box;
+  }
+
+  toggleMaps() {
+    const isOn = kept.get(MAPS) !== "on";
+    kept.set(MAPS, isOn ? "on" : "off");
+    say(isOn ? "Grad-CAM maps are shown" : "Grad-CAM maps are not shown");
+    if (this.current && this.isReady) this.showPanel(this.current, this.note);
   }
 
   words(item) {
@@ -419,7 +448,7 @@ export class Queue {
     const act = {
       Enter: () => this.accept(), k: () => this.decide("keep"), "/": () => this.choose(),
       c: () => this.decide("cannot tell"), s: () => this.decide("skip"), u: () => this.undo(),
-      z: () => this.zoom(), ArrowLeft: () => this.back(), ArrowRight: () => (this.at < this.trail.length - 1 && !this.isBusy ? this.next() : null),
+      z: () => this.zoom(), m: () => this.toggleMaps(), ArrowLeft: () => this.back(), ArrowRight: () => (this.at < this.trail.length - 1 && !this.isBusy ? this.next() : null),
       Escape: () => this.picture.classList.remove("zoomed"),
     }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (act) return act(), true;

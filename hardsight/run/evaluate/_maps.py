@@ -74,7 +74,7 @@ def explanation_part(
             pictures[int(here[row])] = {
                 "prediction": int(classes[row]),
                 "image": _encoded(_pixels(inputs[row], subject)),
-                "map": _encoded(_overlay(_pixels(inputs[row], subject), maps[row])),
+                "map": map_picture(inputs[row], maps[row], subject),
             }
     if cam_layer is None:
         return {"note": "none of the chosen images could be read and has a finite output"}, {}
@@ -83,6 +83,11 @@ def explanation_part(
     part["n"] = sum(len(batch) for batch in measures["deletion"])
     part["empty"] = int(torch.cat(measures["entropy"]).isnan().sum())
     return part, pictures
+
+
+def map_picture(image: Tensor, map_: Tensor, subject: Subject, *, side: int = _SIDE) -> str:
+    """A map over the input that it explains, as base64 of a PNG of at most ``side`` pixels."""
+    return _encoded(_overlay(_pixels(image, subject), map_), side)
 
 
 def _mean(parts: list[Tensor]) -> float | None:
@@ -118,10 +123,10 @@ def _overlay(pixels: NDArray[np.float64], map_: Tensor) -> NDArray[np.float64]:
     return blended
 
 
-def _encoded(pixels: NDArray[np.float64]) -> str:
+def _encoded(pixels: NDArray[np.float64], side: int = _SIDE) -> str:
     """A picture as base64 of a PNG, tiny ones enlarged without smoothing."""
     image = Image.fromarray((255 * np.clip(pixels, 0, 1)).round().astype(np.uint8))
-    scale = _SIDE / max(image.size)
+    scale = side / max(image.size)
     how = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     sink = io.BytesIO()

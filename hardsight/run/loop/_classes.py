@@ -93,6 +93,7 @@ def matched_classes(
     named = tuple(str(name) for name in source.classes)
     _check_count(source.spec, named, outputs)
     known = _fitting(known, outputs)
+    # names that were inferred are looked at only if nothing was stated
     if not known.names and how != "position":
         known = _possible(known, named, outputs)
     if how == "name":
@@ -102,7 +103,9 @@ def matched_classes(
         if not match.problem:
             return _by_name(named, known, match)
         # numbers that do not match are not names
+        # numbers that do not match are positions of something else, and say nothing
         are_names = how == "name" or (_has_names(named) and _has_names(known.names))
+        # a model in training takes the data's classes over; only a finished one can contradict them
         if are_names and not (teaches and how == "auto"):
             raise LabelError(_refusal(source.spec, named, known, match.problem))
     known = known if _has_names(known.names) else ClassNames()
@@ -119,6 +122,7 @@ def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> Cla
     if stated is None:
         return None
     if isinstance(stated, list | tuple) and len(stated) == 1 and Path(str(stated[0])).is_file():
+        # one value from the command line may be a file
         stated = str(stated[0])  # the command line makes a list of every value
     if isinstance(stated, str | os.PathLike):
         file = Path(stated)
@@ -127,6 +131,7 @@ def stated_classes(stated: Sequence[str] | str | os.PathLike[str] | None) -> Cla
                 f"no file {file} with the names of the model's classes; pass a list of names, or a "
                 "text file with one name per line"
             )
+        # utf-8-sig: files of Windows begin with a mark
         lines = file.read_text(encoding="utf-8-sig").splitlines()
         return ClassNames(tuple(line.strip() for line in lines if line.strip()), str(file))
     names = tuple(stated)
@@ -204,6 +209,7 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
     outputs: dict[int, int] = {}
     readings, unknown = [0], []
     for label, name in enumerate(named):
+        # the strictest reading first: a looser one must not take a name that fits exactly
         for reading, (key, places) in enumerate(tables):
             called_so = places.get(key(name), [])
             if len(called_so) > 1:
@@ -217,6 +223,7 @@ def _looked_up(named: tuple[str, ...], known: ClassNames) -> _Match:
             unknown.append(name)
     if unknown:
         return _Match(problem=f"the model has no class {_some([repr(name) for name in unknown])}")
+    # two classes of the data on one output would be merged in silence
     label_of: dict[int, int] = {}
     for label, output in outputs.items():
         other = label_of.setdefault(output, label)
@@ -231,6 +238,7 @@ def _tables(known: ClassNames) -> Iterator[tuple[Callable[[str], str], dict[str,
     yield str, _places(enumerate(known.names))
     plain = [(output, _plain(name)) for output, name in enumerate(known.names)]
     yield _plain, _places(plain)
+    # ImageNet's names are lists of synonyms
     parts = [(output, part) for output, name in plain for part in name.split(", ")]
     lists = [(output, _plain(name)) for names in known.others for output, name in enumerate(names)]
     yield _plain, _places([*parts, *lists])
@@ -252,11 +260,13 @@ def _plain(name: str) -> str:
         >>> _plain("Tabby_Cat"), _plain("tabby  cat"), _plain("T-shirt/top")
         ('tabby cat', 'tabby cat', 't shirt/top')
     """
+    # NFKC: names from other systems may spell the same letters otherwise
     return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def _by_name(named: tuple[str, ...], known: ClassNames, match: _Match) -> ClassOrder:
     reading = _READINGS[match.reading]
+    # the same order: nothing has to be renumbered
     if match.outputs == tuple(range(len(known.names))):
         note = f"the data and the model name the same classes in the same order{reading}"
         order = ClassOrder(known.names, (), "name", note, named)
@@ -289,6 +299,7 @@ def _by_position(
         note = f"the model has no class names, so its outputs are the data's labels: {shown}"
     else:
         note = "neither data nor model has class names: labels are outputs"
+    # a model that learns the data's classes is told nothing new
     if (known.names or _has_names(named)) and not teaches:
         _log.info(note)
     if named and len(named) != outputs and not teaches:
@@ -323,6 +334,7 @@ def _possible(known: ClassNames, named: tuple[str, ...], outputs: int) -> ClassN
     """Names that the model does not state itself, if they can be those of its outputs."""
     for names in known.possible:
         fits = len(names.names) == outputs
+        # a guess counts only if the data confirms it
         if fits and not (names.is_guess and (not named or _looked_up(named, names).problem)):
             return names
     return ClassNames()

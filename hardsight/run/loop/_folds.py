@@ -100,11 +100,15 @@ def folds_of(
             f"expected at least one example per fold, got {len(labels)} examples of {spec} for "
             f"{count} folds; use fewer folds, or more data"
         )
+    # one permutation by the seed, on every machine
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).numpy()
     by_class = order[np.argsort(labels[order], kind="stable")]
     number = np.empty(len(labels), dtype=np.int64)
+    # a running number over classes, not within each: the rest of a small class does not always fall
+    # to the first folds
     number[by_class] = np.arange(len(labels)) % count + 1
     sizes = np.bincount(labels)
+    # alone in its class: a model without it does not know the class
     number[sizes[labels] == 1] = 0
     if not number.any():
         raise DataError(
@@ -145,11 +149,11 @@ def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str],
         )
 
 
-def _some(found: NDArray[np.int64], classes: Sequence[str]) -> str:
+def _some(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
     """Classes in words: the first few by name."""
-    names = [str(classes[at]) if at < len(classes) else str(at) for at in found[:3]]
-    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-    return f"class{'' if len(found) == 1 else 'es'} {', '.join(names)}{more}"
+    names = [str(classes[at]) if at < len(classes) else str(at) for at in labels[:3]]
+    more = f" and {len(labels) - 3:,} more" if len(labels) > 3 else ""
+    return f"class{'' if len(labels) == 1 else 'es'} {', '.join(names)}{more}"
 
 
 def with_folds(rows: pa.Table, folds: NDArray[np.int64] | int) -> pa.Table:

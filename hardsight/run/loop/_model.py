@@ -110,6 +110,7 @@ def loaded_model(
         )
 
     def load(how: Preprocessing | None) -> LoadedModel:
+        # a factory may draw its weights at random
         with seeded(seed, device):
             return load_model(
                 model,
@@ -131,6 +132,7 @@ def loaded_model(
         ):
             warn_of_no_processor(how)
     except ModelError:
+        # a user who states everything does not need the model's own preprocessing to be understood
         if preprocessing is not None or not is_stated:
             raise
         return load(Preprocessing(origin="default: the model's own cannot be followed"))
@@ -202,11 +204,14 @@ def model_traits(
             seen += batch.examples
             inputs, count = _together(batch.inputs, batch.examples)
             inputs = moved(inputs, device)
+            # some rows of a batch may be finite even if the whole is not
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
+                # on the batch that told the head: it is on the device already
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
                 return dataclasses.replace(traits, rows_depend_on=other)
             headless = headless or question.answer_of_logits(inputs)
+            # broken examples at the start of a dataset must not read all of it
             if seen >= _MOST_TRIED:
                 break
     if not seen:
@@ -227,6 +232,7 @@ def _together(inputs: Any, count: int) -> tuple[Any, int]:
     """
     if not isinstance(inputs, Parts):
         return inputs, count
+    # parts of a batch have different lengths, as texts do; the largest tells most
     sizes = [len(next(iter(tree_leaves(part)))) for part in inputs.inputs]
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     return inputs.inputs[largest], sizes[largest]
@@ -249,6 +255,7 @@ class _Question:
         try:
             head = self._head(inputs)
         except NonFiniteError as err:
+            # logits alone are wanted, so that a head is not looked for
             return self._without_head(inputs, err) if self.need == "none" else None
         except HeadError as err:
             if not self._may_go_without(err):
@@ -328,12 +335,14 @@ def _rows_depend_on(
         device: where the model is.
         output: the part of the model's output that holds the logits.
     """
+    # in reverse, so that a dependence on the order shows as well
     half = list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
     part, own = _rows_of(inputs, count, half)
 
     def logits(some: Any) -> Tensor:
         some = tree_map_only(Tensor, torch.clone, some)  # a model may work in place
         rows = logit_rows(call_model(unwrapped(model), some), output).float()
+        # both sides lose the same entries
         return torch.where(torch.isfinite(rows), rows, 0)
 
     try:
@@ -344,10 +353,13 @@ def _rows_depend_on(
         ):
             whole = logits(inputs)
             alone = None if part is None else logits(part)
+            # agreement settles it: nothing else was drawn or seen
             if alone is not None and (len(alone) != len(own) or agree(whole[own], alone)):
                 return None
+            # the same batch twice: if even that differs, something is drawn at random
             if not agree(whole, logits(inputs)):
                 return "draw"
+            # half precision rounds differently in batches of another size
             is_apart = alone is not None and not agree(whole[own], alone, _OTHER_BATCH)
             return "batch" if is_apart else None
     except (Exception, SystemExit) as err:  # the whole batch went well before: this is of a half
@@ -375,6 +387,7 @@ def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
     if not rows or not any(are_rows):
         return None, rows
     for leaf, is_rows in zip(leaves, are_rows, strict=True):
+        # something that is neither per example nor a plain setting cannot be cut
         if len(leaf) != count if is_rows else not isinstance(leaf, plain):
             return None, rows
     return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.ndim else leaf, inputs), rows
@@ -415,6 +428,7 @@ class ModelAtWork:
         if source.kind is not None:
             return Preprocessing(origin=source.kind.origin)
         done = applied_preprocessing(source, self.preprocessing)
+        # arrays of a user's own are used as they are, and nothing has to be said about them
         are_pictures = done is self.preprocessing
         is_stated = not {"mean", "std"}.isdisjoint(done.stated)
         if self.loaded.preprocessing is None and are_pictures and not is_stated:
@@ -485,6 +499,7 @@ def model_at_work(
             "`train` read; this command needs pictures or arrays"
         )
     with ExitStack() as stack:
+        # a user's own model goes back as it came; one we built is ours
         if isinstance(model, nn.Module):
             stack.enter_context(borrowed(model, device))
         loaded = loaded_model(
@@ -497,6 +512,7 @@ def model_at_work(
             **loading,
         )
         stack.enter_context(fed_in_its_dtype(loaded.model))
+        # on the device already if it is borrowed
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
         if source.kind is not None and batch_size is not None:
@@ -547,6 +563,7 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
         return returned if isinstance(returned, Tensor) else logits_of(returned, output)
 
     # on both: code compiled before calls the hook of a wrapper alone, capture that of the inside
+    # by identity: without a wrapper both are the same module
     parts = {id(part): part for part in (model, unwrapped(model))}
     handles = [part.register_forward_hook(chosen) for part in parts.values()]
     try:
@@ -559,6 +576,7 @@ def returning(model: nn.Module, output: int | str | None) -> Iterator[None]:
 def _check_logits(outputs: Tensor, model: str) -> None:
     """Raise if outputs are probabilities: with a head at hand, looking for it would tell."""
     sums = outputs.float().sum(dim=1)
+    # logits that are never negative and sum to 1 would be a strange coincidence
     if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
         raise ModelError(
             f"{model} returns probabilities: no output is negative, and they sum to 1 for every "

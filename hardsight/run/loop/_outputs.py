@@ -65,6 +65,7 @@ class Outputs:
     def usable(self) -> NDArray[np.bool_]:
         """Whether logits and embedding are finite, ``[N]``."""
         parts = [
+            # both: an angle needs the embedding, a loss the logits
             (logits.isfinite().all(dim=1) & embeddings.isfinite().all(dim=1)).numpy()
             for logits, embeddings, _ in self.chunks(np.arange(len(self)))
         ]
@@ -132,6 +133,7 @@ def gathered(
         assert embeddings is not None
         first = rows.stop
         waiting.append((embeddings.float(), logits.float()))
+        # one wait for the device in sixteen batches
         if len(waiting) == _BATCHES_AT_ONCE:
             done.append(_on_cpu(waiting))
             waiting = []

@@ -56,7 +56,9 @@ def seed_of(seed: int, *purpose: object) -> int:
         >>> seed_of(0, "order", 1) != seed_of(0, "order", 2)
         True
     """
+    # by a hash: neighbouring seeds of a generator would give related streams
     text = "/".join(str(part) for part in (seed, *purpose))
+    # 63 bits: torch takes a signed number
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
@@ -99,6 +101,7 @@ def random_states_kept(device: torch.device | None = None) -> Iterator[None]:
             torch.cuda.set_rng_state_all(gpus)
         elif torch.cuda.is_initialized():
             for drawn in torch.cuda.default_generators:
+                # started inside the block: there is no earlier state to go back to
                 drawn.manual_seed(drawn.initial_seed())
 
 
@@ -118,6 +121,7 @@ def seed_generators(seed: int, *, gpus: bool) -> None:
     """
     if not -(2**63) <= seed < 2**64:
         raise OptionError(f"expected a seed of at most 64 bits, got {seed}; use a smaller one")
+    # one by one; see above why not torch.manual_seed
     torch.default_generator.manual_seed(seed)
     if gpus and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
@@ -169,6 +173,7 @@ def chosen_precision(name: str, device: torch.device) -> str:
         raise OptionError(f"expected precision to be one of {', '.join(PRECISIONS)}, got {name!r}")
     if name != "auto":
         return name
+    # emulated bfloat16 is slower than float32
     is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bfloat16" if is_fast else "float32"
 
@@ -189,6 +194,7 @@ def chosen_workers(workers: int | None, *, length: int | None) -> int:
     """Loader processes: as asked, or none for small data and half the cores, at most 8, else."""
     if workers is not None:
         return workers
+    # starting processes takes longer than reading so few
     if length is not None and length < 2048:
         return 0
     return max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -202,6 +208,7 @@ def decoded_once(source: Source, *, workers: int | None = None, show: bool | Non
         workers: loader processes that decode; chosen by data and cores by default.
         show: force the progress bar on or off.
     """
+    # nothing to decode, nothing to find again, or not worth the disk
     if isinstance(source, EmbeddingSource) or source.is_stream or len(source) < WORTH_KEEPING:
         return source
 
@@ -215,7 +222,7 @@ def decoded_once(source: Source, *, workers: int | None = None, show: bool | Non
 def moved(inputs: Any, device: torch.device) -> Any:
     """``inputs`` of any nesting with its tensors on ``device``."""
     if isinstance(inputs, torch.Tensor):
-        return inputs.to(device, non_blocking=True)
+        return inputs.to(device, non_blocking=True)  # pinned memory is copied while the GPU works
     if isinstance(inputs, dict):
         return {key: moved(value, device) for key, value in inputs.items()}
     if isinstance(inputs, list | tuple):  # a named tuple takes its fields one by one
@@ -234,6 +241,7 @@ def fed_in_its_dtype(model: nn.Module) -> Iterator[None]:
     model whose parameters differ in dtype.
     """
     dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
+    # mixed or plain float32: inputs are as the model wants them
     if len(dtypes) != 1 or dtypes == {torch.float32}:
         yield
         return
@@ -258,9 +266,11 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
     A model spread over several devices stays where it is.
     """
+    # module by module: a user may have frozen some of them in eval mode
     modes = [(module, module.training) for module in model.modules()]
     homes = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
     is_empty = any(home.type == "meta" for home in homes)  # the search for its head says so
+    # a model over several devices has been placed on purpose
     moves = len(homes) == 1 and homes != {device} and not is_empty
     model.eval()
     if moves:
@@ -355,6 +365,7 @@ class ModelPass:
             ModelError: the model cannot be run on it.
         """
         if isinstance(inputs, Parts):
+            # texts of several lengths come as parts, each padded to its own
             each = [self.outputs(part, ids) for part in inputs.inputs]
             embeddings = [part for part, _ in each if part is not None]
             logits = torch.cat([part for _, part in each])
@@ -574,8 +585,8 @@ def pictures(
             if picture is not None:
                 kept[index] = picture
             advance(1)
-    images = [one if isinstance(one, bytes) else None for one in kept.values()]
-    texts = [one if isinstance(one, str) else None for one in kept.values()]
+    images = [view if isinstance(view, bytes) else None for view in kept.values()]
+    texts = [view if isinstance(view, str) else None for view in kept.values()]
     if not any(texts):
         return pa.table([list(kept), images], schema=THUMBNAIL_SCHEMA)
     return pa.table([list(kept), images, texts], schema=EXCERPT_SCHEMA)

@@ -63,6 +63,7 @@ def check_processor(processor: Any, how: Preprocessing) -> None:
 def _pictures(channels: int | None) -> Iterator[Image.Image]:
     """Noise in a few sizes; a crop that is off by a pixel shows."""
     draw = np.random.default_rng(0)
+    # tall, wide, smaller and larger than usual inputs
     for height, width in ((48, 67), (67, 48), (19, 23), (301, 420)):
         shape = (height, width) if channels == 1 else (height, width, 3)
         yield Image.fromarray(draw.integers(0, 256, shape, dtype=np.uint8))

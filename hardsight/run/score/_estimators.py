@@ -260,7 +260,8 @@ def _opened(
 def _spec(data: Any) -> str:
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
-    return str(getattr(data, "spec", type(data).__name__))
+    is_source = isinstance(data, ExampleSource | EmbeddingSource)
+    return data.spec if is_source else type(data).__name__
 
 
 def _labels(

@@ -114,13 +114,13 @@ def neighbours(
         (cosine to it; NaN if there is none).
     """
     classes = torch.from_numpy(labels).to(device)
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, len(vectors), _ROWS):
         rows = _unit(vectors, start, start + _ROWS, device)
-        found.append(_nearest(vectors, rows, start, classes))
+        blocks.append(_nearest(vectors, rows, start, classes))
         advance(len(rows))
     nearest, place, similarity = (
-        torch.cat([part[at] for part in found]).cpu().numpy() for at in range(3)
+        torch.cat([part[at] for part in blocks]).cpu().numpy() for at in range(3)
     )
     has_other = np.isfinite(similarity)
     return pa.table(

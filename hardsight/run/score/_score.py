@@ -578,10 +578,10 @@ def _reader(tokenizer: Any, trust_remote_code: bool) -> Any:
     """A tokenizer, by itself or by its folder."""
     if not isinstance(tokenizer, str | os.PathLike):
         return tokenizer
-    found = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
-    if found is None:
+    loaded = stored_tokenizer(os.fspath(tokenizer), trust_remote_code=trust_remote_code)
+    if loaded is None:
         raise OptionError(f"no tokenizer in {tokenizer}: expected what save_pretrained() writes")
-    return found
+    return loaded
 
 
 def _batches_at_once(source: ExampleSource) -> int:

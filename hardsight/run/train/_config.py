@@ -15,7 +15,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one_cycle", "gaussian_ramps")
 RAMPS = ("none", "gaussian", "linear")
 SELECTIONS = ("accuracy", "loss", "last")
-STRATEGIES = ("auto", "ddp", "fsdp")
+STRATEGIES = ("auto", "ddp")
 SAMPLINGS = ("shuffled", "class_balanced")
 SAMPLING_ORDERS = ("none", "easy_first", "hard_first", "self_paced", "weighted")
 _SHARES = ("easy_first", "hard_first", "self_paced")
@@ -307,9 +307,9 @@ class TrainConfig:
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        devices: how many of them.
-        num_nodes: machines, each with as many devices.
-        strategy: ``auto``, ``ddp`` or ``fsdp``, run by Lightning.
+        devices: how many of them; under torchrun and srun as many as they start.
+        num_nodes: machines, each with as many devices; likewise.
+        strategy: ``auto`` or ``ddp``, run by Lightning; of several devices ``auto`` is ``ddp``.
         precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
             ``float16``; the last two are mixed precision.
         channels_last: memory layout of images; on a GPU by default.

@@ -36,6 +36,7 @@ from hardsight.run_folder import (
     AGAIN,
     FOLDS,
     RunFolder,
+    fold_folder,
     remove,
     state_digest,
     values_digest,
@@ -161,7 +162,7 @@ class _Fold:
     @property
     def folder(self) -> Path:
         """Where its model and its scores lie."""
-        return self.run / "folds" / f"fold-{self.number}"
+        return fold_folder(self.run, self.number)
 
     def scored(
         self,

@@ -17,6 +17,7 @@ import hardsight as hs
 from hardsight.cli import main
 from hardsight.errors import ConfigError, DataError, HardsightWarning
 from hardsight.run.loop import folds_of
+from tests.review import made
 
 QUICK = {"epochs": 2, "batch_size": 16, "device": "cpu", "workers": 0, "show_progress": False}
 
@@ -77,6 +78,26 @@ def test_the_scores_are_those_of_the_model_of_the_fold(trained, images, net):
         rows = rows[rows["fold"] == fold]
         np.testing.assert_allclose(rows["avh"], alone.loc[rows.index, "avh"], rtol=1e-4)
         assert (rows["prediction"] == alone.loc[rows.index, "prediction"]).all()
+
+
+def test_a_run_by_folds_opens_in_review(trained, images):
+    app = made.App(trained.folder)
+    try:
+        page = app.get("start").json()
+        assert page["rows"] == 120
+        assert "each example judged by a model that never saw it" in page["evidence"]
+        item = app.queue(only="all")["items"][0]
+        assert "A model that never saw it" in item["reason"]
+        answer = app.decide(item, "cannot tell").json()
+        assert answer["recent"][0]["index"] == item["index"]
+        content = app.get("pictures", of=str(item["index"]), size="large").content
+        length = int.from_bytes(content[:4], "little")
+        (kind, note, size), *_ = json.loads(content[4 : 4 + length])
+        assert kind.startswith("image/")
+        assert (note, size > 0) == ("", True)
+    finally:
+        app.close()
+    assert hs.review.decisions(trained.folder)["index"].tolist() == [item["index"]]
 
 
 def test_no_model_learns_from_or_is_selected_by_what_it_scores(tmp_path, monkeypatch):
