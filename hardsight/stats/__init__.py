@@ -33,4 +33,5 @@ from hardsight.stats._pairs import paired_bootstrap as paired_bootstrap
 from hardsight.stats._pairs import t_test as t_test
 from hardsight.stats._pairs import t_test_from_summary as t_test_from_summary
 from hardsight.stats._partial import partial_correlation as partial_correlation
+from hardsight.stats._power import pairs_needed as pairs_needed
 from hardsight.stats._proportions import wilson_interval as wilson_interval

@@ -186,6 +186,7 @@ def evaluation_card(
     epsilons_l2: Sequence[float] | None = None,
     attack_steps: int = 10,
     attack_examples: int = 256,
+    ensemble_steps: int = 0,
     explain_examples: int = 64,
     cam_layer: str | None = None,
     feature_examples: int = 5000,
@@ -253,6 +254,9 @@ def evaluation_card(
         epsilons_l2: radii of PGD in L2, in pixels 0..1; 0, 0.25, 0.5 and 1 by default.
         attack_steps: steps of PGD.
         attack_examples: examples to attack; 0 for no attacks.
+        ensemble_steps: also attack with an ensemble in the manner of AutoAttack, at one radius: so
+            many steps of APGD on cross-entropy and on the difference of logits ratio, then Square
+            with 50 queries for each step; 0 for none, 100 as published, which takes long.
         explain_examples: examples for Grad-CAM; 0 for none.
         cam_layer: layer of Grad-CAM, if it is not found by itself.
         feature_examples: most examples for probe and clusters.
@@ -288,6 +292,7 @@ def evaluation_card(
         "model_classes": model_classes, "class_order": class_order,
         "trust_remote_code": trust_remote_code, "epsilons": epsilons, "epsilons_l2": epsilons_l2,
         "attack_steps": attack_steps, "attack_examples": attack_examples,
+        "ensemble_steps": ensemble_steps,
         "explain_examples": explain_examples, "cam_layer": cam_layer,
         "feature_examples": feature_examples, "map_examples": map_examples,
         "validation_share": validation_share, "wanted_error": wanted_error,
@@ -353,6 +358,7 @@ def evaluation_card(
             must_attack=asked,
             attack_steps=attack_steps,
             attack_examples=attack_examples,
+            ensemble_steps=ensemble_steps,
             explain_examples=explain_examples,
             cam_layer=cam_layer,
             feature_examples=feature_examples,
@@ -428,7 +434,7 @@ def _check_options(settings: dict[str, Any]) -> None:
         if not 0 < settings[name] < 1:
             raise OptionError(f"expected {name} in (0, 1), got {settings[name]}")
     least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
-             "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
+             "ensemble_steps": 0, "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
     for name, smallest in least.items():
         if settings[name] is not None and settings[name] < smallest:
             raise OptionError(f"expected {name} >= {smallest}, got {settings[name]}")
