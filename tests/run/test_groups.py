@@ -102,9 +102,7 @@ def test_groups_follow_chosen_rows_and_a_joined_table(places, tmp_path):
     joined = tmp_path / "facts.csv"
     joined.write_text("id,camera\nsketch/red/03.png,old\nphoto/blue/02.png,new\n")
     rows = [2, 4, 303]
-    with pytest.warns(
-        HardsightWarning, match=r"1 of 3 examples of .* are not in .*facts\.csv, such"
-    ):
+    with pytest.warns(HardsightWarning, match=r"1 of 3 examples of .* are not in .*facts\.csv"):
         table = hs.score(
             net(places), places / "list.csv", rows=rows, group=f"{joined}:camera", **QUIET
         )
@@ -113,9 +111,7 @@ def test_groups_follow_chosen_rows_and_a_joined_table(places, tmp_path):
     by_index = tmp_path / "numbers.csv"
     by_index.write_text("index,camera\n303,old\n2,new\n")
     source = hs.data.open_source(places / "list.csv", rows=rows)
-    with pytest.warns(
-        HardsightWarning, match="such as index '4': they are in no group of 'camera'"
-    ):
+    with pytest.warns(HardsightWarning, match="such as index '4': they are in no group"):
         found = group_columns(source, f"{by_index}:camera")
     assert found["camera"].tolist() == ["new", None, "old"]
 
