@@ -96,6 +96,7 @@ class EvaluateKeys(TypedDict, total=False):
     epsilons_l2: tuple[float, ...] | None
     attack_steps: int
     attack_examples: int
+    ensemble_steps: int
     explain_examples: int
     cam_layer: str | None
     feature_examples: int
