@@ -97,7 +97,6 @@ class EvaluateKeys(TypedDict, total=False):
     attack_steps: int
     ensemble_steps: int
     attack_examples: int
-    ensemble_steps: int
     explain_examples: int
     cam_layer: str | None
     feature_examples: int
