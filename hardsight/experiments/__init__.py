@@ -11,6 +11,7 @@ or ``_models``; what all experiments share is in ``lab``.
 from hardsight.experiments.amc import amc_fig7 as amc_fig7
 from hardsight.experiments.amc import amc_figs as amc_figs
 from hardsight.experiments.amc import amc_table1 as amc_table1
+from hardsight.experiments.avh import avh_adversarial as avh_adversarial
 from hardsight.experiments.avh import avh_degradation as avh_degradation
 from hardsight.experiments.avh import avh_dynamics as avh_dynamics
 from hardsight.experiments.avh import avh_geometry as avh_geometry

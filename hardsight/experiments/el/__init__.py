@@ -11,7 +11,6 @@ from hardsight.experiments.el._graph import el_graph as el_graph
 from hardsight.experiments.el._graph import made_up as made_up
 from hardsight.experiments.el._graph import split_of as split_of
 from hardsight.experiments.el._recipes import EXACT as EXACT
-from hardsight.experiments.el._recipes import GOOD as GOOD
 from hardsight.experiments.el._recipes import Recipe as Recipe
 from hardsight.experiments.el._recipes import Task as Task
 from hardsight.experiments.el._recipes import encouraging as encouraging
