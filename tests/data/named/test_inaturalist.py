@@ -112,7 +112,5 @@ def test_a_damaged_file_says_so(tree):
 
 
 def test_a_missing_split_says_what_to_put_where(tmp_path):
-    with pytest.raises(
-        MissingDataError, match=r"split of inaturalist.*train2018\.json and val"
-    ):
+    with pytest.raises(MissingDataError, match=r"split of inaturalist.*train2018\.json and val"):
         open_source("inaturalist", split="val", data_root=tmp_path)
