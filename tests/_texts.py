@@ -1,21 +1,18 @@
-"""Small models of texts of transformers, with a tokenizer trained on the spot."""
+"""Small models of texts of transformers, with a tokenizer trained on the spot.
+
+Transformers is loaded by what needs it: the texts alone are for tests of the core, too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import transformers
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+
+if TYPE_CHECKING:
+    import transformers
 
 WORDS = {
     "good": ["warm", "funny", "bright", "tender", "moving", "fine", "lovely", "charming"],
@@ -41,6 +38,9 @@ def reviews(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 def tokenizer(limit: int = 48, *, pads: bool = True) -> transformers.PreTrainedTokenizerFast:
     """Words as tokens, between [CLS] and [SEP]."""
+    import transformers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
     made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -57,13 +57,16 @@ def tokenizer(limit: int = 48, *, pads: bool = True) -> transformers.PreTrainedT
 
 
 def network(
-    kind: str, vocabulary: int, classes: int = 2, *, far: bool = True, **options
+    kind: str, vocabulary: int, classes: int = 2, *, far: bool = True, named: bool = True, **options
 ) -> torch.nn.Module:
     """A model with random weights, as its config makes it."""
+    import transformers
+
     names = {at: name for at, name in enumerate(("bad", "good", "odd")[:classes])}
+    said = {"id2label": names, "label2id": {name: at for at, name in names.items()}}
     common = {
-        "vocab_size": vocabulary, "pad_token_id": 0, "id2label": names,
-        "label2id": {name: at for at, name in names.items()}, **options,
+        "vocab_size": vocabulary, "pad_token_id": 0, **(said if named else {"num_labels": classes}),
+        **options,
     }  # fmt: skip
     if kind == "bert":
         config = transformers.BertConfig(
@@ -97,6 +100,9 @@ LANGUAGE = ("gpt2", "llama", "t5", "bart", "marian")
 
 def byte_pairs(limit: int = 64) -> transformers.PreTrainedTokenizerFast:
     """Byte pairs as GPT-2 has them: a token may be a part of a word, and none comes first."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -112,6 +118,9 @@ def byte_pairs(limit: int = 64) -> transformers.PreTrainedTokenizerFast:
 
 def pair_words(limit: int = 48) -> transformers.PreTrainedTokenizerFast:
     """Words as tokens, with one at the end of a sentence."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
     made = Tokenizer(models.WordLevel(unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     special = ["<pad>", "</s>", "<unk>"]
@@ -128,6 +137,8 @@ def pair_words(limit: int = 48) -> transformers.PreTrainedTokenizerFast:
 
 def language_model(kind: str, vocabulary: int, seed: int = 0, width: int = 32) -> torch.nn.Module:
     """A language model with random weights that are far from each other."""
+    import transformers
+
     ends = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1, "vocab_size": vocabulary}
     halves = {
         "d_model": width, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,

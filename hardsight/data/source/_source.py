@@ -238,6 +238,18 @@ class InputKind(ABC):
         """The same kind, in batches of another size, to try a model on."""
         return self
 
+    def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
+        """The same examples with little padding and with more, which a model must not notice.
+
+        Returns:
+            ``None`` if nothing of the kind is ever padded.
+        """
+        return None
+
+    def without_padding(self) -> InputKind:
+        """The same kind for a model that does notice: only inputs of one length go together."""
+        return self
+
     def spread(self, contents: list[Any]) -> Spread | None:
         """The rows of some examples; ``None`` if each example is a row."""
         return None

@@ -98,7 +98,7 @@ def changed_array(
     for label, value in values.items():
         rows = fixed.changed[fixed.labels[fixed.changed] == label]
         try:
-            new[rows] = value
+            new[rows] = np.asarray(value)  # wraps, as the next line sees; numpy 1 warns of ints
             fits = bool((new[rows] == value).all())
         except (OverflowError, ValueError):
             fits = False

@@ -17,6 +17,7 @@ from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.data.source import Parts
+from hardsight.data.texts import warn_of_other_words
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
@@ -57,7 +58,13 @@ from hardsight.run_folder import state_digest
 
 Need = Literal["must", "may", "none"]
 _MOST_TRIED = 256  # examples, in search of one with finite outputs
+_OTHER_PADDING = 1e-3  # of the largest logit, in single precision: a mask hides all of it
 _OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
+_SEES_PADDING = (
+    "the logits of {} for a text depend on how far it is padded, although it takes a mask of what "
+    "is padding: only texts of the same length go through it together, which takes longer; use "
+    "attention_mask in its forward pass"
+)
 _OTHER_THAN_THE_EXAMPLE = {
     "batch": (
         "the logits of {} for an example depend on the other examples of its batch, as with "
@@ -151,6 +158,7 @@ class ModelTraits:
         no_head: why there is no head.
         rows_depend_on: what an example's logits depend on beside the example: the other examples
             of its ``batch``, or a ``draw`` at random; ``None`` for a model that is as it should be.
+        sees_padding: whether its logits depend on how far an example is padded.
     """
 
     head: Head | None
@@ -159,6 +167,7 @@ class ModelTraits:
     output: int | str | None = None
     no_head: str | None = None
     rows_depend_on: Literal["batch", "draw"] | None = None
+    sees_padding: bool = False
 
 
 def model_traits(
@@ -209,7 +218,9 @@ def model_traits(
             if traits is not None:
                 # on the batch that told the head: it is on the device already
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
-                return dataclasses.replace(traits, rows_depend_on=other)
+                two = None if source.kind is None else source.kind.padded_twice(inputs)
+                sees = other is None and two is not None and _differs(model, *two, traits.output)
+                return dataclasses.replace(traits, rows_depend_on=other, sees_padding=sees)
             headless = headless or question.answer_of_logits(inputs)
             # broken examples at the start of a dataset must not read all of it
             if seen >= _MOST_TRIED:
@@ -372,6 +383,17 @@ def _rows_depend_on(
         return None
 
 
+@torch.inference_mode()
+def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | None) -> bool:
+    """Whether a model answers two inputs otherwise that should mean the same to it."""
+    with torch.compiler.set_stance("force_eager"):
+        one, other = (
+            logit_rows(call_model(unwrapped(model), some), output) for some in (inputs, others)
+        )
+    is_short = one.dtype in (torch.float16, torch.bfloat16)
+    return not agree(one.float(), other.float(), _OTHER_BATCH if is_short else _OTHER_PADDING)
+
+
 def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
     """Some of the examples of a batch, and which rows of logits are theirs.
 
@@ -516,8 +538,9 @@ def model_at_work(
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
         if source.kind is not None and batch_size is not None:
-            own = loaded.tokenizer if reader is None else reader
-            kind = source.kind.read_for(unwrapped(network), own, batch_size=batch_size)
+            used = loaded.tokenizer if reader is None else reader
+            warn_of_other_words(used, loaded.tokenizer)
+            kind = source.kind.read_for(unwrapped(network), used, batch_size=batch_size)
             source = source.of_kind(kind)
         names, placed = class_names or loaded.class_names, None
         if source.kind is not None and source.kind.task == "predict":
@@ -542,6 +565,9 @@ def model_at_work(
         if traits.rows_depend_on is not None:
             called = type(unwrapped(network)).__name__
             warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(called))
+        if traits.sees_padding and source.kind is not None:
+            warn(_SEES_PADDING.format(type(unwrapped(network)).__name__))
+            source = source.of_kind(source.kind.without_padding())
         stack.enter_context(returning(network, traits.output))
         yield ModelAtWork(loaded, network, how, names, traits, source, placed)
 

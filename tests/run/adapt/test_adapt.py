@@ -22,6 +22,16 @@ from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
 
+LINEAR = """
+from torch import nn
+
+
+def make(num_classes=3, channels=1):
+    head = nn.Linear(64 * channels, num_classes)
+    nn.init.zeros_(head.weight)
+    return nn.Sequential(nn.Flatten(), head)
+"""
+
 
 def rows(folder, number, name="pseudo_labels.parquet"):
     return pq.read_table(folder / f"round-{number:02d}" / name).to_pandas()
@@ -99,18 +109,44 @@ def test_the_table_of_a_run_is_that_of_its_last_round(done):
     assert table.to_pandas().equals(rows(done.runs["cbst"].folder, 2))
 
 
-def test_self_training_helps_where_the_domains_are_close(tmp_path):
-    whole = hs.data.open_source("builtin:digits", split="test")
-    dim = hs.data.DegradedSource(whole, contrast=0.6)
-    adam = {"name": "adamw", "lr": 0.003}
+def two_cues(*, seed, with_left, right):
+    """Pictures whose class is shown on the left in some of them, on the right in all or none."""
+    draw = np.random.default_rng(seed)
+    labels = np.arange(150) % 3
+    pixels = draw.integers(0, 60, size=(150, 8, 8), dtype=np.uint8)
+    is_left = np.arange(150) // 3 % 10 < 10 * with_left  # as many of every class
+    for row, label in enumerate(labels):
+        pixels[row, 3 * label : 3 * label + 2, :4] += np.uint8(150 * is_left[row])
+        pixels[row, 3 * label : 3 * label + 2, 4:] += np.uint8(150 * right)
+    return MemorySource(pixels, labels, classes=NAMES, spec="two cues")
+
+
+def test_self_training_learns_a_cue_that_only_the_target_has(tmp_path):
+    """Seven in ten target examples still show what the source taught; they teach the new cue.
+
+    It holds for a reason, not for luck: a linear model that starts at zero knows nothing of the
+    right half after the source, has no bad optimum to end in, and is surest of those seven in ten.
+    Of every class, at most 35 % are selected, fewer than those even if all others were taken for
+    that class. Accuracy on the target with ``HARDSIGHT_TEST_SEED`` 0 to 7, for both rules, the
+    same to all digits with AVX-512 and one thread and with AVX2 and two:
+
+    before: 0.900 0.807 0.753 0.860 0.827 0.753 0.860 0.773
+    after:  1.000 1.000 1.000 1.000 1.000 1.000 1.000 1.000
+    """
+    (tmp_path / "linear.py").write_text(LINEAR)
+    source = two_cues(seed=0, with_left=1.0, right=False)
+    target = two_cues(seed=1, with_left=0.7, right=True)
+    adam = {"name": "adamw", "lr": 0.01}
+    rules = ("cbst", "cbst+avh")
     done = hs.adapt(
-        "small_cnn", {"name": "builtin:digits", "split": "train"}, dim, out=tmp_path / "run",
-        rule="cbst+avh", rounds=2, pretrain={"epochs": 6, "optimizer": adam},
-        retrain={"epochs": 3, "optimizer": adam}, portion=0.4, device="cpu",
+        f"{tmp_path / 'linear.py'}:make", source, target, out=tmp_path / "run", rule=rules,
+        rounds=2, pretrain={"epochs": 10, "optimizer": adam}, batch_size=32, portion=0.3,
+        retrain={"epochs": 8, "optimizer": adam}, device="cpu",
     )  # fmt: skip
-    before, *_, after = done.accuracy()
-    assert after > before  # by 0.4 to 27 points with eight seeds
-    assert done.accuracy("cbst+avh")[-1] == after
+    for rule in rules:
+        before, *_, after = done.accuracy(rule)
+        assert before < 0.95
+        assert after > 0.98
 
 
 def test_every_rule_and_baseline_runs_from_the_same_source_model(
