@@ -115,8 +115,9 @@ def named(galleries: Sequence[Gallery], table: ScoreTable) -> tuple[Gallery, ...
 
     def known(example: Disagreement) -> Disagreement:
         row = example.row
-        said = {"label": name(labels[row]), "prediction": name(predictions[row])}
-        return dataclasses.replace(example, id=str(ids[row]), **said)
+        return dataclasses.replace(
+            example, id=str(ids[row]), label=name(labels[row]), prediction=name(predictions[row])
+        )
 
     return tuple(
         dataclasses.replace(gallery, examples=tuple(map(known, gallery.examples)))
@@ -173,25 +174,26 @@ def picture_source(
     Raises:
         DataError: the named data is not that of the table.
     """
-    if pictures is None:
-        if Path(human).suffix.lower() != ".parquet":
-            return None
-        try:
-            source = open_source(human)
-        except (DataError, MissingDataError):  # counts alone
-            return None
-        return source if _fits(source, table) else None
-    source = open_source(pictures)
-    if not _fits(source, table):
-        raise DataError(
-            f"expected the pictures of the {len(table):,} examples of the table, got "
-            f"{len(source):,} examples from {source.spec}; name the data that was scored"
-        )
+    if pictures is not None:
+        source = open_source(pictures)
+        if isinstance(source, EmbeddingSource) or not _reaches(source, table):
+            raise DataError(
+                f"expected the pictures of the {len(table):,} examples of the table, got "
+                f"{len(source):,} examples from {source.spec}; name the data that was scored"
+            )
+        return source
+    if Path(human).suffix.lower() != ".parquet":
+        return None
+    try:
+        source = open_source(human)
+    except (DataError, MissingDataError):  # counts alone
+        return None
+    if isinstance(source, EmbeddingSource) or not _reaches(source, table):
+        return None
     return source
 
 
-def _fits(source: ExampleSource, table: ScoreTable) -> bool:
+def _reaches(source: ExampleSource, table: ScoreTable) -> bool:
+    """Whether a source has an example for every row of a table."""
     index = table.column("index")
-    return not isinstance(source, EmbeddingSource) and bool(
-        len(index) and int(np.max(index)) < len(source)
-    )
+    return bool(len(index)) and int(np.max(index)) < len(source)

@@ -113,6 +113,8 @@ def study_human(
                 "table": arrays_digest([labels, *columns.values()]),
                 "answers of people": arrays_digest([frequency]),
             }
+            if source is not None:
+                marks["pictures"] = source.fingerprint()
             describe_study(run, "human", made_of, marks)
             if run.is_done:
                 return cast(HumanStudy, read_study(run, HumanStudy))
