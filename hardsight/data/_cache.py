@@ -154,6 +154,7 @@ class PictureCache:
         """
         file = self._file(mark)
         about = {"spec": spec, "shape": list(shape), "made": time.time(), "decoder": decoder()}
+        # before it is written: the disk must not hold both at any time
         self._make_room(math.prod(shape))
         with replacing(file) as part:
             whole = np.lib.format.open_memmap(part, "w+", dtype=np.uint8, shape=shape)
@@ -162,6 +163,7 @@ class PictureCache:
                 whole[done : done + len(some)] = some
                 done += len(some)
             whole.flush()
+            # a picture of another size came up; the file is not put in place
             if done < shape[0]:
                 raise _DoesNotFitError
             with replacing(file.with_suffix(".json")) as text:
@@ -303,6 +305,7 @@ def kept_pictures(source: ExampleSource, bar: Bar, *, workers: int = 0) -> Examp
 
 
 def _kept(source: ExampleSource, cache: PictureCache, mark: str, fill: Fill) -> ExampleSource:
+    # read, fill if need be, read again: another process may have filled it meanwhile
     for is_last in (False, True):
         pictures = cache.read(mark)
         if pictures is not None and _agrees(source, pictures):

@@ -29,6 +29,17 @@ _PARTS = {
     "uvicorn": ("uvicorn", "hardsight review", "pip install 'hardsight[app]'"),
     "duckdb": ("duckdb", "filters of hardsight review", "pip install 'hardsight[app]'"),
     "ray": ("ray", "hardsight score --engine ray", "pip install 'hardsight[ray]'"),
+    "torch_geometric": ("torch-geometric", "graphs", "pip install 'hardsight[graph]'"),
+    "sentencepiece": (
+        "sentencepiece",
+        "hardsight experiment run el-translation",
+        "pip install 'hardsight[translation]'",
+    ),
+    "sacrebleu": (
+        "sacrebleu",
+        "hardsight experiment run el-translation",
+        "pip install 'hardsight[translation]'",
+    ),
     "triton": ("triton", "fused GPU kernels", "pip install 'hardsight[kernels]'"),
     "transformers": ("transformers", "hf:NAME models", "pip install transformers"),
     "timm": ("timm", "timm:NAME models", "pip install timm"),

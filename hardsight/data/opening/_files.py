@@ -94,6 +94,7 @@ def parquet_source(
     if are_texts:
         options.images_only()
         return text_parquet(files, spec=text, **options.of_texts())
+    # a head was named, so the lists of numbers are embeddings
     may_be_pictures = options.class_weights is None and (has_images or not has_embeddings)
     if may_be_pictures and holds_paths(schema):
         options.images_only()
@@ -154,6 +155,7 @@ def array_source(
     ids, alone = first("ids", "id"), arrays.get("")
     ids_array = None if ids is None else ids.whole()
     embeddings = first("embeddings", "embedding")
+    # a single matrix: pictures have at least three dimensions
     if embeddings is None and alone is not None and len(alone.shape) == 2:
         embeddings = alone
     if embeddings is not None:
@@ -195,6 +197,7 @@ def embedding_source(
     """Stored embeddings with their labels, and the head that lies in the file or is named."""
     names = classes if options.classes is None else options.classes
     values = plain_array(labels, names=LABEL_NAMES, option="labels")
+    # EmbeddingSource will say so; the head cannot be looked for by a width that is not there
     if len(rows.shape) != 2:
         width, least = 0, 0
     else:
@@ -209,6 +212,7 @@ def embedding_source(
         classes=None if names is None else len(names),
     )
     own = arrays or {}
+    # a head that was named goes before one in the file
     if weights is None and "class_weights" in own:
         weights = own["class_weights"].whole()
         bias = own["bias"].whole() if "bias" in own else None

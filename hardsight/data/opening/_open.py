@@ -223,6 +223,7 @@ def open_source(
         split, labels, class_weights, bias, classes, data_root, text_column, label_column,
         image_column, max_tokens, tokens or None, target,
     )  # fmt: skip
+    # each says what the examples are
     if text_column is not None and image_column is not None:
         raise OptionError("text_column and image_column both name the examples; leave one out")
     is_named = isinstance(data, str | os.PathLike)
@@ -302,6 +303,7 @@ def unlabelled_source(
         data_root: folder with a folder per named dataset.
     """
     if isinstance(data, str | os.PathLike) and data not in DATASETS:
+        # a folder that is not one of class folders, parquet or idx files: pictures as they lie
         folder = Path(data) / (split or "")
         if folder.is_dir() and not any(folder.glob("*.parquet")) and not any(folder.glob("*idx*")):
             return UnlabelledFolder(folder, spec=os.fspath(data))
@@ -314,6 +316,7 @@ def _with_rows(
     """The examples that a list of rows names."""
     if isinstance(source, ExampleSource) and source.is_stream:
         raise OptionError(f"rows cannot be used here: {source.spec} is a stream, without positions")
+    # numbers of numbers would be ambiguous
     if source.numbers is not None:
         raise OptionError(
             f"rows cannot be used here: {source.spec} holds some rows of other data already, such "
@@ -391,6 +394,7 @@ def _folder(folder: Path, text: str, options: Options) -> ExampleSource | Embedd
     files = [file for file in listed if is_regular(file)]
     if files:
         return parquet_source(_of_split(files, text, options.split), text, options, split_done=True)
+    # idx files before pictures: their names leave no doubt
     has_idx = any(IDX_NAME.search(entry.name) for entry in folder.iterdir())
     images = idx_images_in(folder, options.split) if has_idx else None
     if images is not None:

@@ -31,6 +31,7 @@ HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 def in_memory(value: Any) -> NDArray[Any]:
     """A tensor, sequence or array as an array; bfloat16 widened to float32."""
+    # a tensor by what it can do, so that torch is not imported for an array
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
@@ -89,6 +90,7 @@ def matching(pattern: str) -> list[Path]:
 
 def is_pattern(text: str) -> bool:
     """Whether ``text`` must be a glob pattern: it has wildcards and names no file itself."""
+    # a folder may be called photos[1]
     return glob.has_magic(text) and not os.path.exists(os.path.expanduser(text))
 
 
@@ -102,11 +104,13 @@ class Fingerprint:
     def add(self, *facts: object) -> Fingerprint:
         """Take in facts whose text describes them fully."""
         for fact in facts:
+            # names of files may hold half of a surrogate pair
             self._take(str(fact).encode("utf-8", "surrogatepass"))
         return self
 
     def add_names(self, names: Iterable[str]) -> Fingerprint:
         """Take in names, such as those of the classes."""
+        # their number first: ["ab", "c"] is not ["a", "bc"]
         return self.add(len(names := list(names)), *names)
 
     def add_array(self, array: NDArray[Any]) -> Fingerprint:
@@ -133,6 +137,7 @@ class Fingerprint:
         size = file.stat().st_size
         self.add(size)
         with file.open("rb") as source:
+            # footers of parquet and zip files are at the end, where changes show
             for offset in evenly_spaced(max(size - _SAMPLE_BYTES, 0) + 1, _SAMPLES):
                 source.seek(offset)
                 self._take(source.read(_SAMPLE_BYTES))
@@ -143,6 +148,7 @@ class Fingerprint:
         return self._digest.hexdigest()
 
     def _take(self, content: bytes) -> None:
+        # the length in front of each: facts cannot run into each other
         self._digest.update(len(content).to_bytes(8, "little"))
         self._digest.update(content)
 
@@ -154,6 +160,7 @@ def evenly_spaced(length: int, count: int) -> list[int]:
         >>> evenly_spaced(100, 3)
         [0, 50, 99]
     """
+    # a set: of a short list the same position would come twice
     return sorted({round(x) for x in np.linspace(0, length - 1, min(count, length))})
 
 
@@ -166,6 +173,7 @@ def row_marks(array: Any, *, most_bytes: int = 2**32) -> NDArray[np.int64] | Non
     if not 0 < length * row_bytes <= most_bytes:
         return None
     places = evenly_spaced(row_bytes, _MARKED_BYTES)
+    # a random projection: equal rows have equal marks, and others hardly ever do
     weights = np.random.default_rng(0).integers(1, 2**40, len(places))
     marks = [np.empty(0, dtype=np.int64)]
     for start in range(0, length, _MARKED_ROWS):

@@ -141,6 +141,7 @@ class ScorePlan:
         else:
             self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
+            # asked for twice is asked for once
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
@@ -234,6 +235,7 @@ class ModelScorer:
             bias = None if self.head.bias is None else self.head.bias.to(device)
             self.tiled = TiledHead(self.head.weight.to(device), bias, parts=_all_of(plan.parts))
         elif self.head is not None:
+            # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
 
@@ -480,6 +482,7 @@ class ScoreWork:
             "precision": about.get("precision", config["precision"]),
             "device": config["device"].partition(":")[0],  # any GPU of a machine will do
             "batch_size": about["batch_size"],
+            # shards of another size would not fit those that are there
             "rows_per_shard": self.rows_per_shard,
             "workers": self.workers,
             "sample": about["sample"],
@@ -550,6 +553,7 @@ class ScoreRun:
             # one whose examples could not be read has columns, and no number that tells their type
             return (shard for shard in all_shards() if shard.num_rows)
 
+        # an empty shard still has the columns, if all are empty
         first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
@@ -558,6 +562,7 @@ class ScoreRun:
             totals.add(shard)
         self._count(source, totals, errors)
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
+        # of no rows: the schema has to be known before the first group is written
         schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
@@ -602,6 +607,7 @@ class ScoreRun:
                     continue
                 folder.begin()  # only now: what fails on the first examples leaves no folder
                 end = (number + 1) * per_shard
+                # a stream has no fingerprint; what was read of it so far stands in for one
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
                 folder.write_shard(number, rows, errors, mark=mark, embeddings=_compact(pieces))
         if folder is None:
@@ -614,6 +620,7 @@ class ScoreRun:
         """The same, of shards that others make, in any order; only those that are not there yet."""
         folder = self.folder
         per_shard = self.batches_per_shard * scorer.batch_size
+        # any shard counts, in any order, since each is made without the others
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
         missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
         if not done:  # what fails on the first examples leaves no folder, and replaces no run
@@ -655,6 +662,7 @@ class ScoreRun:
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
+        # of a stream the length is known only now
         self.about["data"] |= {"rows": totals.rows + errors}
         said = _rows_said(source)
         if said is not None and said != totals.rows + errors:  # of a stream: others are counted
