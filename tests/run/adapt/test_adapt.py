@@ -157,7 +157,7 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     first = {rule: done.accuracy(rule)[0] for rule in ADAPT_RULES}
     assert len(set(first.values())) == 1
     assert len(done.runs["source-only"].rounds) == 1
-    assert [len(done.runs[rule].rounds) for rule in ADAPT_RULES if rule != "source-only"] == [2] * 7
+    assert [len(done.runs[rule].rounds) for rule in ADAPT_RULES if rule != "source-only"] == [2] * 9
     start = load_file(tmp_path / "run" / "source" / "model.safetensors")
     kept = load_file(tmp_path / "run" / "source-only" / "model.safetensors")
     for name, value in start.items():
@@ -166,12 +166,16 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     cbst, mrkld = (done.runs[rule] for rule in ("cbst", "crst-mrkld"))
     assert rows(cbst.folder, 1)["label"].tolist() == rows(mrkld.folder, 1)["label"].tolist()
     assert any(not torch.equal(cbst.state[name], mrkld.state[name]) for name in cbst.state)
+    # and so it is for CRST with soft labels
+    lrent, both = (done.runs[rule] for rule in ("crst-lrent", "crst"))
+    assert rows(lrent.folder, 1)["label"].tolist() == rows(both.folder, 1)["label"].tolist()
+    assert any(not torch.equal(lrent.state[name], both.state[name]) for name in both.state)
     plain = rows(done.runs["threshold"].folder, 1)
     assert ((plain["label"] >= 0) == (plain["probability"] >= 0.35)).all()
     entropy = done.runs["entropy"].rounds[1]
     assert entropy["quality"]["selected"] == 0
     assert not (done.runs["entropy"].folder / "round-01" / "examples.parquet").exists()
-    several = r"pseudo-labels of 7 rules; name the file of one of them: .*cbst.round-01"
+    several = r"pseudo-labels of 9 rules; name the file of one of them: .*cbst.round-01"
     with pytest.raises(hs.errors.MissingDataError, match=several):
         hs.read_table(done.folder)
 
@@ -193,13 +197,64 @@ def test_entropy_minimisation_makes_the_target_more_certain(
     assert mean_entropy(tmp_path / "run" / "entropy" / "model.safetensors") < before
 
 
+def plain_net(folder):
+    """The network of these tests without batch normalisation and dropout."""
+    lines = (folder / "net.py").read_text().replace("nn.BatchNorm2d(6), ", "")
+    (folder / "plain.py").write_text(lines.replace("nn.Dropout(0.1),", ""))
+    return f"{folder / 'plain.py'}:make"
+
+
+def test_without_weights_of_their_own_crst_is_the_rule_that_is_left(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rounds": 1}
+    states = {
+        rule: hs.adapt(net, source, target, out=tmp_path / rule, rule=rule, **more, **settings)
+        .runs[rule].state
+        for rule, more in (("crst", {"mrkld_weight": 0.0}), ("crst-lrent", {}))
+    }  # fmt: skip
+    for name, value in states["crst"].items():
+        torch.testing.assert_close(value, states["crst-lrent"][name], rtol=0, atol=0)
+
+
+def test_the_control_of_entropy_sees_the_target_in_its_batch_statistics_alone(
+    net, source, target, make_stripes, settings, tmp_path
+):
+    settings |= {"rounds": 1, "rule": "bn-only"}
+    others = make_stripes(seed=2, noise=200, bright=20, spec="other stripes")
+
+    def states(name, model):
+        return [
+            hs.adapt(model, source, data, out=tmp_path / f"{name}-{at}", **settings)
+            .runs["bn-only"].state
+            for at, data in enumerate((target, others))
+        ]  # fmt: skip
+
+    one, other = states("with", net)
+    assert any(not torch.equal(one[key], other[key]) for key in one if "running" in key)
+    # without such statistics it does not matter which pictures the target has
+    with pytest.warns(UserWarning, match="no batch normalisation .* 'bn-only' is more training"):
+        one, other = states("without", plain_net(tmp_path))
+    for key, value in one.items():
+        torch.testing.assert_close(value, other[key], rtol=0, atol=0)
+
+
+def test_entropy_of_no_weight_would_be_its_control(net, source, target, settings, tmp_path):
+    settings |= {"rounds": 1}
+    tiny = {"rule": "entropy", "entropy_weight": 1e-30}
+    weightless = hs.adapt(net, source, target, out=tmp_path / "entropy", **tiny, **settings)
+    control = hs.adapt(net, source, target, out=tmp_path / "bn", rule="bn-only", **settings)
+    for key, value in control.runs["bn-only"].state.items():
+        torch.testing.assert_close(weightless.runs["entropy"].state[key], value)
+
+
 def test_scrambled_target_labels_change_nothing_but_the_evaluation(
     net, source, target, settings, tmp_path
 ):
     """Target labels are never used for training or for choosing a model."""
     draw = np.random.default_rng(5)
     scrambled = target.relabelled(draw.permutation(target.labels))
-    rules = ("cbst", "cbst+avh", "crst-mrkld", "crst-lrent", "entropy", "threshold")
+    rules = ("cbst", "cbst+avh", "crst-mrkld", "crst-lrent", "crst", "entropy", "threshold")
     settings |= {"threshold": 0.36}
     runs = [
         hs.adapt(net, source, data, out=tmp_path / name, rule=rules, **settings)
@@ -403,7 +458,7 @@ def test_bytes_in_one_domain_and_floats_in_the_other_meet_on_one_scale(
 
 
 def test_baselines_are_named(done):
-    assert set(BASELINES) == {"source-only", "entropy", "threshold"}
+    assert set(BASELINES) == {"source-only", "bn-only", "entropy", "threshold"}
 
 
 def test_a_model_whose_weights_lie_channels_last_is_kept(source, target, settings, tmp_path):
