@@ -119,9 +119,9 @@ def _joined(source: Source, file: Path, column: str) -> NDArray[Any]:
     if not file.is_file():
         raise MissingDataError(f"no table at {file} to take the group {column!r} from")
     rows = _read(file)
-    twice = [name for name in (column, *_KEYS) if rows.column_names.count(name) > 1]
-    if twice:
-        raise DataError(f"column {twice[0]!r} is there twice in {file}; remove one, or rename it")
+    doubled = [name for name in (column, *_KEYS) if rows.column_names.count(name) > 1]
+    if doubled:
+        raise DataError(f"column {doubled[0]!r} is there twice in {file}; remove one, or rename it")
     if column not in rows.column_names:
         raise DataError(f"{unknown_name('group column', column, rows.column_names)} (of {file})")
     key = next((name for name in _KEYS if name in rows.column_names), None)

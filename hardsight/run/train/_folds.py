@@ -145,7 +145,7 @@ def run_folds(
 
 def _warn_of_copies(source: ExampleSource, folds: Folds) -> None:
     """Warn of examples that the model of their fold has seen after all, in another place."""
-    overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1))
+    overlap = shared_examples(source.subset(folds.unseen(1)), source, folds.seen(1).tolist())
     if overlap is None or not overlap.shared or overlap.first is None:
         return
     own, same = overlap.first
