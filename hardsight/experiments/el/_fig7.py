@@ -92,7 +92,8 @@ class Setting(recipes.Recipe):
         return (
             " The attack of the published code is done as well, on all test images: one step along "
             "the gradient of minus the logit of the label, its radius in units of the normalised "
-            "input and without a clamp, so that pixels leave their valid range; and the same with a clamp."
+            "input and without a clamp, so that pixels leave their valid range; and the same with "
+            "a clamp."
         )
 
 
