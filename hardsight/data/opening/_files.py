@@ -14,6 +14,7 @@ from hardsight.data.formats import (
     EmbeddingSource,
     ParquetEmbeddings,
     ParquetSource,
+    TarSource,
     array_place,
     column_values,
     common_schema,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("labels", "label", "y", "targets")
 _EXAMPLE_NAMES = ("embeddings", "embedding", "images", "x", "image")
 FORMS = (
-    "a folder of class folders, a .csv list, a .jsonl or .parquet file, idx files, hub:OWNER/NAME, "
-    f"builtin:digits, a name ({', '.join(DATASETS)}), or .npy/.npz/.safetensors arrays"
+    "a folder of class folders, a .csv list, a .jsonl, .parquet or .tar file, idx files, "
+    f"hub:OWNER/NAME, builtin:digits, a name ({', '.join(DATASETS)}), or arrays in "
+    ".npy/.npz/.safetensors"
 )
 
 
@@ -67,6 +69,17 @@ def idx_source(
     source = ArraySource(text, idx_array(images), labels, classes=options.classes)
     source.label_place = place
     return source
+
+
+def tar_source(
+    files: list[Path], text: str, options: Options, *, split_done: bool = False
+) -> TarSource:
+    """Pictures in tar files, as webdataset stores them."""
+    options.images_only()
+    options.refuse("image_column", because=f"{text} has one picture for every example")
+    if not split_done:
+        options.refuse("split", because=f"{text} names the files themselves")
+    return TarSource(files, spec=text, classes=options.classes, label=options.label_column)
 
 
 def _place_apart(options: Options, text: str) -> LabelPlace | None:

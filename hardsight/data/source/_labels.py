@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -296,7 +297,8 @@ def _different_numbers(texts: list[str], where: str) -> NDArray[Any]:
 
 def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     if array.dtype.kind in "biu":
-        return array.astype(np.int64)
+        # what lies in a file stays there: of a hundred million labels a copy takes 800 MB
+        return array.astype(np.int64, copy=not _is_mapped(array))
     if array.dtype.kind != "f":
         raise LabelError(f"expected labels in {where} to be integers, got {array.dtype}")
     if np.isnan(array).any():
@@ -309,6 +311,14 @@ def _whole_numbers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
             "indices or class names"
         )
     return array.astype(np.int64)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether the values are those of a file, and not a caller's, who may change them."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)
 
 
 def _check_range(indices: NDArray[np.int64], known: tuple[str, ...], where: str) -> None:

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import math
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _SAMPLES, _SAMPLE_BYTES, _SAMPLE_ROWS = 16, 4096, 64
 _MARKED_BYTES, _MARKED_ROWS = 64, 4096  # of a row; at once
+_RANGE, _MOST_BRACED = re.compile(r"\{(\d+)\.\.(\d+)\}"), 1_000_000
 HUMAN_COUNTS = "human_counts"  # the column of how many people chose each class
 
 
@@ -88,6 +90,24 @@ def matching(pattern: str) -> list[Path]:
     return files
 
 
+def braced(text: str) -> list[str]:
+    """The names that webdataset's ``{000..146}`` stands for; the text itself without one.
+
+    Example:
+        >>> braced("train-{08..10}.tar")
+        ['train-08.tar', 'train-09.tar', 'train-10.tar']
+    """
+    found = _RANGE.search(text)
+    if found is None:
+        return [text]
+    first, last = found.groups()
+    if int(last) - int(first) >= _MOST_BRACED:
+        raise DataError(f"expected up to {_MOST_BRACED:,} files in {found.group()}, got more")
+    numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
+    before, behind = text[: found.start()], text[found.end() :]
+    return [name for number in numbers for name in braced(f"{before}{number}{behind}")]
+
+
 def is_pattern(text: str) -> bool:
     """Whether ``text`` must be a glob pattern: it has wildcards and names no file itself."""
     # a folder may be called photos[1]
@@ -116,7 +136,9 @@ class Fingerprint:
     def add_array(self, array: NDArray[Any]) -> Fingerprint:
         """Take in a small array in full, such as the labels."""
         self.add(array.shape, array.dtype)
-        self._take(np.ascontiguousarray(array).tobytes())
+        # the bytes themselves, without a copy: labels may be a hundred million
+        flat = np.ascontiguousarray(array).reshape(-1)
+        self._take(flat.view(np.uint8).data if flat.size else b"")
         return self
 
     def add_rows(self, array: Any) -> Fingerprint:
@@ -147,7 +169,7 @@ class Fingerprint:
         """The fingerprint of everything taken in so far."""
         return self._digest.hexdigest()
 
-    def _take(self, content: bytes) -> None:
+    def _take(self, content: bytes | memoryview) -> None:
         # the length in front of each: facts cannot run into each other
         self._digest.update(len(content).to_bytes(8, "little"))
         self._digest.update(content)
