@@ -21,6 +21,7 @@ from hardsight.exchange.copies import (
     write_arrays,
     write_folder,
     write_idx,
+    write_lines,
     write_list,
     write_parquet_copy,
 )
@@ -77,15 +78,18 @@ def apply_patch(
     class_weights: str | os.PathLike[str] | None = None,
     bias: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    image_column: str | None = None,
     cannot_tell: str = "keep",
     copy: bool = False,
     overwrite: bool = False,
 ) -> Applied:
     """Write a corrected copy of data; the data itself is never touched.
 
-    A folder of class folders, a CSV list, parquet files, idx files and arrays are copied in their
-    own form, so that the copy is named and read as the data is. ``labels`` in a file of their own
-    are copied alone. The copy appears as a whole or not at all.
+    A folder of class folders, a CSV list of pictures or texts, JSONL and parquet files, idx files
+    and arrays are copied in their own form, so that the copy is named and read as the data is.
+    ``labels`` in a file of their own are copied alone. The copy appears as a whole or not at all.
 
     Args:
         patch: decisions about the data, as a file or from :func:`hardsight.read_patch`; several
@@ -97,6 +101,9 @@ def apply_patch(
         class_weights: as the data was scored.
         bias: as the data was scored.
         classes: as the data was scored.
+        text_column: as the data was scored.
+        label_column: as the data was scored.
+        image_column: as the data was scored.
         cannot_tell: ``keep`` examples that nobody could tell the class of, with their old label,
             or ``drop`` them.
         copy: copy pictures instead of making hard links.
@@ -113,8 +120,9 @@ def apply_patch(
         OutputError: it could not be written.
     """
     source = open_source(
-        data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes
-    )
+        data, split=split, labels=labels, class_weights=class_weights, bias=bias, classes=classes,
+        text_column=text_column, label_column=label_column, image_column=image_column,
+    )  # fmt: skip
     given = [patch] if isinstance(patch, str | os.PathLike | Patch) else list(patch)
     patches = [patch if isinstance(patch, Patch) else read_patch(patch) for patch in given]
     if not patches:
@@ -144,12 +152,14 @@ def _fixed(
     current = source
     rows: NDArray[np.int64] = np.arange(len(source))
     *first, last = patches
+    # the last patch alone may add classes: those before it are laid over the data as it is
     for patch in first:
         current = _laid_over(current, patch, cannot_tell)
     if isinstance(current, ExampleSource) and current.numbers is not None:
         rows = current.numbers
     fixed = fixed_labels(current, last, cannot_tell=cannot_tell, may_add=True)
     labels, kept = source.labels.copy(), np.zeros(len(source), np.bool_)
+    # back to positions of the data: rows that an earlier patch left out stay out
     labels[rows] = fixed.labels
     kept[rows] = fixed.kept
     changed = np.flatnonzero((labels != source.labels) & kept)
@@ -175,6 +185,8 @@ def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Link
         return write_folder(source, fixed, target, links)
     if form == "list":
         return write_list(source, fixed, target, out)
+    if form == "lines":
+        return write_lines(source, fixed, target)
     if form == "parquet":
         return write_parquet_copy(source, fixed, target, out, links)
     if form == "idx":
@@ -184,6 +196,7 @@ def _write(source: Any, fixed: FixedLabels, target: Path, out: Path, links: Link
 
 def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
     """Raise if a copy there would be a part of the data, replace it, or could not be read."""
+    # files of a folder keep their places below it
     into_folder = place.form in ("folder", "idx") or (
         place.form == "parquet" and place.root.is_dir()
     )
@@ -195,14 +208,17 @@ def _check_fits(place: LabelPlace, out: Path, spec: str) -> None:
     here = out.resolve()
     for read in {place.root, *place.files, *place.beside}:
         there = read.resolve()
+        # samefile: a hard link or another spelling of the same file
         if here == there or (out.exists() and out.samefile(read)):
             raise OptionError(
                 f"{out} is the data itself, which is never touched; name another --out"
             )
+        # parquet files may lie beside others in their folder
         if read.is_dir() and there in here.parents and place.form != "parquet":
             raise OptionError(
                 f"{out} lies in {spec}, and would become a part of the data; choose another --out"
             )
+        # the data would be moved away with the old folder
         if into_folder and here in there.parents:
             raise OptionError(f"{out} holds {spec}, which is never touched; choose another --out")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,21 @@ from hardsight.stats._groups import (
 from hardsight.stats._inputs import Floats
 from hardsight.stats._multiple import adjusted_p_values
 
-_Candidate = tuple[tuple[tuple[str, str], ...], NDArray[np.int64], float, float]
+
+class _Candidate(NamedTuple):
+    """Examples with values in common, and how unlikely their errors are.
+
+    Attributes:
+        where: the values, by attribute.
+        rows: their positions.
+        expected: accuracy that their classes lead one to expect.
+        p: chance of as many errors or more, of this slice alone.
+    """
+
+    where: tuple[tuple[str, str], ...]
+    rows: NDArray[np.int64]
+    expected: float
+    p: float
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ def worst_slices(
     if not candidates:
         return []
     # every slice that was looked at counts, also those that came to nothing
-    raised = adjusted_p_values([p for _, _, _, p in candidates]).tolist()
+    raised = adjusted_p_values([candidate.p for candidate in candidates]).tolist()
     failing = [(candidate, p) for candidate, p in zip(candidates, raised, strict=True) if p < level]
     failing = _without_explained(
         [candidate for candidate, _ in failing], failing, truth, wrong, level
@@ -138,9 +152,11 @@ def _without_explained(
     rate = error_rates(truth, wrong)
     kept = []
     for candidate, p in failing:
-        where, rows = candidate[:2]
+        where, rows = candidate.where, candidate.rows
         # pairs that hold this value
-        inner = [other[1] for other in slices if len(other[0]) == 2 and where[0] in other[0]]
+        inner = [
+            other.rows for other in slices if len(other.where) == 2 and where[0] in other.where
+        ]
         if len(where) == 1 and inner:
             rest = np.setdiff1d(rows, np.concatenate(inner))
             if not len(rest) or _judged(rest, truth, wrong, rate)[1] >= level:
@@ -206,7 +222,7 @@ def _single_slices(
         for (value,), rows in _parts((values,), least):
             # a value that all examples share is not a slice
             if len(rows) < len(truth):
-                yield ((name, value),), rows, *_judged(rows, truth, wrong, rate)
+                yield _Candidate(((name, value),), rows, *_judged(rows, truth, wrong, rate))
 
 
 def _pair_slices(
@@ -224,7 +240,7 @@ def _pair_slices(
             expected, p = _judged(rows, truth, wrong, rate)
             # worse than the rest of each: else it is one of them that fails, not the pair
             p = max(p, *(_judged(rows, truth, wrong, rates[value])[1] for value in where))
-            yield where, rows, expected, p
+            yield _Candidate(where, rows, expected, p)
 
 
 def _class_slices(
@@ -247,7 +263,7 @@ def _class_slices(
             errors, mean = int(wrong[rows].sum()), float(rate[label]) * len(rows)
             # worse than in the other classes, too: else the value fails as a whole
             p = max(p, upper_tail(errors, min(len(rows), mean * shift), len(rows)))
-            yield ((CLASS, title), (name, str(value))), rows, expected, p
+            yield _Candidate(((CLASS, title), (name, str(value))), rows, expected, p)
 
 
 def _shift(

@@ -1,5 +1,6 @@
 """Data in the forms a user may have it, each read without trusting it."""
 
+from hardsight.data.formats._annotations import annotated_images as annotated_images
 from hardsight.data.formats._arrays import ArraySource as ArraySource
 from hardsight.data.formats._arrays import MemorySource as MemorySource
 from hardsight.data.formats._arrays import decoded as decoded

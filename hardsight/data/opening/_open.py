@@ -174,7 +174,7 @@ def open_source(
     ``proteins/``                   graphs of the TU collection: ``NAME_A.txt`` and its companions
     ``cifar10``                     a dataset by name, and ``split``: mnist, fashion-mnist,
                                     cifar10, cifar100, cifar100-coarse, svhn, pacs, visda17,
-                                    imagenet; from ``data_root``, else from the hub
+                                    inaturalist, imagenet; from ``data_root``, else from the hub
     ``images.npz``                  arrays ``images`` and ``labels``, or ``x`` and ``y``
     ``embeddings.npz``              ``embeddings``, ``labels``, and maybe ``class_weights``,
                                     ``bias``, ``ids``; also .npy, .safetensors, .parquet

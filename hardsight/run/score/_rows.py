@@ -25,7 +25,7 @@ from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.data.pixels import decisive
 from hardsight.errors import DataError, HeadError, ModelError, OptionError
-from hardsight.heads import decided_by_bias
+from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     FOLD,
@@ -214,7 +214,8 @@ class ModelScorer:
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = model.traits.head if plan.needs_head else None
+        is_needed = plan.needs_head or model.placed is not None
+        self.head = model.traits.head if is_needed else None
         self._keeps = keep_embeddings
         if keep_embeddings and self.head is None:
             raise OptionError(
@@ -228,16 +229,27 @@ class ModelScorer:
             model.network, self.head, device=device, precision=precision, goes_on=goes_on,
             placed=model.placed,
         )  # fmt: skip
-        self.tiled = None
+        self.tiled = self._unbiased = None
         # the head of a language model makes its logits tile by tile: they are never all there
         self._by_head = model.placed is not None and self.head is not None
         if self.head is not None and self._by_head:
-            bias = None if self.head.bias is None else self.head.bias.to(device)
-            self.tiled = TiledHead(self.head.weight.to(device), bias, parts=_all_of(plan.parts))
+            self.tiled, self._unbiased = self._whole_heads(self.head)
         elif self.head is not None:
             # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
+        """A head that makes all summaries, as the model's layer would, and one without its bias."""
+        # as autocast would round them for the layer
+        dtype = head.weight.dtype if self.precision == "float32" else getattr(torch, self.precision)
+        weight = head.weight.to(self.device, dtype)
+        bias = None if head.bias is None else head.bias.to(self.device)
+        parts = tuple(sorted({*self.plan.parts, "logits"}))  # what is predicted, and is it finite
+        plain = None
+        if bias is not None and bool(bias.any()):
+            plain = TiledHead(weight, parts=("predictions",))
+        return TiledHead(weight, bias, parts=parts), plain
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
@@ -307,15 +319,13 @@ class ModelScorer:
     def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
         """The same from embeddings and head alone."""
         assert self.tiled is not None
-        assert self.head is not None
         assert passed.embeddings is not None
-        embeddings = passed.embeddings.to(self.device)
+        embeddings = passed.embeddings.to(self.device, self.tiled.class_weights.dtype)
         summaries = self.tiled.summaries(embeddings, labels)
         assert summaries.logits is not None
         decided = torch.zeros_like(labels, dtype=torch.bool)
-        if self.head.bias is not None and bool(self.head.bias.any()):
-            plain = TiledHead(self.tiled.class_weights, parts=("predictions",))
-            without = plain.summaries(embeddings, labels).predictions
+        if self._unbiased is not None:
+            without = self._unbiased.summaries(embeddings, labels).predictions
             assert without is not None
             decided = without.prediction != summaries.logits.prediction
         return summaries, {_BY_BIAS: decided}
@@ -328,11 +338,6 @@ class ModelScorer:
     def _errors(self, batch: Batch) -> list[tuple[int, str, str]]:
         """Unreadable examples by their index in what the user named."""
         return [(int(self.source.numbered(at)), name, why) for at, name, why in batch.errors]
-
-
-def _all_of(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Parts of summaries, with what every row needs: is it finite, and what is predicted."""
-    return tuple(sorted({*parts, "logits"}))
 
 
 @contextmanager
