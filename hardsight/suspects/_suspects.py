@@ -124,7 +124,9 @@ def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
     the label. The first knows which classes are confused and how common errors are, the second is
     the steadier one if there are few examples.
     """
-    sure = np.clip(chance.astype(np.float64), 0.01, 0.99)
+    # what the model agrees with is the less suspect the surer the model, whatever its mistakes are
+    differs = np.where(rows.margin < 0, chance, 0).astype(np.float64)
+    sure = np.clip(differs, 0.01, 0.99)
     ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
     return np.where(np.isnan(rows.hardness), np.nan, ranks)
 
