@@ -8,10 +8,16 @@ share of labels that differ is
 .. math:: D_k(x) = \eta_k + (1 - \eta_k)\, \sigma(-(a_k + b_k x))
 
 with :math:`\eta_k` the share of wrong labels and a logistic share of mistakes that falls with
-confidence. Maximum likelihood finds the three numbers of every class. A disagreement is then a
-wrong label with the chance :math:`\eta_k / D_k(x)`, which EM sharpens by two more facts: how
-improbable the label is beside other classes, and which classes are confused. Along the ranking
-these chances are averaged so that they never rise.
+confidence. Maximum likelihood finds the three numbers of every class. Two things are taken off the
+level :math:`\eta_k` before it is read as the share of wrong labels :math:`e`. A weak model makes
+some mistakes however sure it is. And if the model and the label make the same mistake, they agree:
+with m the share of mistakes and l the chance that a wrong label and a mistake are alike,
+
+.. math:: D = e\,(1 - l m) + (1 - e)\, m, \qquad P(\mathrm{wrong} \mid \mathrm{differ}) = e\,(1 - l m) / D
+
+which EM sharpens by two more facts: how improbable the label is beside other classes, and which
+classes are confused; the latter gives l. Along the ranking these chances are averaged so that they
+never rise.
 
 All of it holds only for probabilities of a model that never saw the example. On its training data
 a model has made its mistakes vanish, and an average over the epochs of training, also of held-out
