@@ -51,6 +51,9 @@ test-oldest:  ## run the suite with the oldest versions allowed, in .venv-oldest
 test-newest:  ## run the suite with the newest versions there are, in .venv-newest
 	PYTHON=$(PYTHON) .ci/test-versions newest
 
+test-wheel:  ## build the wheel and run the demo from it, with core dependencies alone
+	PYTHON=$(PYTHON) .ci/test-wheel
+
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,4 +70,4 @@ bench: $(STAMP)  ## run the CPU benchmarks and print their tables
 browser:  ## install Chromium for the browser tests where it is missing
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 
-.PHONY: help setup demo test test-fuzz test-portable test-seeds test-oldest test-newest lint docs check bench browser
+.PHONY: help setup demo test test-fuzz test-portable test-seeds test-oldest test-newest test-wheel lint docs check bench browser

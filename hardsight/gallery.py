@@ -364,11 +364,11 @@ def _doubted(table: ScoreTable) -> NDArray[np.int64]:
         return _NONE  # nothing is estimated
     from hardsight.suspects import suspects_of  # which reads class numbers from here
 
-    found = suspects_of(table)
-    if found.error_share is None:
+    suspects = suspects_of(table)
+    if suspects.error_share is None:
         return _NONE
-    order = found.order[: found.ranked]
-    return order[found.error_share[order] >= _WORTH_A_LOOK].astype(np.int64)
+    order = suspects.order[: suspects.ranked]
+    return order[suspects.error_share[order] >= _WORTH_A_LOOK].astype(np.int64)
 
 
 def _worth_keeping(rows: _Rows, classes: Sequence[int], hardest: int) -> NDArray[np.int64]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+# the input of a language model that says which places of its tokens have a row, beside its own
+PLACES = "places"
+
 
 @dataclass(frozen=True)
 class Preprocessing:

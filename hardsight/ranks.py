@@ -100,17 +100,17 @@ class Spread:
         Parts add up to the gradient once, and not ``world_size`` times as with :meth:`gathered`,
         so the factor that ``DistributedDataParallel`` divides by is put in here.
         """
-        found = self.gathered(rows)
-        if found.requires_grad:
+        everyone = self.gathered(rows)
+        if everyone.requires_grad:
             # sum over ranks, not mean: DDP will divide by their number, and each rank adds another
             # part
-            found.register_hook(lambda grad: grad * len(self.sizes))
-        return found
+            everyone.register_hook(lambda grad: grad * len(self.sizes))
+        return everyone
 
     def own(self, values: Tensor) -> Tensor:
         """This rank's rows of values that all ranks have; backward, each learns what all want."""
-        found: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
-        return found
+        own: Tensor = _OwnRows.apply(values, self)  # type: ignore[no-untyped-call]
+        return own
 
     def places(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the class of each row is of this rank, and its place there, or any if not."""
@@ -227,14 +227,14 @@ def _counts(rows: Tensor, group: Group, *others: int) -> list[list[int]]:
     """The number of rows, and further numbers, of every rank."""
     counts = torch.tensor([len(rows), *others], device=rows.device)
     # one small exchange; it waits for the device once
-    found = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(found, counts, group=group)
-    return [numbers.tolist() for numbers in found]
+    everywhere = [torch.empty_like(counts) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everywhere, counts, group=group)
+    return [numbers.tolist() for numbers in everywhere]
 
 
 def _gathered(rows: Tensor, sizes: list[int], group: Group) -> Tensor:
-    found: Tensor = _GatherRows.apply(rows, sizes, group)  # type: ignore[no-untyped-call]
-    return found
+    everyone: Tensor = _GatherRows.apply(rows, sizes, group)  # type: ignore[no-untyped-call]
+    return everyone
 
 
 class _GatherRows(torch.autograd.Function):

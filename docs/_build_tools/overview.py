@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hardsight.experiments.lab import read_result
+from hardsight.experiments.lab import TOO_FEW, TOO_WEAK, read_result
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAPERS = {
@@ -21,7 +21,7 @@ PAPERS = {
     "amc": "AMC-Loss",
     "el": "Encouraging Loss",
 }
-_ORDER = ("yes", "no", "undecided")
+_ORDER = ("yes", "no", "undecided", TOO_FEW, TOO_WEAK)
 
 
 def overview(results: Path = RESULTS) -> str:
@@ -46,8 +46,10 @@ def _head(results: Path) -> str:
         "# The papers, item by item\n\nEvery table and figure of the three papers, and the page "
         "that stands for it. A page judges its claims as a whole, so figures that share a page "
         "share its verdicts. *short*: fewer epochs and smaller networks than the paper's. "
-        "*paper*: the paper's own, and the page lists what differs. A weak network proves little "
-        "either way: look at its accuracy first.\n\n"
+        "*paper*: the paper's own, and the page lists what differs. *Network too weak to judge*: "
+        "the plain network is more than two points below what it reaches with a good recipe. "
+        "*Cannot be decided here*: too few seeds to see an effect as large as the paper's; "
+        "the page says how many it takes.\n\n"
         f"Of {total} claims on all pages {_told(counts)} "
         "([how a claim is judged](https://hardsight.readthedocs.io/papers/claims/)).\n"
     )
@@ -75,7 +77,7 @@ def _row(entry: dict[str, Any], results: Path, networks: dict[str, Any]) -> str:
 
 def _verdicts(folder: Path) -> Counter[str]:
     result, _ = read_result(folder)
-    return Counter(claim.verdict for claim in result.claims)
+    return Counter(claim.kind for claim in result.claims)
 
 
 def _told(counts: Counter[str]) -> str:

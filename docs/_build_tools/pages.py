@@ -29,10 +29,7 @@ def renewed(result: Result, facts: dict[str, Any]) -> tuple[Result, dict[str, An
         "command": command_of(spec, facts["scale"], setting),
         "setting": dataclasses.asdict(setting),
     }
-    if spec.asks is not None:
-        tables, claims = spec.judge(setting, result.data)
-        result = dataclasses.replace(result, tables=tables, claims=claims)
-    return result, facts
+    return spec.judged(setting, result, result.data), facts
 
 
 def changed_verdicts(before: Result, after: Result) -> list[str]:

@@ -24,7 +24,8 @@ Rules:
   avc          angular visual confidence for both
   crst-mrkld   as cbst, with a regulariser that keeps predictions soft
   crst-lrent   as cbst, with soft labels
-  source-only, entropy, threshold      baselines in the same loop
+  crst         both: soft labels and the regulariser
+  source-only, bn-only, entropy, threshold      baselines in the same loop
 
 \b
 Examples:

@@ -23,6 +23,8 @@ class ScoreKeys(TypedDict, total=False):
     image_column: str | None
     tokenizer: str | None
     max_tokens: int | None
+    tokens: bool
+    target: str | None
     patch: str | tuple[str, ...] | None
     rows: str | None
     group: str | tuple[str, ...] | None
@@ -93,6 +95,7 @@ class EvaluateKeys(TypedDict, total=False):
     epsilons: tuple[float, ...] | None
     epsilons_l2: tuple[float, ...] | None
     attack_steps: int
+    ensemble_steps: int
     attack_examples: int
     explain_examples: int
     cam_layer: str | None

@@ -57,13 +57,13 @@ def group_columns(
     if isinstance(group, Mapping):
         return {str(name): _array(name, values, source) for name, values in group.items()}
     asked = [group] if isinstance(group, str) else list(group)
-    found: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     for text in asked:
         name, values = _named(source, text)
-        if name in found:
+        if name in columns:
             raise OptionError(f"two groups are called {name!r}; name each attribute once")
-        found[name] = values
-    return found
+        columns[name] = values
+    return columns
 
 
 def _array(name: str, values: Any, source: Source) -> NDArray[Any]:
@@ -132,13 +132,13 @@ def _joined(source: Source, file: Path, column: str) -> NDArray[Any]:
         twice = next(name for at, name in enumerate(keys) if name in keys[:at])
         raise DataError(f"{file} has more than one row for {key} {twice!r}; keep one of them")
     own = _own_keys(source, key)
-    found = [values.get(name) for name in own]
+    in_order = [values.get(name) for name in own]
     if not any(name in values for name in own):
         raise DataError(
             f"no example of {source.spec} is in {file}: it names {key} {keys[0]!r}, the data "
             f"{own[0]!r}"
         )
-    return np.array(found, dtype=object)
+    return np.array(in_order, dtype=object)
 
 
 def _own_keys(source: Source, key: str) -> list[str]:

@@ -21,6 +21,12 @@ from hardsight.evaluate._cam import map_entropy as map_entropy
 from hardsight.evaluate._cam import top_area_share as top_area_share
 from hardsight.evaluate._definitions import DEFINITIONS as DEFINITIONS
 from hardsight.evaluate._definitions import Definition as Definition
+from hardsight.evaluate._ensemble import ENSEMBLE as ENSEMBLE
+from hardsight.evaluate._ensemble import EnsembleResult as EnsembleResult
+from hardsight.evaluate._ensemble import apgd as apgd
+from hardsight.evaluate._ensemble import checkpoints as checkpoints
+from hardsight.evaluate._ensemble import ensemble_attack as ensemble_attack
+from hardsight.evaluate._ensemble import square_attack as square_attack
 from hardsight.evaluate._ood import INDICATORS as INDICATORS
 from hardsight.evaluate._ood import Detection as Detection
 from hardsight.evaluate._ood import detection as detection

@@ -7,6 +7,7 @@ The change of the pixels is what is searched, so that a radius of 0 gives back t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from hardsight.errors import NonFiniteError, OptionError, ShapeError
 
 Forward = Callable[[Tensor], Tensor]
 NORMS = ("linf", "l2")
-LOSSES = ("cross_entropy", "margin")
+LOSSES = ("cross_entropy", "margin", "dlr")
 _SLACK = 0.02  # resampling filters overshoot black and white a little
 
 
@@ -81,8 +82,8 @@ def fgsm(
         labels: class indices, ``[N]``.
         epsilon: largest change of a pixel, on the scale [0, 1].
         normalisation: how inputs come from pixels.
-        loss: ``"cross_entropy"``, or ``"margin"``: largest other logit minus own, whose gradient
-            does not vanish if the model is very sure.
+        loss: ``"cross_entropy"``; ``"margin"``, largest other logit minus own, whose gradient does
+            not vanish if the model is very sure; or ``"dlr"``, see :func:`apgd`.
 
     Returns:
         The changed inputs; with ``epsilon=0`` the very same values.
@@ -101,7 +102,7 @@ def fgsm(
     Reference:
         Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015.
     """
-    search = _Search(forward, inputs, labels, epsilon, normalisation, loss)
+    search = Search(forward, inputs, labels, epsilon, normalisation, loss)
     change = torch.zeros_like(inputs)
     return search.inputs(search.clipped(change + epsilon * search.gradient(change).sign()))
 
@@ -165,13 +166,13 @@ def pgd(
         raise OptionError(f"expected steps and restarts >= 1, got {steps} and {restarts}")
     if restarts > 1 and generator is None:
         raise OptionError("random restarts need a torch.Generator; pass generator=")
-    search = _Search(forward, inputs, labels, epsilon, normalisation, loss)
+    search = Search(forward, inputs, labels, epsilon, normalisation, loss)
     size = 2.5 * epsilon / steps if step_size is None else step_size
     best, worst = torch.zeros_like(inputs), torch.full_like(inputs[:, 0, 0, 0], -torch.inf)
     for start in range(restarts):
         change = torch.zeros_like(inputs)
         if start and generator is not None:
-            change = search.projected(_noise(inputs, epsilon, norm, generator), norm)
+            change = search.projected(noise(inputs, epsilon, norm, generator), norm)
         for _ in range(steps):
             change = search.projected(change + size * search.direction(change, norm), norm)
         margin = search.margin(change)
@@ -181,7 +182,7 @@ def pgd(
     return search.inputs(best)
 
 
-class _Search:
+class Search:
     """What a change of the pixels does to the model, and which changes are allowed."""
 
     def __init__(
@@ -200,7 +201,7 @@ class _Search:
         check_rows(inputs=inputs, labels=labels)
         self._forward, self._inputs, self._labels = forward, inputs.detach(), labels
         self._epsilon, self._loss = epsilon, loss
-        pixels = normalisation.pixels(self._inputs)
+        pixels = normalisation.pixels(self._inputs) if len(inputs) else self._inputs
         self._scale = 1 / normalisation.per_channel(normalisation.std, inputs)
         # no change is always allowed, also of a pixel that rounding put outside [0, 1]
         self._low, self._high = (-pixels).clamp(max=0), (1 - pixels).clamp(min=0)
@@ -208,20 +209,35 @@ class _Search:
     def inputs(self, change: Tensor) -> Tensor:
         return (self._inputs + change * self._scale).detach()
 
+    def at(self, rows: Tensor) -> Search:
+        """The same for some of the examples."""
+        some = copy.copy(self)
+        some._inputs, some._labels = self._inputs[rows], self._labels[rows]
+        some._low, some._high = self._low[rows], self._high[rows]
+        return some
+
     def gradient(self, change: Tensor) -> Tensor:
+        return self.values_and_gradient(change)[1]
+
+    def values_and_gradient(self, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss of each example, ``[N]``, its gradient, and the margin to another class, ``[N]``."""
         with torch.enable_grad():
             tracked = change.detach().requires_grad_()
             logits = self._forward(self._inputs + tracked * self._scale)
-            (slope,) = torch.autograd.grad(self._objective(logits), tracked)
+            values = self._objective(logits)
+            (slope,) = torch.autograd.grad(values.sum(), tracked)
         if not bool(torch.isfinite(slope).all()):
             raise NonFiniteError(
                 "the gradient with respect to the image is not finite, so no attack can follow "
                 "it; check the model's outputs for these images"
             )
-        return slope
+        return values.detach(), slope, _margins(logits.detach(), self._labels)
 
     def direction(self, change: Tensor, norm: str) -> Tensor:
-        slope = self.gradient(change)
+        return self.along(self.gradient(change), norm)
+
+    def along(self, slope: Tensor, norm: str) -> Tensor:
+        """The step of length 1 that follows a gradient."""
         if norm == "linf":
             return slope.sign()
         length = _lengths(slope)
@@ -243,9 +259,12 @@ class _Search:
         return _margins(self._forward(self._inputs + change * self._scale), self._labels)
 
     def _objective(self, logits: Tensor) -> Tensor:
+        """Of each example, ``[N]``."""
         if self._loss == "margin":
-            return _margins(logits, self._labels).sum()
-        return cross_entropy(logits, self._labels, reduction="sum")
+            return _margins(logits, self._labels)
+        if self._loss == "dlr":
+            return _logit_ratios(logits, self._labels)
+        return cross_entropy(logits, self._labels, reduction="none")
 
 
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
@@ -255,12 +274,23 @@ def _margins(logits: Tensor, labels: Tensor) -> Tensor:
     return others - own.squeeze(1)
 
 
+def _logit_ratios(logits: Tensor, labels: Tensor) -> Tensor:
+    """Margin to another class over the distance from the first to the third logit, ``[N]``."""
+    if logits.shape[1] < 3:
+        raise OptionError(
+            f"the loss 'dlr' needs a third class, got {logits.shape[1]}; use 'margin'"
+        )
+    first, _, third = logits.topk(3, dim=1).values.unbind(dim=1)
+    # logits that are all alike have no direction either
+    return _margins(logits, labels) / (first - third).clamp_min(torch.finfo(logits.dtype).tiny)
+
+
 def _lengths(change: Tensor) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(change, dim=(1, 2, 3), keepdim=True)
     return lengths
 
 
-def _noise(inputs: Tensor, epsilon: float, norm: str, generator: torch.Generator) -> Tensor:
+def noise(inputs: Tensor, epsilon: float, norm: str, generator: torch.Generator) -> Tensor:
     """A random point of the ball for every example."""
     if norm == "linf":
         drawn = (2 * torch.rand(inputs.shape, generator=generator) - 1) * epsilon

@@ -138,15 +138,15 @@ def rejection_threshold(
             raise OptionError(f"expected {name} in (0, 1), got {value}")
     values, hits = _checked(uncertainty, right)
     ordered, chance = np.sort(values), (1 - level) / _STEPS
-    found = Rejection(None, wanted, level, None, 0.0, len(values))
+    best = Rejection(None, wanted, level, None, 0.0, len(values))
     for step in range(1, _STEPS + 1):
         threshold = float(ordered[max(0, math.ceil(step / _STEPS * len(values)) - 1)])
         accepted = values <= threshold
         bound = _upper_bound(int((accepted & ~hits).sum()), int(accepted.sum()), chance)
         if bound <= wanted:
             share = float(accepted.mean())
-            found = Rejection(threshold, wanted, level, bound, share, len(values))
-    return found
+            best = Rejection(threshold, wanted, level, bound, share, len(values))
+    return best
 
 
 def accepted_risk(

@@ -99,14 +99,15 @@ def export_run(
     place = Path(out)
     _check_options(to, place, rows, image_url)
     table = read_table(run)
-    found = _run_rows(run, table)
-    chosen = found.chosen(rows or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
+    exported = _run_rows(run, table)
+    chosen = exported.chosen(rows or ("suspects" if to in _OF_SUSPECTS else "all"), limit)
+    # these two hold no pictures, so that the data need not be there
     source, problem = (None, "") if to in _FILES else _opened(table, data)
     if to in _NEED_PICTURES and source is None:
         raise DataError(f"{to} needs the pictures, but {problem}")
-    pictures = Pictures(source, found, _root(source))
+    pictures = Pictures(source, exported, _root(source))
     with writing(place, step=_STEP), staged(place, overwrite) as target:
-        notes = _write(to, found, chosen, target, pictures, image_url)
+        notes = _write(to, exported, chosen, target, pictures, image_url)
         if target.is_dir():
             about = {"format": 1, "tool": to, "rows": len(chosen), "versions": versions_of()}
             write_json(target / RECORD, about)
@@ -155,10 +156,12 @@ def _run_rows(run: str | os.PathLike[str], table: ScoreTable) -> RunRows:
     for _, said in made.groupby("index"):
         row = row_of[int(said["index"].iloc[0])]
         opinions = said[["verdict", "new"]].drop_duplicates()
+        # people disagree: neither is taken
         if len(opinions) > 1:
             verdict[row] = _DISPUTED
         else:
             verdict[row], decided[row] = str(opinions["verdict"].iloc[0]), opinions["new"].iloc[0]
+    # a reviewer may have chosen a class that the model does not name
     most = max(class_numbers(table, name).max(initial=-1) for name in ("label", "prediction"))
     named = table.classes
     classes = (*named, *(str(label) for label in range(len(named), int(most) + 1)))
@@ -178,6 +181,7 @@ def _opened(
     try:
         source = open_source(spec, split=about.get("split"))
     except HardsightError as err:
+        # data that was named must be there; data that is only on record may be gone
         if data is not None:
             raise
         return None, f"the data cannot be opened: {err}; say where it is with --data"

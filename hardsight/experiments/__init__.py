@@ -11,6 +11,7 @@ or ``_models``; what all experiments share is in ``lab``.
 from hardsight.experiments.amc import amc_fig7 as amc_fig7
 from hardsight.experiments.amc import amc_figs as amc_figs
 from hardsight.experiments.amc import amc_table1 as amc_table1
+from hardsight.experiments.avh import avh_adversarial as avh_adversarial
 from hardsight.experiments.avh import avh_degradation as avh_degradation
 from hardsight.experiments.avh import avh_dynamics as avh_dynamics
 from hardsight.experiments.avh import avh_geometry as avh_geometry
@@ -28,6 +29,7 @@ from hardsight.experiments.el import el_table2 as el_table2
 from hardsight.experiments.el import el_table3 as el_table3
 from hardsight.experiments.el import el_table4 as el_table4
 from hardsight.experiments.el import el_table5 as el_table5
+from hardsight.experiments.el import el_translation as el_translation
 from hardsight.experiments.lab import EXPERIMENTS as EXPERIMENTS
 from hardsight.experiments.lab import SHORT_NAMES as SHORT_NAMES
 from hardsight.experiments.lab import Claim as Claim

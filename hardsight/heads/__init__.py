@@ -20,3 +20,7 @@ from hardsight.heads._head import decided_by_bias as decided_by_bias
 from hardsight.heads._head import differing_rows as differing_rows
 from hardsight.heads._head import linear_form as linear_form
 from hardsight.heads._layers import unwrapped as unwrapped
+from hardsight.heads._places import PlacedRows as PlacedRows
+from hardsight.heads._places import examples_at_places as examples_at_places
+from hardsight.heads._places import head_with_bias as head_with_bias
+from hardsight.heads._places import rows_at_places as rows_at_places

@@ -18,7 +18,7 @@ def avh_logits(
         embeddings: ``[N, D]``, any scale.
         class_weights: ``[C, D]``, any scale.
         scale: :math:`s > 0`.
-        labels: if given, ``[N]``, the angle to the own class is exact even under
+        labels: if given, ``[N]``, the angle to the labelled class is exact even under
             ``torch.compile`` and ``torch.func``, where near-aligned pairs cannot be picked out.
             A label outside ``[0, C)`` picks none.
 
@@ -52,8 +52,8 @@ def avh_logits(
         raise ShapeError(f"expected labels to have 1 dimension, got {list(labels.shape)}")
     labels = labels.long()  # a number of classes may not fit 8 bits
     inside = (labels >= 0) & (labels < class_weights.shape[0])
-    # class 0 stands in for a label that is no class, so that nothing is read out of bounds; who
-    # takes the loss leaves such rows out
+    # class 0 stands in for a label that is not a class, so that nothing is read out of
+    # bounds; the loss leaves such rows out
     index = labels.masked_fill(~inside, 0)
     # a matrix product gives small angles to 2e-4 at best; the pair that the gradient pulls on is
     # exact

@@ -109,7 +109,8 @@ def _check(losses: Tensor, keep: float, weight: Tensor | None) -> None:
             f"expected loss_per_example to be floating point, got {losses.dtype}; pass the values "
             'of a loss with reduction="none"'
         )
-    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+    is_number = isinstance(keep, (int, float))  # torch 2.6 compiles no int | float
+    if isinstance(keep, bool) or not is_number or not 0 < keep <= 1:
         raise OptionError(
             f"expected keep to be a share in (0, 1], got {keep!r}; for k of N examples pass k / N"
         )

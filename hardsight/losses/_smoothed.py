@@ -44,7 +44,7 @@ def smoothed_loss(
         )  # fmt: skip
 
     if is_traced(embeddings):
-        found = values(embeddings, labels)
+        losses = values(embeddings, labels)
     else:
         # as many entries at once as a chunk of the linear losses has
         step = max(1, _linear.ROWS_AT_ONCE * _linear.CLASSES_AT_ONCE // num_classes)
@@ -55,7 +55,7 @@ def smoothed_loss(
             checkpoint(values, embeddings[group], labels[group], use_reentrant=False)
             for group in groups
         ]
-        found = torch.cat(parts)
+        losses = torch.cat(parts)
     kept = labels != ignore_index
-    divisor = kept.sum() if weight is None else (weight.to(found.dtype)[own] * kept).sum()
-    return reduce_loss(found, reduction, divisor=divisor, check_finite=check_finite)
+    divisor = kept.sum() if weight is None else (weight.to(losses.dtype)[own] * kept).sum()
+    return reduce_loss(losses, reduction, divisor=divisor, check_finite=check_finite)

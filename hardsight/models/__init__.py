@@ -18,6 +18,7 @@ from hardsight.models._papers import AMCNet as AMCNet
 from hardsight.models._papers import ELAttackNet as ELAttackNet
 from hardsight.models._papers import ELMNISTNet as ELMNISTNet
 from hardsight.models._papers import MNISTNet as MNISTNet
+from hardsight.models._papers import SphereConv2d as SphereConv2d
 from hardsight.models._registry import MODELS as MODELS
 from hardsight.models._standard import VGG19 as VGG19
 from hardsight.models._standard import AlexNet as AlexNet

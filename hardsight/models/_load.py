@@ -122,6 +122,7 @@ def load_model(
     if_taken: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     trust_remote_code: bool = False,
+    task: str = "classify",
 ) -> LoadedModel:
     """Build a model and load its weights; nothing in a weights file is ever run as code.
 
@@ -146,6 +147,7 @@ def load_model(
         preprocessing: what to do to images, in place of what the model or its package states.
         trust_remote_code: run Python files that an ``hf:`` model brings. They may do all that you
             may do.
+        task: what an ``hf:`` model is for: to ``"classify"``, or to ``"predict"`` tokens.
 
     Returns:
         the model in eval mode, with its preprocessing and class names if it or its package
@@ -166,8 +168,9 @@ def load_model(
         {'width': 0.5}
     """
     wanted = _Wanted(
-        dict(options or {}), dict(if_taken or {}), num_classes, preprocessing, trust_remote_code
-    )
+        dict(options or {}), dict(if_taken or {}), num_classes, preprocessing, trust_remote_code,
+        task,
+    )  # fmt: skip
     if isinstance(spec, str) and is_stored_model(spec):
         return _from_folder(Path(spec), weights, wanted)
     if isinstance(spec, str):
@@ -206,6 +209,7 @@ class _Wanted:
     num_classes: int | None
     preprocessing: Preprocessing | None
     trust_remote_code: bool
+    task: str = "classify"
 
 
 def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> LoadedModel:
@@ -227,7 +231,7 @@ def _built(spec: str | nn.Module, pretrained: str | None, wanted: _Wanted) -> Lo
             raise ModelError(f"{spec} takes no options, got {', '.join(options)}; leave them out")
         named_model = hugging_face_model(
             name, num_classes=num_classes, trust_remote_code=wanted.trust_remote_code,
-            preprocessing=how, if_new=wanted.if_taken.get("num_classes"),
+            preprocessing=how, if_new=wanted.if_taken.get("num_classes"), task=wanted.task,
         )  # fmt: skip
         file = local_weights(name)
         digest = None if file is None else sha256(file)

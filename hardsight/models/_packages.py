@@ -27,7 +27,8 @@ from hardsight.preprocessing import Preprocessing
 from hardsight.registry import unknown_name
 
 _PICTURES, _TEXTS = "AutoModelForImageClassification", "AutoModelForSequenceClassification"
-_MODEL_CODE = ("AutoConfig", _PICTURES, _TEXTS)
+_CAUSAL, _PAIRS = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+_MODEL_CODE = ("AutoConfig", _PICTURES, _TEXTS, _CAUSAL, _PAIRS)
 _PROCESSOR_CODE = ("AutoImageProcessor", "AutoFeatureExtractor")
 # what versions of transformers say about a repository without one
 _NO_PROCESSOR = ("Can't load image processor", "does not appear to have a file named")
@@ -129,9 +130,14 @@ def hugging_face_model(
     trust_remote_code: bool = False,
     preprocessing: Preprocessing | None = None,
     if_new: int | None = None,
+    task: str = "classify",
 ) -> NamedModel:
-    """A classifier of pictures or texts of transformers, from the hub or a local folder."""
+    """A classifier of pictures or texts, or a language model, from the hub or a local folder."""
     stored = HuggingFaceModel(name, trust_remote_code=trust_remote_code)
+    if task == "predict":
+        language: nn.Module = _built(f"hf:{name}", stored.language_model)
+        tokenizer = _built(f"the tokenizer of hf:{name}", stored.tokenizer)
+        return NamedModel(language, None, ClassNames(), tokenizer=tokenizer)
     model: nn.Module = _built(f"hf:{name}", lambda: stored.built(num_classes, if_new))
     processor = None
     if stored.takes_texts:
@@ -244,6 +250,28 @@ class HuggingFaceModel:
                 f"hf:{self.name} has {labels} classes, got num_classes={num_classes}; "
                 "leave num_classes out, or choose a model with as many classes"
             )
+        return model
+
+    def language_model(self) -> nn.Module:
+        """The model with the layer that predicts tokens.
+
+        Raises:
+            ModelError: it was saved without one.
+        """
+        names = self._transformers.models.auto.modeling_auto
+        causal = names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        pairs = names.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
+        saved = str((self._settings.get("architectures") or [""])[0])
+        own = self._trusts and isinstance(self._settings.get("auto_map"), Mapping)
+        if saved not in {*causal, *pairs} and not own:
+            raise ModelError(
+                f"hf:{self.name} was saved as {saved or 'nothing by name'}, which does not predict "
+                "the next token; to score tokens name a language model (...ForCausalLM, "
+                "...ForConditionalGeneration), and to classify texts leave tokens and target out"
+            )
+        is_pair = saved in pairs or bool(self._settings.get("is_encoder_decoder"))
+        auto = getattr(self._transformers, _PAIRS if is_pair else _CAUSAL)
+        model: nn.Module = auto.from_pretrained(self.name, trust_remote_code=self._trusts)
         return model
 
     @property

@@ -149,6 +149,7 @@ class MNISTNet(Classifier):
         embedding_width: dimensions of the embedding.
         noise_std: of the Gaussian noise added to the input while training.
         dropout: share of dropped activations after each pooling.
+        decoupled: convolutions by :class:`SphereConv2d`, as in a decoupled SphereNet.
         seed: of the initial weights; the global random state is neither used nor changed.
 
     Example:
@@ -171,10 +172,15 @@ class MNISTNet(Classifier):
         embedding_width: int = 2,
         noise_std: float = 0.15,
         dropout: float = 0.5,
+        decoupled: bool = False,
         seed: int = 0,
     ) -> None:
+        def body() -> nn.Sequential:
+            plain = _plane(channels, embedding_width, noise_std, dropout)
+            return _decoupled(plain) if decoupled else plain
+
         super().__init__(
-            lambda: _plane(channels, embedding_width, noise_std, dropout),
+            body,
             embedding_width=embedding_width,
             num_classes=num_classes,
             seed=seed,
@@ -209,6 +215,50 @@ def _plane(channels: int, embedding_width: int, noise_std: float, dropout: float
         *pooled(),
         nn.Linear(64, embedding_width),
     )
+
+
+class SphereConv2d(nn.Conv2d):
+    r"""A convolution of directions: the cosine between a filter and what it looks at.
+
+    .. math:: f(w, x) = \cos\angle(w, x)
+
+    in place of :math:`w^T x`. How bright a patch is and how long a filter is do not matter. A patch
+    of zeros has no direction and gives 0.
+
+    Example:
+        >>> import torch
+        >>> layer, image = SphereConv2d(1, 4, 3, bias=False), torch.rand(2, 1, 5, 5)
+        >>> torch.allclose(layer(image), layer(7 * image), atol=1e-5)
+        True
+
+    Reference:
+        Liu et al., Deep Hyperspherical Learning, NeurIPS 2017 (SphereConv with a cosine); Liu et
+        al., Decoupled Networks, CVPR 2018, where its magnitude function is constant.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Cosines ``[N, C', H', W']`` of images ``[N, C, H, W]``."""
+        filters = nn.functional.normalize(self.weight.flatten(1), dim=1).view_as(self.weight)
+        ones = torch.ones_like(self.weight[:1])
+        squares = self._conv_forward(input * input, ones, None)
+        # the square root has no slope at 0, where a black patch lies
+        lengths = squares.clamp_min(torch.finfo(squares.dtype).eps).sqrt()
+        cosines: Tensor = self._conv_forward(input, filters, None) / lengths
+        return cosines
+
+
+def _decoupled(body: nn.Sequential) -> nn.Sequential:
+    """A stack of layers with the directions of its convolutions alone; weights stay as drawn."""
+    for name, layer in body.named_children():
+        if isinstance(layer, nn.Conv2d):
+            # no weights are drawn, so that all other layers start as in the plain network
+            same = nn.utils.skip_init(
+                SphereConv2d, layer.in_channels, layer.out_channels, layer.kernel_size[0],
+                padding=layer.padding[0], bias=False,
+            )  # fmt: skip
+            same.weight = layer.weight
+            setattr(body, name, same)
+    return body
 
 
 class ELMNISTNet(Classifier):

@@ -64,17 +64,17 @@ class RowList:
                 f"{index.dtype}"
             )
         # sorted: sources are read in their own order, and a table's rows come by index
-        found = np.sort(index.astype(np.int64))
-        if found[0] < 0 or found[-1] >= length:
-            worst = found[0] if found[0] < 0 else found[-1]
+        rows = np.sort(index.astype(np.int64))
+        if rows[0] < 0 or rows[-1] >= length:
+            worst = rows[0] if rows[0] < 0 else rows[-1]
             raise DataError(
                 f"{self.origin} names row {worst}, but {spec} has the rows 0 to {length - 1}; "
                 "select from a table of this data"
             )
-        if (found[1:] == found[:-1]).any():
-            twice = int(found[1:][found[1:] == found[:-1]][0])
+        if (rows[1:] == rows[:-1]).any():
+            twice = int(rows[1:][rows[1:] == rows[:-1]][0])
             raise DataError(f"{self.origin} names row {twice} more than once; name each row once")
-        return found
+        return rows
 
 
 def read_rows(rows: str | os.PathLike[str] | ArrayLike) -> RowList:

@@ -12,6 +12,7 @@ from hardsight._checks import checked_options, warn
 from hardsight.errors import OptionError
 from hardsight.registry import unknown_name
 from hardsight.selection._keep import rows_to_keep
+from hardsight.suspects import repeats_of
 from hardsight.table import ScoreTable, read_table
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def select(
     balanced: bool = False,
     drop_hardest: float | None = None,
     drop_suspects: float = 0.0,
+    drop_duplicates: bool = False,
     seed: int = 0,
 ) -> NDArray[np.int64]:
     """The rows of a table that are worth keeping.
@@ -59,7 +61,9 @@ def select(
             0.1 if less, 0.3 below 0.15: the fewer rows are kept, the more a wrong label costs.
         drop_suspects: share of all rows whose labels are dropped first as the most suspect, as
             ``table.suspects`` ranks them, in [0, 1).
-        seed: of what is drawn at random.
+        drop_duplicates: of rows that are nearly the same and have the same label, only the first
+            is left to choose from; needs a run scored with ``keep_embeddings``.
+        seed: seed of what is drawn at random.
 
     Returns:
         the values of the column ``index`` of the rows kept, ascending: positions in the data.
@@ -93,6 +97,8 @@ def select(
     count = rows_to_keep(keep, len(table))
     hardness = _hardness(table, by, how)
     left = _not_suspect(table, drop_suspects) & ~np.isnan(hardness)
+    if drop_duplicates:
+        left &= _no_repeats(table, left)
     if not left.any():
         raise OptionError(f"no row has a value of {by} and is left to choose from; name another")
     share = _dropped_share(drop_hardest, count / len(table)) if how == "coverage" else 0.0
@@ -102,7 +108,7 @@ def select(
     if len(chosen) < count:
         warn(
             f"{len(chosen):,} rows are kept instead of {count:,}: the others were dropped as "
-            f"suspects or have no value of {by}"
+            f"suspects or duplicates, or have no value of {by}"
         )
     # positions in the table become the data's own numbers, which other verbs take
     return np.sort(table.column("index")[chosen]).astype(np.int64, copy=False)
@@ -133,6 +139,27 @@ def _not_suspect(table: ScoreTable, share: float) -> NDArray[np.bool_]:
     # among alike: rows held out of training are never as easy as those that were learned
     kept[_largest(suspicion, round(share * len(table)))] = False
     return kept
+
+
+def _no_repeats(table: ScoreTable, left: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The first row that is left of each group of near-duplicates, and all rows without one."""
+    repeats = repeats_of(table)
+    if repeats is None:
+        raise OptionError(
+            "drop_duplicates needs to know which examples are nearly the same, and the run kept no "
+            "embeddings, or did so in an older version; score again with keep_embeddings "
+            "(--keep-embeddings)"
+        )
+    # each row names one before it, so jumping on from there ends at the first of its group
+    first = np.where(repeats < 0, np.arange(len(repeats), dtype=np.int32), repeats)
+    while (first[first] != first).any():
+        first = first[first]
+    rows = np.flatnonzero(left)
+    # a group whose first row was dropped before is not lost: the next one stands in for it
+    _, kept = np.unique(first[rows], return_index=True)
+    is_first = np.zeros(len(left), np.bool_)
+    is_first[rows[kept]] = True
+    return is_first
 
 
 def _dropped_share(drop_hardest: float | None, keep: float) -> float:

@@ -4,7 +4,9 @@ from hardsight.selftrain._quality import SelectionQuality as SelectionQuality
 from hardsight.selftrain._quality import selection_quality as selection_quality
 from hardsight.selftrain._select import COMPARISONS as COMPARISONS
 from hardsight.selftrain._select import EMPTIES as EMPTIES
+from hardsight.selftrain._select import MRKLD_RULES as MRKLD_RULES
 from hardsight.selftrain._select import RULES as RULES
+from hardsight.selftrain._select import SOFT_RULES as SOFT_RULES
 from hardsight.selftrain._select import Selection as Selection
 from hardsight.selftrain._select import pseudo_labels as pseudo_labels
 from hardsight.selftrain._select import select as select

@@ -35,7 +35,9 @@ from hardsight.selftrain._rows import (
 from hardsight.selftrain._soft import LRENT_ALPHA, check_alpha
 from hardsight.selftrain._thresholds import check_portion, ranks_of, thresholds_of
 
-RULES = ("cbst", "cbst+avh", "avc", "crst-mrkld", "crst-lrent")
+RULES = ("cbst", "cbst+avh", "avc", "crst-mrkld", "crst-lrent", "crst")
+SOFT_RULES = ("crst-lrent", "crst")
+MRKLD_RULES = ("crst-mrkld", "crst")
 COMPARISONS = (">=", ">")
 EMPTIES = ("never", "one")
 
@@ -135,6 +137,7 @@ def select(
     - ``"crst-lrent"``: the same label, selected if
       :math:`\sum_c (p_c/\lambda_c)^{1/\alpha} \ge 1`, that is, if training on the soft label
       (:func:`soft_pseudo_labels`) costs less than leaving the example out.
+    - ``"crst"``: as ``"crst-lrent"``, with the regulariser of ``"crst-mrkld"`` in the loss.
 
     The matrices are read twice, a tile of rows at a time, so a memory-mapped array may be larger
     than memory; beside it this needs some 30 bytes per example. If tensors are on an
@@ -152,7 +155,7 @@ def select(
             class that is never predicted is never a label, either way.
         comparison: at the threshold: ``">="`` keeps the example at the rank, and all that tie with
             it, so that the portion is kept; ``">"`` leaves them out.
-        alpha: temperature of ``"crst-lrent"``.
+        alpha: temperature of ``"crst-lrent"`` and ``"crst"``.
 
     Returns:
         Labels, thresholds and what they were made from. If classes tie, the one with the lowest
@@ -173,7 +176,8 @@ def select(
 
     Reference:
         Chen et al., Angular Visual Hardness, ICML 2020, Eqs. (2) to (4); ``"avc"`` is the rule of
-        the slides. Zou et al., ECCV 2018 (CBST) and ICCV 2019 (CRST).
+        the slides; ``"crst"`` is what that paper calls CRST (its footnote 1). Zou et al., ECCV
+        2018 (CBST) and ICCV 2019 (CRST).
         Deviation: the paper writes ``>`` at the threshold, the published code ``>=``, which is the
         default here because ``>`` loses one example of each class, and with saturated
         probabilities all of them. With ``empty="never"`` the published code still selects an
@@ -190,7 +194,7 @@ def select(
         angular = angular_confidences(embeddings, class_weights, probs, rule)
         arrays = _select_by_one(angular, portion, empty, strict, None)
     else:
-        soft = alpha if rule == "crst-lrent" else None
+        soft = alpha if rule in SOFT_RULES else None
         arrays = _select_by_one(rows, portion, empty, strict, soft)
     device = probs.device if isinstance(probs, Tensor) else torch.device("cpu")
     labels, predictions, confidence, thresholds, label_thresholds, ranks = (

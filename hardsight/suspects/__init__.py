@@ -3,6 +3,7 @@
 Free of torch, like the table itself.
 """
 
+from hardsight.suspects._duplicates import repeats_of as repeats_of
 from hardsight.suspects._duplicates import twins_of as twins_of
 from hardsight.suspects._groups import AMBIGUOUS as AMBIGUOUS
 from hardsight.suspects._groups import DUPLICATE as DUPLICATE

@@ -13,11 +13,13 @@ level :math:`\eta_k` before it is read as the share of wrong labels :math:`e`. A
 some mistakes however sure it is. And if the model and the label make the same mistake, they agree:
 with m the share of mistakes and l the chance that a wrong label and a mistake are alike,
 
-.. math:: D = e\,(1 - l m) + (1 - e)\, m, \qquad P(\mathrm{wrong} \mid \mathrm{differ}) = e\,(1 - l m) / D
+.. math:: D = e\,(1 - l m) + (1 - e)\, m
 
-which EM sharpens by two more facts: how improbable the label is beside other classes, and which
-classes are confused; the latter gives l. Along the ranking these chances are averaged so that they
-never rise.
+of the labels differ, and of these e (1 - l m) / D are wrong.
+
+EM sharpens these chances by two more facts: how improbable the label is beside other classes, and
+which classes are confused; the latter gives l. Along the ranking these chances are averaged so that
+they never rise.
 
 All of it holds only for probabilities of a model that never saw the example. On its training data
 a model has made its mistakes vanish, and an average over the epochs of training, also of held-out

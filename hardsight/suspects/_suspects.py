@@ -88,9 +88,11 @@ def suspects_of(table: ScoreTable, *, by: str | None = None) -> Suspects:
     if twins is not None:
         has_twin = twins >= 0
         group[has_twin] = DUPLICATE
+        # the label of the twin is a suggestion only if nothing better is known
         suggestion = np.where(has_twin & (suggestion < 0), rows.label[twins], suggestion)
         is_suspect |= has_twin
     ranks = ranked_among_alike(rows.hardness, rows.held_out)
+    # a column that was asked for is taken as it is
     if chance is not None and by is None:
         ranks = _by_chance(rows, chance)
     order, ranked = _order(ranks)
@@ -125,7 +127,8 @@ def _by_chance(rows: Rows, chance: NDArray[np.float32]) -> NDArray[np.float64]:
     the steadier one if there are few examples.
     """
     # what the model agrees with is the less suspect the surer the model, whatever its mistakes are
-    differs = np.where(rows.margin < 0, chance, 0).astype(np.float64)
+    differs = chance.astype(np.float64) * (rows.margin < 0)
+    # bounded, so that a margin still tells rows apart that are all but certain
     sure = np.clip(differs, 0.01, 0.99)
     ranks = np.log(sure) - np.log1p(-sure) - rows.margin.astype(np.float64) / 2
     return np.where(np.isnan(rows.hardness), np.nan, ranks)
@@ -142,24 +145,27 @@ def suspects_frame(table: ScoreTable, n: int, *, by: str | None = None) -> pd.Da
     """The ``n`` most suspect rows of a table; see :meth:`ScoreTable.suspects`."""
     if n < 0:
         raise OptionError(f"expected n to be 0 or more, got {n}")
-    found = suspects_of(table, by=by)
-    rows = found.order[: min(n, found.ranked)]
+    suspects = suspects_of(table, by=by)
+    rows = suspects.order[: min(n, suspects.ranked)]
     taken = table.rows_at(rows)
-    share = np.full(len(rows), np.nan) if found.error_share is None else found.error_share[rows]
+    share = (
+        np.full(len(rows), np.nan) if suspects.error_share is None else suspects.error_share[rows]
+    )
     added: dict[str, Any] = {
-        "suggestion": found.suggestion[rows].astype(np.int64),
-        "group": [found.groups[place] for place in found.group[rows].tolist()],
-        "reason": [found.reason(row) for row in rows.tolist()],
+        "suggestion": suspects.suggestion[rows].astype(np.int64),
+        "group": [suspects.groups[place] for place in suspects.group[rows].tolist()],
+        "reason": [suspects.reason(row) for row in rows.tolist()],
         "error_share": share.astype(np.float64),
-        "evidence": [found.kind] * len(rows),
+        "evidence": [suspects.kind] * len(rows),
     }
     if SUSPICION not in table.columns:
-        added[SUSPICION] = found.suspicion[rows].astype(np.float64)
+        added[SUSPICION] = suspects.suspicion[rows].astype(np.float64)
     return _joined(taken, added)
 
 
 def _joined(taken: pa.Table, added: dict[str, Any]) -> pd.DataFrame:
     """Rows of a table and what is said about them; a column of the same name is kept as its own."""
+    # the table's own column of that name stays beside ours
     names = [f"table_{name}" if name in added else name for name in taken.column_names]
     frame: pd.DataFrame = taken.rename_columns(names).to_pandas()
     frame = frame.assign(**added)

@@ -367,7 +367,7 @@ def angle_velocity(target_angle: ArrayLike) -> Values:
         {\sum_{t \in T_i} (t - \bar t_i)^2}
 
     Args:
-        target_angle: angle to the own class weight in every epoch, ``[E, N]``, radians.
+        target_angle: angle to the labelled class's weight in every epoch, ``[E, N]``, radians.
 
     Returns:
         ``[N]`` in ``[-pi, pi]``, radians per epoch; larger is harder. NaN for an example seen in
@@ -483,10 +483,10 @@ def strongest_rival(
     votes = np.where(is_last, totals, 0)
     votes[1:] -= np.where(is_last[1:], before[:-1], 0)
     best = votes.argmax(axis=0)[None]
-    found = np.take_along_axis(classes, best, axis=0)[0]
+    rival = np.take_along_axis(classes, best, axis=0)[0]
     # no vote at all: the label was never beaten
     won = np.take_along_axis(votes, best, axis=0)[0] > 0
-    return np.where(won, found, -1).astype(np.int64)
+    return np.where(won, rival, -1).astype(np.int64)
 
 
 def _ramp(epochs: int, ramp_epochs: int) -> NDArray[np.int64]:

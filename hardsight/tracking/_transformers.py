@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from hardsight.errors import DataError, OptionError, OutputError, RunMismatchError
 from hardsight.heads import watch
-from hardsight.run_folder import mended_by
+from hardsight.run_folder import mended_by, replacing
 from hardsight.tracking._dataset import KEY
 from hardsight.tracking._epochs import of_all
 from hardsight.tracking._steps import StepRecorder
@@ -94,7 +94,8 @@ class TrackingCallback(StepRecorder, TrainerCallback):
         if state.is_world_process_zero:
             file = self._state_file(_checkpoint(args, state))
             try:
-                torch.save(content, file)
+                with replacing(file) as partial:
+                    torch.save(content, partial)
             except (OSError, RuntimeError) as err:  # torch reports a full disk as the latter
                 raise OutputError(
                     f"cannot write the tracker's state to {file}: {err}; {mended_by(err)}"

@@ -129,7 +129,7 @@ def test_bad_input_says_what_was_expected(linear):
         fgsm(linear, image, label, epsilon=-1, normalisation=IDENTITY)
     with pytest.raises(OptionError, match="norm to be one of linf, l2, got 'l1'"):
         pgd(linear, image, label, norm="l1", **options)
-    with pytest.raises(OptionError, match="loss to be one of cross_entropy, margin, got 'mse'"):
+    with pytest.raises(OptionError, match="one of cross_entropy, margin, dlr, got 'mse'"):
         fgsm(linear, image, label, loss="mse", **options)
     with pytest.raises(OptionError, match=r"pass generator="):
         pgd(linear, image, label, restarts=2, **options)

@@ -6,6 +6,7 @@ import json
 import warnings
 import xml.etree.ElementTree as ElementTree
 
+import datasets
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -86,7 +87,6 @@ def test_csv_says_what_was_decided(run, tmp_path):
 
 
 def test_the_issue_frame_has_the_columns_types_and_direction_of_datalab(run, tmp_path):
-    pytest.importorskip("cleanlab")
     from cleanlab import Datalab
 
     export_run(run, "cleanlab", out=tmp_path / "issues.parquet")
@@ -117,7 +117,6 @@ def test_the_issue_frame_has_the_columns_types_and_direction_of_datalab(run, tmp
 
 
 def test_datasets_reads_pictures_and_fixed_labels(run, tmp_path):
-    datasets = pytest.importorskip("datasets")
     done = export_run(run, "huggingface", out=tmp_path / "hf")
     file = str(tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")
     found = datasets.Dataset.from_parquet(file, cache_dir=str(tmp_path / "cache"))

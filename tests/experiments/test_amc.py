@@ -9,6 +9,8 @@ from scipy import stats
 from hardsight.experiments import EXPERIMENTS, Outputs, run_experiment
 from hardsight.experiments.amc import feature_measures
 
+pytestmark = pytest.mark.usefixtures("without_bars")
+
 TABLE1, FIG7, FIGS = (EXPERIMENTS[name] for name in ("amc-table1", "amc-fig7", "amc-figs"))
 
 
@@ -41,7 +43,7 @@ def test_table_1_claims_follow_the_numbers_at_the_weight_validation_prefers(amc_
 
 def test_table_1_has_p_values_of_paired_tests_as_they_are_and_corrected():
     data = table1_data((82.9, 83.1, 82.8))
-    (table,), _ = TABLE1.judge(TABLE1.scales["short"], data)
+    (table, _), _ = TABLE1.judge(TABLE1.scales["short"], data)
     by_loss = {row[1]: row for row in table.rows}
     tests = {loss: numbers["test"] for loss, numbers in data["cifar10"].items()}
     large, small = (

@@ -17,6 +17,8 @@ from hardsight.experiments.avh._degradation import degradation_claim
 from hardsight.experiments.avh._human import class_groups, group_frequency, human_claims
 from hardsight.run.study import degradation_study, human_study
 
+pytestmark = pytest.mark.usefixtures("without_bars")
+
 TINY = ["epochs=1", "seeds=[0]", "degraded=20", "models=['small_cnn']"]
 DYNAMICS, GEOMETRY = EXPERIMENTS["avh-dynamics"], EXPERIMENTS["avh-geometry"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.fuzz.cases import Maker
 from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import score_graphs
 from tests.fuzz.scoring import score_examples, score_stored
+from tests.fuzz.texts import score_texts
 from tests.fuzz.training import train_by_recipe
 from tests.fuzz.verbs import (
     adapt,
@@ -18,7 +20,9 @@ from tests.fuzz.verbs import (
 
 # kind -> how many of 1,000 cases; by what they cost and by what they can find
 _SHARES: dict[Maker, int] = {
-    score_examples: 490,
+    score_examples: 440,
+    score_texts: 35,
+    score_graphs: 15,
     score_stored: 250,
     train_by_recipe: 150,
     any_flags: 60,

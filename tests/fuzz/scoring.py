@@ -37,7 +37,7 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
     expected = Expected(
         examples.index, examples.ids, examples.labels, examples.classes, outputs, examples.errors
     )
-    yield from _scored(
+    yield from scored(
         draw,
         folder,
         [*examples.flags, *net.flags, *flags, *precision_flags],
@@ -52,7 +52,7 @@ def score_examples(draw: Draw, folder: Path) -> Iterator[Step]:
 def score_stored(draw: Draw, folder: Path) -> Iterator[Step]:
     """Stored embeddings with their head."""
     stored = make_stored(draw, folder)
-    yield from _scored(
+    yield from scored(
         draw,
         folder,
         stored.flags,
@@ -124,7 +124,7 @@ def _asked(draw: Draw) -> tuple[list[str] | None, list[str], str]:
 _OUTS = ("run", "a b", "[/b]", "é/[red]", "deep/er/run", "-run", "run.parquet")
 
 
-def _scored(
+def scored(
     draw: Draw,
     folder: Path,
     flags: list[str],

@@ -233,7 +233,7 @@ def adapt(draw: Draw, folder: Path) -> Iterator[Step]:
 
 
 _RULES = ("cbst", "cbst+avh", "avc", "crst-mrkld", "crst-lrent", "source-only", "entropy",
-          "threshold")  # fmt: skip
+          "threshold", "crst", "bn-only")  # fmt: skip
 
 
 # --- networks of the registry

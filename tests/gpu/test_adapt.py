@@ -25,7 +25,8 @@ def test_every_rule_runs_on_the_gpu_and_continues(model, tmp_path):
     source = stripes(300, seed=0, noise=60, bright=150)
     target = stripes(300, seed=1, noise=150, bright=60)
     settings = {
-        "rule": ("cbst", "cbst+avh", "crst-lrent", "crst-mrkld", "entropy"), "rounds": 2,
+        "rule": ("cbst", "cbst+avh", "crst-lrent", "crst-mrkld", "crst", "entropy", "bn-only"),
+        "rounds": 2,
         "pretrain": {"epochs": 3, "optimizer": {"name": "adamw"}}, "retrain": 1, "device": "cuda",
         "augment": {"crop_padding": 2, "flip": True}, "batch_size": 64, "keep_models": False,
     }  # fmt: skip

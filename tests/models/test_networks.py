@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from hardsight.errors import ModelError, OptionError
 from hardsight.heads import capture, find_head
@@ -15,6 +16,7 @@ from hardsight.models import (
     MNISTNet,
     ResNet18,
     SmallCNN,
+    SphereConv2d,
     load_model,
 )
 
@@ -236,3 +238,36 @@ def test_an_unknown_option_is_answered_with_the_nearest():
         load_model("amc13:widht=0.5")
     with pytest.raises(ModelError, match="a ReLU is built already; leave its options out"):
         load_model(torch.nn.ReLU(), options={"inplace": True})
+
+
+def test_a_convolution_of_directions_gives_cosines():
+    layer, images = SphereConv2d(2, 3, 3, padding=1, bias=False), torch.randn(2, 2, 5, 6)
+    patches = nn.functional.unfold(images.double(), 3, padding=1)  # [N, 18, 30]
+    filters = layer.weight.detach().double().flatten(1)
+    lengths = filters.norm(dim=1)[:, None] * patches.norm(dim=1)[:, None]
+    wanted = (filters @ patches / lengths).view(2, 3, 5, 6)
+    torch.testing.assert_close(layer(images).double(), wanted, rtol=0, atol=1e-5)
+    assert float(layer(images).detach().abs().max()) <= 1 + 1e-6
+
+
+def test_black_patches_have_no_direction_and_a_finite_gradient():
+    layer, images = SphereConv2d(1, 2, 3, bias=False), torch.zeros(1, 1, 4, 4, requires_grad=True)
+    cosines = layer(images)
+    cosines.sum().backward()
+    assert (cosines == 0).all()
+    assert images.grad.isfinite().all()
+    assert layer.weight.grad.isfinite().all()
+
+
+def test_a_decoupled_network_starts_from_the_same_weights_and_ignores_the_length_of_filters():
+    plain, sphere = MNISTNet(seed=3).eval(), MNISTNet(seed=3, decoupled=True).eval()
+    assert plain.state_dict().keys() == sphere.state_dict().keys()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, sphere.state_dict()[name])
+    images = torch.randn(3, 1, 28, 28)
+    before = sphere.features(images)
+    assert not torch.allclose(plain.features(images), before)
+    for module in sphere.modules():
+        if isinstance(module, SphereConv2d):
+            module.weight.data.mul_(5)
+    torch.testing.assert_close(sphere.features(images), before)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
@@ -17,7 +18,7 @@ from sklearn.linear_model import (
     RidgeClassifier,
     SGDClassifier,
 )
-from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV
+from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -37,8 +38,8 @@ from hardsight.errors import (
 
 LINEAR = [
     LogisticRegression(max_iter=300),
-    LinearSVC(),
-    LinearSVC(fit_intercept=False),
+    LinearSVC(dual="auto"),  # the default since 1.5
+    LinearSVC(dual="auto", fit_intercept=False),
     SGDClassifier(random_state=0),
     SGDClassifier(loss="log_loss", random_state=0),
     RidgeClassifier(),
@@ -152,7 +153,7 @@ def test_a_probability_of_0_gives_an_infinite_margin_and_that_is_said(tmp_path):
 def test_decision_values_are_told_from_probabilities():
     rows, labels = made_up(3)
     with pytest.warns(HardsightWarning, match="LinearSVC gives decision values"):
-        table = hs.score(LinearSVC().fit(rows, labels), rows, labels=labels)
+        table = hs.score(LinearSVC(dual="auto").fit(rows, labels), rows, labels=labels)
     assert "softmax" in table.metadata["model"]["reading"]
     plain = hs.score(LogisticRegression().fit(rows, labels), rows, labels=labels)
     assert "reading" not in plain.metadata["model"]
@@ -263,9 +264,24 @@ def test_a_search_is_scored_by_the_model_it_found():
     np.testing.assert_array_equal(found.column("avh"), best.column("avh"))
 
 
+class Cautious(ClassifierMixin, BaseEstimator):
+    """Names the second class only if sure of it, as FixedThresholdClassifier of 1.5 does."""
+
+    def fit(self, rows, labels):
+        self.inner_ = LogisticRegression().fit(rows, labels)
+        self.classes_ = self.inner_.classes_
+        return self
+
+    def predict_proba(self, rows):
+        return self.inner_.predict_proba(rows)
+
+    def predict(self, rows):
+        return self.classes_[(self.predict_proba(rows)[:, 1] > 0.99).astype(int)]
+
+
 def test_a_threshold_of_its_own_is_said():
     rows, labels = made_up(2)
-    model = FixedThresholdClassifier(LogisticRegression(), threshold=0.99).fit(rows, labels)
+    model = Cautious().fit(rows, labels)
     with (
         pytest.warns(HardsightWarning, match="are missing"),
         pytest.warns(HardsightWarning, match=r"predict names another class .* \d+ of 64 sampled"),

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import hardsight as hs
-from hardsight.errors import OptionError
+from hardsight.errors import HardsightWarning, OptionError
 from hardsight.run_folder import RunFolder
 from tests.run.test_kill import Died
 
@@ -59,6 +59,59 @@ def test_the_nearest_neighbours_are_those_of_the_whole_matrix(tmp_path, n):
     np.testing.assert_allclose(found["similarity"], similarity, atol=1e-5)
     # rounding may decide between two that are equally near
     assert (found["other"].to_numpy() == other).mean() > 0.99
+    earlier, before = earlier_by_hand(vectors.astype(np.float32).astype(float), labels, rows)
+    np.testing.assert_allclose(found["earlier_similarity"], before, atol=1e-5)
+    assert (found["earlier"].to_numpy() == earlier).mean() > 0.99
+
+
+def earlier_by_hand(vectors, labels, rows):
+    """The nearest row before each that has the same label, in float64; -1 if there is none."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    places, cosines = [], []
+    for row in rows:
+        alike = np.flatnonzero(labels[:row] == labels[row])
+        cosine = unit[alike] @ unit[row]
+        places.append(alike[cosine.argmax()] if len(alike) else -1)
+        cosines.append(cosine.max() if len(alike) else np.nan)
+    return np.array(places), np.array(cosines)
+
+
+def repeated(folder):
+    """A run of 600 rows, of which three groups were planted: (5, 300, 450), (8, 310), (12, 320)."""
+    rng = np.random.default_rng(3)
+    vectors, labels = rng.normal(size=(600, 32)), np.arange(600) % 4
+    for copy, row in ((300, 5), (450, 5), (310, 8), (320, 12)):
+        vectors[copy] = 2.0 * vectors[row] * (1 + 1e-3 * rng.normal(size=32))
+        labels[copy] = labels[row]
+    vectors[330], labels[330] = vectors[16], (labels[16] + 1) % 4  # a wrong label, not a repeat
+    return scored(folder, vectors, labels, sample="out-of-sample")
+
+
+def test_of_near_duplicates_with_one_label_only_the_first_is_selected(tmp_path):
+    table = repeated(tmp_path)
+    with pytest.warns(HardsightWarning, match="596 rows are kept instead of 600: .* duplicates"):
+        rows = hs.select(table, keep=1.0, by="avh", how="hardest", drop_duplicates=True)
+    assert set(range(600)) - set(rows.tolist()) == {300, 450, 310, 320}
+    assert len(hs.select(table, keep=1.0, by="avh")) == 600
+
+
+def test_a_copy_stands_in_for_a_first_row_that_is_a_suspect(tmp_path):
+    table = repeated(tmp_path)
+    suspects = table.suspects(60)["index"].tolist()
+    with pytest.warns(HardsightWarning, match="rows are kept instead"):
+        rows = hs.select(
+            table, keep=1.0, how="random", drop_suspects=0.1, drop_duplicates=True
+        ).tolist()
+    for group in ((5, 300, 450), (8, 310), (12, 320)):
+        left = [row for row in group if row not in suspects]
+        assert [row for row in group if row in rows] == left[:1]
+
+
+def test_select_says_how_to_get_what_duplicates_need(tmp_path):
+    rng = np.random.default_rng(0)
+    table = hs.score(None, stored(tmp_path, rng.normal(size=(50, 8)), np.arange(50) % 4))
+    with pytest.raises(OptionError, match="score again with keep_embeddings"):
+        hs.select(table, keep=0.5, by="avh", drop_duplicates=True)
 
 
 def test_planted_near_duplicates_with_another_label_are_all_found_and_nothing_else(tmp_path):

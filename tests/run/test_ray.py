@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import nn
 import hardsight as hs
 from hardsight.errors import (
     BadExampleError,
+    DataError,
     OptionError,
     OutputError,
     RunExistsError,
@@ -118,6 +120,27 @@ def test_a_table_in_memory_is_the_local_one_and_a_local_run_that_died_is_resumed
     same_files(tmp_path / "local", tmp_path / "ray")
 
 
+@pytest.mark.slow
+def test_shards_of_webdataset_are_scored_as_the_local_engine_does(
+    cluster, photos, net_file, tmp_path
+):
+    (tmp_path / "tar").mkdir()
+    files = sorted(photos.rglob("*.png"))
+    for shard in range(3):
+        with tarfile.open(tmp_path / "tar" / f"train-{shard}.tar", "w") as archive:
+            for number in range(shard, len(files), 3):
+                label = tmp_path / "label"
+                label.write_text(files[number].parent.name)
+                archive.add(files[number], f"{number:03d}.png")
+                archive.add(label, f"{number:03d}.cls")
+    url = (tmp_path / "tar").as_uri() + "/train-{0..2}.tar"
+    model = f"{net_file}:make"
+    hs.score(model, url, out=tmp_path / "local", **SMALL)
+    table = hs.score(model, url, out=tmp_path / "ray", engine="ray", **SMALL)
+    same_files(tmp_path / "local", tmp_path / "ray")
+    assert len(table) == len(files)
+
+
 class DiedError(BaseException):
     """Stands for a kill."""
 
@@ -142,6 +165,13 @@ def test_what_a_worker_has_otherwise_stops_the_run_by_name(
         hs.score(None, embeddings_file, out=tmp_path / "run", engine="ray")
     monkeypatch.undo()
     hs.score(None, embeddings_file, out=tmp_path / "run")  # nothing is left that is in the way
+
+
+def test_a_source_without_files_is_refused_before_anything_is_spread(cluster, net_file, tmp_path):
+    (tmp_path / "photos" / "red").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"photos"):
+        hs.score(f"{net_file}:make", tmp_path / "photos", out=tmp_path / "run", engine="ray")
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -51,6 +52,38 @@ def test_an_address_where_nobody_answers_is_an_error_within_seconds(
             )  # fmt: skip
         assert time.monotonic() - began < 30  # of which a busy machine may take most
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_a_limit_of_memory_in_which_ray_would_wait_for_ever_is_named(
+    unconnected, embeddings_file, monkeypatch
+):
+    import resource
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (5 << 30, 5 << 30))
+    with pytest.raises(EngineError, match=r"its processes may have 5 \(ulimit -v\); lift the lim"):
+        hs.score(None, embeddings_file, engine="ray")
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_long_waits_for_ray_are_explained(
+    unconnected, embeddings_file, monkeypatch, capsys, address
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    timer = threading.Timer
+    monkeypatch.setattr("threading.Timer", lambda seconds, deed: timer(seconds / 1000, deed))
+
+    def slow(**_):
+        time.sleep(0.3)
+        raise ConnectionError("in the end")
+
+    monkeypatch.setattr("ray.init", slow)
+    with pytest.raises(EngineError, match=r"\(in the end\)"):
+        hs.score(None, embeddings_file, engine="ray", ray_address=address)
+    said = "answer at auto" if address else "start on this machine"
+    assert f"waiting for Ray to {said} since 8 s; " in capsys.readouterr().err
 
 
 def test_without_ray_the_extra_is_named(embeddings_file, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from tokenizers import Tokenizer
 
 import hardsight as hs
 from hardsight.cli import main
@@ -213,6 +216,30 @@ def test_a_module_without_a_mask_sees_no_padding(tmp_path):
     np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("declares", [False, True])
+def test_a_module_that_ignores_its_mask_is_told_of_and_sees_no_padding(declares):
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(64, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, input_ids, **more):
+            return self.head(self.words(input_ids).mean(dim=1))
+
+    class Declares(Counts):
+        def forward(self, input_ids, attention_mask=None):
+            return super().forward(input_ids)
+
+    torch.manual_seed(0)
+    model, words = (Declares if declares else Counts)(), tokenizer()
+    options = {"labels": LABELS, "classes": ["bad", "good"], "tokenizer": words}
+    with pytest.warns(HardsightWarning, match="depend on how far it is padded"):
+        table = hs.score(model, TEXTS, **options)
+    with torch.inference_mode():
+        logits = torch.cat([model(torch.tensor([words(text)["input_ids"]])) for text in TEXTS])
+    np.testing.assert_allclose(table.column("min_energy"), -logits.amax(1), rtol=1e-5, atol=1e-5)
+
+
 def test_tokenizers_that_do_not_fit_are_refused(folders):
     frame = pd.DataFrame({"text": TEXTS, "label": LABELS})
     words = tokenizer()
@@ -229,6 +256,60 @@ def test_tokenizers_that_do_not_fit_are_refused(folders):
         hs.score(unpadded, frame, tokenizer=words)
     with pytest.raises(OptionError, match="tokenizer cannot be used here: builtin:digits"):
         hs.score("small_cnn", "builtin:digits", tokenizer=words)
+
+
+def with_other_numbers(words):
+    """The same tokens in the opposite order."""
+    content = json.loads(words.backend_tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    plain = [word for word in vocabulary if not word.startswith("[")]
+    numbers = [vocabulary[word] for word in reversed(plain)]
+    vocabulary.update(zip(plain, numbers, strict=True))
+    backend = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), unk_token="[UNK]",
+        cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", model_max_length=48,
+    )  # fmt: skip
+    assert len(backend) == len(words)
+    return backend
+
+
+@pytest.mark.parametrize("verb", ["score", "train"])
+def test_a_tokenizer_whose_numbers_mean_other_words_is_told(verb, tmp_path, folders):
+    file, words = written(tmp_path / "reviews.csv"), with_other_numbers(tokenizer())
+    words.save_pretrained(tmp_path / "other")
+    says = r"not the model's own: 28 of its 32 tokens .* is number \d+ for the model and number \d+"
+    call = {
+        "score": hs.score,
+        "train": partial(hs.train, out=tmp_path / "run", epochs=1, validation=0.0, select="last"),
+    }[verb]
+    with pytest.warns(HardsightWarning, match=says):
+        call(f"hf:{folders['bert']}", file, tokenizer=str(tmp_path / "other"), device="cpu")
+    own = str(folders["bert"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HardsightWarning)
+        hs.score(f"hf:{own}", file, tokenizer=own, device="cpu")
+
+
+@pytest.mark.parametrize("says_which", [False, True])
+def test_a_vocabulary_that_cannot_be_compared_is_told(says_which):
+    class Folded(torch.nn.Module):
+        """Takes the remainder, as models of hashed characters do."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(8, 8), torch.nn.Linear(8, 2)
+
+        def get_input_embeddings(self):
+            raise NotImplementedError
+
+        def forward(self, input_ids):
+            return self.head(self.words(input_ids % 8).mean(dim=1))
+
+    if not says_which:
+        del Folded.get_input_embeddings
+    torch.manual_seed(0)
+    with pytest.warns(HardsightWarning, match=r"32 tokens, and the largest embedding .* is for 8"):
+        hs.score(Folded(), TEXTS, labels=LABELS, classes=["bad", "good"], tokenizer=tokenizer())
 
 
 def test_a_tokenizer_that_brings_code_is_refused(tmp_path, folders):
@@ -283,3 +364,35 @@ def test_labels_that_count_from_1_are_classes_by_name(tmp_path):
         source = hs.data.open_source(file)
     assert source.classes == ("1", "2", "3", "4", "5")
     np.testing.assert_array_equal(source.labels, np.arange(90) % 5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["01", "1", "2"], "'01' and '1' .* would both be class 1"),
+        (["1", "2", "1.5"], "whole numbers, got 1.5"),
+        ([1, 2, 1.5], "whole numbers, got 1.5"),
+        ([1, 2, float("inf")], "whole numbers, got inf"),
+    ],
+    ids=str,
+)
+def test_labels_that_almost_count_from_1_are_not_made_to(tmp_path, labels, says):
+    lines = [json.dumps({"text": f"a film {n}", "label": label}) for n, label in enumerate(labels)]
+    (tmp_path / "stars.jsonl").write_text("\n".join(lines))
+    with pytest.raises(LabelError, match=says):
+        hs.data.open_source(tmp_path / "stars.jsonl")
+
+
+def test_one_of_two_columns_of_a_name_is_not_chosen_by_chance(tmp_path):
+    (tmp_path / "twice.csv").write_text("text,label,label\na b,0,1\nc d,1,0\n")
+    with pytest.raises(DataError, match=r"column 'label' is there twice in .*twice\.csv"):
+        hs.data.open_source(tmp_path / "twice.csv")
+    (tmp_path / "twice.jsonl").write_text('{"text": "a b", "label": 0, "label": 1}\n')
+    with pytest.raises(DataError, match="an object has 'label' twice"):
+        hs.data.open_source(tmp_path / "twice.jsonl")
+
+
+def test_a_missing_id_is_not_a_name(tmp_path):
+    (tmp_path / "ids.csv").write_text("id,text,label\n,a b,x\n7,c d,y\n")
+    source = hs.data.open_source(tmp_path / "ids.csv")
+    assert [source.id_of(0), source.id_of(1)] == ["row 0", "7"]

@@ -66,7 +66,7 @@ def by_hand(rule, probs, embeddings, weights, portion, *, empty="never", strict=
         k = int((p[i] / lambdas).argmax())
         if rule == "cbst+avh":
             value, bound = avc[i, k], betas[k]
-        elif rule == "crst-lrent":
+        elif rule in ("crst-lrent", "crst"):
             value, bound = ((p[i] / lambdas) ** (1 / alpha)).sum(), 1.0
         else:
             value, bound = p[i, k], lambdas[k]
@@ -107,6 +107,7 @@ def test_the_rules_differ_where_they_should():
         for rule in RULES
     }
     assert torch.equal(labels["cbst"], labels["crst-mrkld"])
+    assert torch.equal(labels["crst"], labels["crst-lrent"])
     for other in ("cbst+avh", "avc", "crst-lrent"):
         assert not torch.equal(labels["cbst"], labels[other])
     assert not torch.equal(labels["cbst+avh"], labels["avc"])

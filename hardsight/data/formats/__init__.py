@@ -1,5 +1,6 @@
 """Data in the forms a user may have it, each read without trusting it."""
 
+from hardsight.data.formats._annotations import annotated_images as annotated_images
 from hardsight.data.formats._arrays import ArraySource as ArraySource
 from hardsight.data.formats._arrays import MemorySource as MemorySource
 from hardsight.data.formats._arrays import decoded as decoded
@@ -37,6 +38,14 @@ from hardsight.data.formats._parquet import holds_paths as holds_paths
 from hardsight.data.formats._parquet import one_column as one_column
 from hardsight.data.formats._parquet import parquet_paths as parquet_paths
 from hardsight.data.formats._parquet import stored_class_names as stored_class_names
+from hardsight.data.formats._sentences import LINE_SUFFIXES as LINE_SUFFIXES
+from hardsight.data.formats._sentences import SentenceSource as SentenceSource
+from hardsight.data.formats._sentences import sentence_columns as sentence_columns
+from hardsight.data.formats._sentences import sentence_file as sentence_file
+from hardsight.data.formats._sentences import text_lines as text_lines
+from hardsight.data.formats._shards import PACKED_TAR as PACKED_TAR
+from hardsight.data.formats._shards import TAR as TAR
+from hardsight.data.formats._shards import TarSource as TarSource
 from hardsight.data.formats._stored import ARRAY_SUFFIXES as ARRAY_SUFFIXES
 from hardsight.data.formats._stored import IDX_NAME as IDX_NAME
 from hardsight.data.formats._stored import MemoryArray as MemoryArray
@@ -60,6 +69,7 @@ from hardsight.data.formats._tables import visda_images as visda_images
 from hardsight.data.formats._texts import JSON_SUFFIXES as JSON_SUFFIXES
 from hardsight.data.formats._texts import TextSource as TextSource
 from hardsight.data.formats._texts import is_text_list as is_text_list
+from hardsight.data.formats._texts import table_columns as table_columns
 from hardsight.data.formats._texts import text_columns as text_columns
 from hardsight.data.formats._texts import text_file as text_file
 from hardsight.data.formats._texts import text_parquet as text_parquet

@@ -93,8 +93,8 @@ def tu_graphs(
             f"{spec} holds several sets of graphs ({', '.join(names)}); put each in its own folder"
         )
     read = _Files(folder, names[0], spec)
-    graph_of = read.numbers(GRAPHS).reshape(-1)
-    values = read.numbers("_graph_labels.txt").reshape(-1)
+    graph_of = read.column(GRAPHS)
+    values = read.column("_graph_labels.txt")
     edges = read.numbers("_A.txt")
     _check(graph_of, values, edges, spec)
     kinds, features = _node_features(read, len(graph_of), attributes=attributes)
@@ -125,6 +125,20 @@ class _Files:
             return np.loadtxt(file, dtype=kind, delimiter=",", ndmin=2)
         except ValueError as err:
             raise DataError(f"{file} cannot be read as numbers: {err}") from err
+
+    def column(self, suffix: str) -> NDArray[Any]:
+        """Numbers of a file with one per line.
+
+        Raises:
+            DataError: a line has more.
+        """
+        found = self.numbers(suffix)
+        if found.size and found.shape[1] != 1:
+            raise DataError(
+                f"expected one number per line in {self._name}{suffix} of {self._spec}, got "
+                f"{found.shape[1]}; keep the column that is meant"
+            )
+        return found.reshape(-1)
 
     def has(self, suffix: str) -> bool:
         """Whether there is such a file."""
@@ -160,8 +174,12 @@ def _node_features(
     kinds: NDArray[Any] = np.zeros(count, dtype=np.int64)
     parts: list[NDArray[Any]] = []
     if read.has("_node_labels.txt"):
-        _, kinds = np.unique(read.numbers("_node_labels.txt")[:, 0], return_inverse=True)
-        parts.append(np.eye(int(kinds.max()) + 1, dtype=np.float32)[kinds])
+        columns = [
+            np.unique(column, return_inverse=True)[1]
+            for column in read.numbers("_node_labels.txt").T
+        ]
+        kinds = columns[0]  # which a drawing shows
+        parts += [np.eye(int(column.max()) + 1, dtype=np.float32)[column] for column in columns]
     if read.has("_node_attributes.txt") and (attributes or not parts):
         parts.append(read.numbers("_node_attributes.txt", np.float32))
     if any(len(part) != count for part in parts):

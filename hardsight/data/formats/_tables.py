@@ -411,6 +411,9 @@ def csv_cells(file: Path, spec: str) -> tuple[list[str], list[tuple[int, list[st
     except OSError as err:
         raise DataError(f"cannot read {spec}: {err.strerror or err}") from err
     header = [cell.strip() for cell in rows[0][1]] if rows else []
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"column {twice!r} is there twice in {spec}; remove one, or rename it")
     return header, rows[1:]
 
 

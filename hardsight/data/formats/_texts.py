@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TEXTS = ("text", "sentence", "review", "question", "comment", "content", "document", "body")
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 _NUMBER = re.compile(r"\s*-?[0-9]+([.,][0-9]+)?\s*")
+_COUNTED = re.compile(r"[1-9][0-9]*")
 _LOOKED_AT = 200  # texts, to see whether they are text
 _MANY = 50  # different labels, before they are taken for something else than classes
 
@@ -150,14 +151,16 @@ def text_file(
     max_tokens: int | None,
 ) -> TextSource:
     """Texts of a CSV, TSV or JSONL file; see :func:`text_columns`."""
-    if file.suffix.lower() in JSON_SUFFIXES:
-        columns = _json_columns(file, spec)
-    else:
-        columns = _csv_columns(file, spec)
     return text_columns(
-        columns, spec=spec, text=text, label=label, classes=classes, split=split,
+        table_columns(file, spec), spec=spec, text=text, label=label, classes=classes, split=split,
         max_tokens=max_tokens,
     )  # fmt: skip
+
+
+def table_columns(file: Path, spec: str) -> Mapping[str, list[Any]]:
+    """All columns of a CSV, TSV or JSONL file; what is missing is ``None``."""
+    is_json = file.suffix.lower() in JSON_SUFFIXES
+    return _json_columns(file, spec) if is_json else _csv_columns(file, spec)
 
 
 def text_parquet(files: Sequence[Path], *, spec: str, **options: Any) -> TextSource:
@@ -195,8 +198,8 @@ def text_columns(
         DataError: there is no such column.
     """
     header = list(columns)
-    texts = columns[_column(header, text, TEXTS, "text", spec)]
-    label_name = _column(header, label, LABELS, "label", spec)
+    texts = columns[table_column(header, text, TEXTS, "text", spec)]
+    label_name = table_column(header, label, LABELS, "label", spec)
     values = np.empty(len(texts), dtype=object)
     values[:] = [_plain(value) for value in columns[label_name]]
     kept = rows_of_split(columns, split, spec)
@@ -208,15 +211,25 @@ def text_columns(
         [values[row] for row in rows],
         spec=spec,
         classes=classes,
-        ids=None if ids is None else [str(ids[row]) for row in rows],
+        ids=None if ids is None else [_id(ids[row], row) for row in rows],
         columns={name: [cells[row] for row in rows] for name, cells in columns.items()},
         max_tokens=max_tokens,
     )
 
 
-def _column(
+def _id(stored: Any, row: int) -> str:
+    """A stored id; one that is missing must not look like that of others."""
+    return f"row {row}" if stored is None else str(stored)
+
+
+def table_column(
     header: Sequence[str], stated: str | None, names: Sequence[str], role: str, spec: str
 ) -> str:
+    """The column that a user names, or else the one that has one of ``names``.
+
+    Raises:
+        DataError: there is none, or more than one.
+    """
     if stated is None:
         return chosen_column(header, names, f"{role}s", f"the columns of {spec}")
     if stated not in header:
@@ -246,7 +259,7 @@ def _json_columns(file: Path, spec: str) -> dict[str, list[Any]]:
         with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    row = json.loads(line)
+                    row = json.loads(line, object_pairs_hook=_each_once)
                     if not isinstance(row, Mapping):
                         raise DataError(
                             f"expected an object in line {number} of {spec}, got "
@@ -260,6 +273,15 @@ def _json_columns(file: Path, spec: str) -> dict[str, list[Any]]:
         raise DataError(f"no examples in {spec}: it has no lines")
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice!r} twice, and either could be meant")
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -285,18 +307,25 @@ def _counted_from_1(
     if classes is not None:
         return labels, classes
     values = list(labels)
-    try:
-        numbers = {int(value) for value in values if float(value) == int(float(value))}
-    except (TypeError, ValueError):
-        return labels, None
-    top = max(numbers, default=0)
-    if len(numbers) < 2 or numbers != set(range(1, top + 1)):
+    numbers = [_whole_number(value) for value in values]
+    distinct = set(numbers) - {None}
+    top = max((number for number in numbers if number is not None), default=0)
+    if None in numbers or len(distinct) < 2 or distinct != set(range(1, top + 1)):
         return labels, None
     warn(
         f"{where} are 1 to {top}: they are {top} classes of these names, the first is 1; pass "
         "classes=[...] (--classes) to name them otherwise"
     )
-    return [str(int(value)) for value in values], tuple(str(n) for n in range(1, top + 1))
+    return [str(number) for number in numbers], tuple(str(n) for n in range(1, top + 1))
+
+
+def _whole_number(value: Any) -> int | None:
+    """A label as the number it is; ``None`` for 1.5, and for 01, which may be another class."""
+    if isinstance(value, str):
+        return int(value) if _COUNTED.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        return None
+    return int(value) if value == int(value) else None
 
 
 def _check_are_classes(labels: Any, classes: Sequence[str] | None, where: str) -> None:

@@ -26,6 +26,12 @@ from hardsight.data.formats import (
     text_columns,
 )
 from hardsight.data.opening._files import FORMS, LABEL_NAMES, array_source, embedding_source
+from hardsight.data.opening._sentences import (
+    are_texts,
+    sentences_in_list,
+    sentences_of_dataset,
+    sentences_of_frame,
+)
 from hardsight.data.source import ExampleSource, Loading, in_memory
 from hardsight.errors import DataError
 
@@ -49,7 +55,9 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
         return data
     if name == "DataFrame" and not {"embedding", "embeddings"}.isdisjoint(data.columns):
         return _frame_of_embeddings(data, options)
-    if _are_texts(data) and options.labels is not None:
+    if are_texts(data) and options.are_sentences:
+        return sentences_in_list(data, options)
+    if are_texts(data) and options.labels is not None:
         values = plain_array(options.labels, names=LABEL_NAMES, option="labels")
         return TextSource(
             data, values, spec=name, classes=options.classes, max_tokens=options.max_tokens
@@ -57,6 +65,7 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     if isinstance(data, np.ndarray | torch.Tensor):
         return array_source({"": MemoryArray(in_memory(data))}, name, options)
     options.images_only()
+    # duck typing would work for a while, and then fail where a default is missing
     if hasattr(data, "id_of") and hasattr(data, "fingerprint"):
         raise DataError(
             f"a {name} looks like a source of examples but is not one; derive {name} from "
@@ -70,12 +79,14 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     options.refuse("split", because=f"a {name} is one split already")
     loading, loader = Loading(), None
     if isinstance(data, DataLoader):
+        # its sampler is looked at below, once the dataset has a length
         loading, loader, data = _loading(data), data, data.dataset
         if loading.collate is None and hasattr(data, "without_index"):
             data = data.without_index()
     is_iterator = hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
     if isinstance(data, IterableDataset) or is_iterator:
         return StreamSource(data, classes=options.classes, loading=loading)
+    # a mapping has both members, and positions are not its keys
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not indexed or isinstance(data, Mapping):
         raise DataError(
@@ -87,19 +98,15 @@ def source_of_object(data: Any, options: Options) -> ExampleSource | EmbeddingSo
     return source if rows is None else source.subset(rows)
 
 
-def _are_texts(data: Any) -> bool:
-    is_list = isinstance(data, list | tuple) and len(data) > 0
-    return (is_list and all(isinstance(text, str) for text in data[:64])) or (
-        isinstance(data, np.ndarray) and data.ndim == 1 and data.dtype.kind in "U"
-    )
-
-
 def _frame(frame: Any, options: Options) -> ExampleSource:
+    if options.are_sentences:
+        return sentences_of_frame(frame, options)
     names = [str(name) for name in frame.columns]
     has_pictures = not set(IMAGE_COLUMNS).isdisjoint(names)
     if options.text_column is not None or (
         options.image_column is None and not has_pictures and is_text_list(names)
     ):
+        # NaN of pandas is nothing, as an empty cell is
         missing = frame.astype(object).where(frame.notna(), None)
         columns = {name: missing.iloc[:, at].to_list() for at, name in enumerate(names)}
         return text_columns(columns, spec=type(frame).__name__, **options.of_texts())
@@ -150,6 +157,8 @@ def _huggingface(data: Any, options: Options) -> ExampleSource:
         options.refuse("split", because="a Dataset is one split already")
     if isinstance(data, datasets.IterableDataset):
         return StreamSource(data, classes=options.classes)
+    if options.are_sentences:
+        return sentences_of_dataset(data, "Dataset", options)
     if options.text_column is not None or holds_texts(data):
         return texts_of(data, replace(options, split=None))
     if has_images(data):

@@ -1,6 +1,11 @@
 """Texts: shown, and made into tokens for a model."""
 
+from hardsight.data.texts._sentences import UNKNOWN as UNKNOWN
+from hardsight.data.texts._sentences import Sentence as Sentence
+from hardsight.data.texts._sentences import Sentences as Sentences
+from hardsight.data.texts._sentences import TargetTokens as TargetTokens
 from hardsight.data.texts._tokens import Texts as Texts
 from hardsight.data.texts._tokens import Tokens as Tokens
 from hardsight.data.texts._tokens import packed_rows as packed_rows
 from hardsight.data.texts._tokens import unpacking as unpacking
+from hardsight.data.texts._tokens import warn_of_other_words as warn_of_other_words

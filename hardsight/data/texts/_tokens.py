@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardsight._checks import warn
 from hardsight.data.source import InputKind, Parts
 from hardsight.errors import BadExampleError, ModelError, OptionError
 
@@ -91,10 +92,10 @@ class Tokens(Texts):
     ) -> None:
         super().__init__(limit)
         self._tokenizer, self._batch_size = tokenizer, batch_size
-        self.keys, self._pads = _keys(tokenizer, model)
-        _check_vocabulary(tokenizer, model)
+        self.keys, self._pads = model_inputs(tokenizer, model)
+        check_vocabulary(tokenizer, model)
         self._padding = _padding(tokenizer, model) if self._pads else 0
-        self.limit = _limit(tokenizer, model, limit)
+        self.limit = most_tokens(tokenizer, model, limit)
         most = "as long as they are" if self.limit is None else f"at most {self.limit} of a text"
         self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
 
@@ -114,6 +115,27 @@ class Tokens(Texts):
         """The same, with more or fewer texts that go through the model together."""
         other = copy.copy(self)
         other._batch_size = batch_size
+        return other
+
+    def padded_twice(self, inputs: Any) -> tuple[Any, Any] | None:
+        """The first tokens of the texts, by themselves and before padding in place of the rest.
+
+        No row is wider than it was: a model may have no place for more.
+        """
+        width = inputs[IDS].shape[1]
+        if not self._pads or width < 2:
+            return None
+        kept = width - max(1, width // 4)
+        short = {key: rows[:, :kept].clone() for key, rows in inputs.items()}
+        long = {key: rows.clone() for key, rows in inputs.items()}
+        for key, rows in long.items():
+            rows[:, kept:] = self._padding if key == IDS else 0
+        return short, long
+
+    def without_padding(self) -> Tokens:
+        """The same; texts of different length go through the model one after the other."""
+        other = copy.copy(self)
+        other._pads, other.origin = False, f"{self.origin}, none of them padded"
         return other
 
     def encoded(self, texts: list[str]) -> tuple[list[dict[str, list[int]]], list[bool]]:
@@ -207,7 +229,7 @@ def unpacking(model: nn.Module, tokens: Tokens) -> Iterator[None]:
         handle.remove()
 
 
-def _keys(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
+def model_inputs(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
     """Names of the inputs that both know, and whether the model can be told of padding."""
     taken = inspect.signature(model.forward).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
@@ -223,22 +245,73 @@ def _keys(tokenizer: Any, model: nn.Module) -> tuple[tuple[str, ...], bool]:
     return tuple(keys), has_mask
 
 
-def _check_vocabulary(tokenizer: Any, model: nn.Module) -> None:
-    rows = _embeddings(model)
-    if rows is not None and len(tokenizer) > rows:
+def warn_of_other_words(reader: Any, own: Any) -> None:
+    """Warn if the numbers of a tokenizer mean other words than those of the model's own.
+
+    Args:
+        reader: the tokenizer in use.
+        own: the one that lies beside the model; ``None`` if there is none.
+    """
+    if own is None or reader is own or not all(hasattr(it, "get_vocab") for it in (reader, own)):
+        return
+    mine, given = own.get_vocab(), reader.get_vocab()
+    other = [word for word, number in mine.items() if given.get(word) != number]
+    if other:
+        has = f"number {given[other[0]]}" if other[0] in given else "not there"
+        warn(
+            f"the tokenizer that was named is not the model's own: {len(other):,} of its "
+            f"{len(mine):,} tokens have another number or none, such as {other[0]!r}, which is "
+            f"number {mine[other[0]]} for the model and {has} in {type(reader).__name__}; the "
+            "model sees other words than the texts hold, unless it was trained with this tokenizer"
+        )
+
+
+def check_vocabulary(tokenizer: Any, model: nn.Module, *, least: float = 0.0) -> None:
+    """Raise if a tokenizer cannot be that of a model.
+
+    Args:
+        tokenizer: of transformers.
+        model: that takes its tokens.
+        least: share of the model's embeddings that there must be tokens for.
+
+    Raises:
+        ModelError: there are more tokens than embeddings, or far fewer.
+    """
+    rows, is_sure = _embeddings(model)
+    if rows is None:
+        return
+    if is_sure and len(tokenizer) < least * rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer):,} tokens, and {type(model).__name__} embeddings "
+            f"for {rows:,}, most of which it could never use: it is not the tokenizer of this "
+            "model; name its own"
+        )
+    if len(tokenizer) <= rows:
+        return
+    if is_sure:
         raise ModelError(
             f"the tokenizer has {len(tokenizer):,} tokens, and {type(model).__name__} embeddings "
             f"for {rows:,}: it is not the tokenizer of this model; name its own"
         )
+    warn(
+        f"the tokenizer has {len(tokenizer):,} tokens, and the largest embedding of "
+        f"{type(model).__name__} is for {rows:,}: unless the model makes something else of larger "
+        "numbers, such as their remainder, it is not the tokenizer of this model"
+    )
 
 
-def _embeddings(model: Any) -> int | None:
-    find = getattr(model, "get_input_embeddings", None)
-    try:
-        layer = None if find is None else find()
+def _embeddings(model: nn.Module) -> tuple[int | None, bool]:
+    """Rows of the layer that tokens go into, and whether the model itself says that it is it."""
+    from torch import nn
+
+    try:  # models of transformers that have none, or have it elsewhere, raise either
+        layer = model.get_input_embeddings()  # type: ignore[operator]
     except (NotImplementedError, AttributeError):
-        return None
-    return getattr(layer, "num_embeddings", None)
+        layer = None
+    if layer is not None and isinstance(rows := getattr(layer, "num_embeddings", None), int):
+        return rows, True
+    sizes = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+    return max(sizes, default=None), False
 
 
 def _padding(tokenizer: Any, model: Any) -> int:
@@ -261,7 +334,7 @@ def _padding(tokenizer: Any, model: Any) -> int:
     return int(wanted if wanted is not None else own)
 
 
-def _limit(tokenizer: Any, model: Any, limit: int | None) -> int | None:
+def most_tokens(tokenizer: Any, model: Any, limit: int | None) -> int | None:
     """Most tokens of a text, by tokenizer, model and user."""
     config = getattr(model, "config", None)
     places = getattr(config, "max_position_embeddings", None)

@@ -74,9 +74,9 @@ class RunRows:
     @cached_property
     def quality(self) -> NDArray[np.float64]:
         """Place in the order of suspects, as a share: 0 for the most suspect row."""
-        found = np.empty(len(self.table))
-        found[self.suspects.order] = np.arange(len(self.table)) / max(1, len(self.table) - 1)
-        return found
+        ranks = np.empty(len(self.table))
+        ranks[self.suspects.order] = np.arange(len(self.table)) / max(1, len(self.table) - 1)
+        return ranks
 
     def name_of(self, label: int) -> str:
         """Name of a class; empty for none."""
@@ -108,10 +108,9 @@ class Pictures:
     def file_of(self, row: int) -> Path | None:
         """The file of an example, if it has one of its own."""
         position = self._position(row)
-        if position is None or not hasattr(self.source, "file_of"):
+        if position is None or self.source is None or not self.source.has_files:
             return None
-        file: Path = self.source.file_of(position)  # type: ignore[union-attr]
-        return file.absolute()
+        return self.source.file_of(position).absolute()
 
     def bytes_of(self, row: int) -> bytes | None:
         """The file as it is, or the picture as PNG; ``None`` if it cannot be read."""
@@ -121,7 +120,9 @@ class Pictures:
         try:
             if file is not None:
                 return file.read_bytes()
-            content = None if position is None else self.source[position].content  # type: ignore[index]
+            if self.source is None or position is None:
+                return None
+            content = self.source[position].content
         except (OSError, HardsightError):
             self.missing += 1
             return None
@@ -144,7 +145,7 @@ class Pictures:
     @property
     def have_files(self) -> bool:
         """Whether the examples are files that can be named instead of copied."""
-        return hasattr(self.source, "file_of")
+        return self.source is not None and self.source.has_files
 
     def _position(self, row: int) -> int | None:
         """Where an example is in the data now; ``None`` if it is another one, or none."""

@@ -15,7 +15,17 @@ from hardsight.experiments.amc._recipes import (
     amc,
     trained,
 )
-from hardsight.experiments.lab import Asked, Figure, Grid, Lab, Question, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Asked,
+    Figure,
+    Grid,
+    Lab,
+    Question,
+    Result,
+    Table,
+    experiment,
+    networks_table,
+)
 from hardsight.report.figures import COLOURS, legend, panels
 
 _MARGIN = 0.5  # Section 3.2: leads to the best performance
@@ -60,17 +70,18 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     means = ", ".join(f"m = {m:g} {grid.cell('validation', loss=x)}" for m, x in margins.items())
     is_asked = _MARGIN in margins and len(margins) > 1
     others = {f"minus m = {m:g}": values for m, values in by_margin.items() if m != _MARGIN}
-    return [_table(grid)], [
+    gate = setting.gate(setting.dataset, grid.values("test", loss=CROSS_ENTROPY))
+    return [_table(grid), networks_table([gate])], [
         grid.question(
             "AMC-Loss with a well chosen weight is more accurate than cross-entropy",
             "Fig. 7; the text has no number", "test", {"loss": best}, {"loss": CROSS_ENTROPY},
             names=("test", CROSS_ENTROPY),
-            told=f"λ = {weights[best]:g} (chosen on validation): {{}}",
+            told=f"λ = {weights[best]:g} (chosen on validation): {{}}", weak=gate.weak,
         ),
         Question(
             f"the margin {_MARGIN:g} leads to the best performance", "Section 3.2",
             by_margin.get(_MARGIN, []), others if is_asked else {},
-            told=f"validation accuracy: {means}" + ("; {}" if is_asked else ""),
+            told=f"validation accuracy: {means}" + ("; {}" if is_asked else ""), weak=gate.weak,
         ),
     ]  # fmt: skip
 

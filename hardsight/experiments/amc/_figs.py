@@ -32,6 +32,7 @@ from hardsight.experiments.lab import (
     Question,
     Result,
     experiment,
+    networks_table,
 )
 from hardsight.geometry import unit_vectors
 from hardsight.report.figures import panels
@@ -109,12 +110,13 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             "(large insertion area).",
         ),
     ]
-    return tables, [
-        question for weight in setting.weights for question in _questions(weight, places)
+    gate = setting.gate(setting.dataset, places["own"].values("accuracy", loss=CROSS_ENTROPY))
+    return [*tables, networks_table([gate])], [
+        question for weight in setting.weights for question in _questions(weight, places, gate.weak)
     ]
 
 
-def _questions(weight: float, places: Mapping[str, Grid]) -> list[Question]:
+def _questions(weight: float, places: Mapping[str, Grid], weak: str) -> list[Question]:
     ours, contrastive = amc(weight).title, euclid(weight).title
     asked = (  # what is said, figure, where, measure, rival
         ("makes features on the sphere more compact than cross-entropy does", "Fig. 4", "sphere",
@@ -134,6 +136,7 @@ def _questions(weight: float, places: Mapping[str, Grid]) -> list[Question]:
         places[where].question(
             f"AMC-Loss {says} (λ = {weight:g})", paper, measure, {"loss": ours}, {"loss": rival},
             names=(ours, rival), told=f"{(_FEATURES | _MAPS)[measure]}: {{}}",
+            weak="" if where == "sphere" else weak,  # another network, of 3 dimensions
         )
         for says, paper, where, measure, rival in asked
     ]  # fmt: skip

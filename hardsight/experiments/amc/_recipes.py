@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardsight.data import MemorySource
-from hardsight.experiments.lab import Lab
+from hardsight.experiments.lab import DATASETS, Gate, Lab
 from hardsight.run.train import TrainResult
 
 CROSS_ENTROPY = "cross-entropy"
@@ -42,6 +42,11 @@ class Recipe:
     def network(self) -> str:
         """The model in words, with the width if it takes one."""
         return f"{self.model} of width {self.width:g}" if self.model == "amc13" else self.model
+
+    def gate(self, dataset: str, reached: Sequence[float | None]) -> Gate:
+        """What the network must reach on a dataset, and does with cross-entropy."""
+        title = f"{DATASETS.get(dataset, dataset)}, {self.network}"
+        return Gate(title, f"{dataset}/{self.model}", reached)
 
 
 SMOKE: dict[str, Any] = {"model": "small_cnn", "epochs": 1, "batch_size": 128}

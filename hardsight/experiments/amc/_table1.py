@@ -25,6 +25,7 @@ from hardsight.experiments.lab import (
     Result,
     Table,
     experiment,
+    networks_table,
     seed_dots,
 )
 from hardsight.report.figures import COLOURS, panels
@@ -56,30 +57,42 @@ class Setting(Recipe):
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(data, setting.seeds, "dataset", "loss")
+    gates = {
+        name: setting.gate(name, grid.values("test", dataset=name, loss=CROSS_ENTROPY))
+        for name in data
+    }
     questions = [
-        question for name in data for question in _questions(name, grid.at(dataset=name), setting)
+        question
+        for name, gate in gates.items()
+        for question in _questions(name, grid.at(dataset=name), setting, gate.weak)
     ]
-    return [_table(grid, setting)], questions
+    return [_table(grid, setting), networks_table(list(gates.values()))], questions
 
 
-def _questions(name: str, grid: Grid, setting: Setting) -> list[Question]:
+def _questions(name: str, grid: Grid, setting: Setting, weak: str) -> list[Question]:
     """The two comparisons of the paper, at the weight that validation prefers."""
     tried = {amc(weight).title: weight for weight in setting.weights}
     ours = grid.only(loss=tried).best("loss", "validation")
     told = f"λ = {tried[ours]:g} (chosen on validation): {{}}"
-    plain, contrastive, angular, p = _PAPER.get(name, ("", "", "", 0.0))
-    rivals = (  # name, loss, the paper's numbers
-        ("+ Euclid", euclid(tried[ours]).title, f"{angular} against {contrastive}, p = {p}"),
-        (CROSS_ENTROPY, CROSS_ENTROPY, f"{angular} against {plain}"),
-    )
+    plain, contrastive, angular, p = _PAPER.get(name, ("0", "0", "0", 0.0))
+    rivals = (  # name, loss, the paper's numbers, its number of the rival
+        ("+ Euclid", euclid(tried[ours]).title, f"{angular} against {contrastive}, p = {p}",
+         contrastive),
+        (CROSS_ENTROPY, CROSS_ENTROPY, f"{angular} against {plain}", plain),
+    )  # fmt: skip
     return [
         grid.question(
             f"{name}: + AMC is more accurate than {rival}",
             paper if name in _PAPER else "not in the paper", "test", {"loss": ours},
-            {"loss": loss}, names=("+ AMC", rival), told=told,
+            {"loss": loss}, names=("+ AMC", rival), told=told, weak=weak,
+            effect=_mean(angular) - _mean(theirs),
         )
-        for rival, loss, paper in rivals
+        for rival, loss, paper, theirs in rivals
     ]  # fmt: skip
+
+
+def _mean(printed: str) -> float:
+    return float(printed.partition(" ")[0])
 
 
 @experiment(

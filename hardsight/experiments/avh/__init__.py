@@ -1,5 +1,7 @@
 """Tables and figures of Angular Visual Hardness, and what they train on and measure."""
 
+from hardsight.experiments.avh._adversarial import avh_adversarial as avh_adversarial
+from hardsight.experiments.avh._adversarial import travelled as travelled
 from hardsight.experiments.avh._degradation import avh_degradation as avh_degradation
 from hardsight.experiments.avh._dynamics import avh_dynamics as avh_dynamics
 from hardsight.experiments.avh._geometry import avh_geometry as avh_geometry

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardsight.experiments.avh import _models as models
 from hardsight.experiments.avh._models import KINDS, levels_of, say
-from hardsight.experiments.lab import Claim, Figure, Grid, Lab, Result, Table, experiment
+from hardsight.experiments.lab import Claim, Figure, Gate, Grid, Lab, Result, Table, experiment
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.run.study import DegradationStudy, degradation_study
 from hardsight.run.train import TrainResult
@@ -21,11 +22,18 @@ _TITLES = {"avh": "AVH", "confidence": "model confidence", "norm": "norm ‖x‖
 _FIGURES = {"noise": "Fig. 17", "contrast": "Fig. 18"}
 
 
+def _gates(setting: models.ModelSetting, data: Mapping[str, Any]) -> list[Gate]:
+    """By the accuracy on the pictures as they are, the first level."""
+    clean = {model: [run["accuracy"][0] for run in of] for model, of in data["noise"].items()}
+    return models.gates_of(setting.dataset, clean)
+
+
 @experiment(
     "avh-degradation",
     title="Hardness of noisy and of faint pictures",
     reproduces="Angular Visual Hardness, Figs. 17, 18",
     scales={"smoke": models.SMOKE, "short": models.SHORT, "paper": models.PAPER},
+    gates=_gates,
 )
 def avh_degradation(lab: Lab, setting: models.ModelSetting) -> Result:
     """Scores the same pictures at the paper's levels of uniform noise and of contrast.

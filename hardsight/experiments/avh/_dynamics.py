@@ -32,7 +32,9 @@ from hardsight.experiments.lab import (
     band,
     channels_first,
     experiment,
+    networks_table,
     spread,
+    weakness_of,
 )
 from hardsight.heads import find_head
 from hardsight.models import SmallCNN
@@ -70,8 +72,17 @@ def _setting(shared: models.ModelSetting, **more: int | str) -> DynamicsSetting:
 def _asks(setting: DynamicsSetting, data: Mapping[str, Any]) -> Asked:
     runs, digits = stored_runs(data)
     who = data["annotators"]
-    asked = dynamics_claims(runs, digits, who=who, dataset=setting.digits)
-    return [_curve_table(runs, digits, who), _gap_table(runs)], asked
+    gates, small = (
+        models.gates_of(
+            dataset,
+            {model: [run.overall.means["correct"][-1] for run in of] for model, of in by.items()},
+        )
+        for dataset, by in ((setting.dataset, runs), (setting.digits, {"small_cnn": digits}))
+    )
+    weak = (weakness_of(gates), weakness_of(small))
+    asked = dynamics_claims(runs, digits, who=who, dataset=setting.digits, weak=weak)
+    tables = [_curve_table(runs, digits, who), _gap_table(runs)]
+    return [*tables, networks_table([*gates, *small])], asked
 
 
 @experiment(

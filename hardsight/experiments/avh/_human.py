@@ -16,6 +16,7 @@ from hardsight.experiments.avh._models import (
     Subjects,
     agreement_of_networks,
     density,
+    gates_of,
     say,
 )
 from hardsight.experiments.lab import (
@@ -82,6 +83,7 @@ _PAPER_BINS: Sequence[Sequence[Cell]] = (
     title="Do the model's scores agree with people?",
     reproduces="Angular Visual Hardness, Tables 1, 2, 6-9, Figs. 5, 16, 19",
     scales={"smoke": SMOKE, "short": SHORT, "paper": PAPER},
+    gates=lambda setting, data: gates_of(setting.dataset, data["accuracy"]),
 )
 def avh_human(lab: Lab, setting: ModelSetting) -> Result:
     """Holds every score of a network against how often people choose the label.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hardsight.data import (
     with_uniform_noise,
 )
 from hardsight.errors import StatisticError
-from hardsight.experiments.lab import Lab
+from hardsight.experiments.lab import DATASETS, Gate, Lab
 from hardsight.report import figures
 from hardsight.run.study import Histories, read_histories
 from hardsight.run.train import TrainResult
@@ -94,6 +95,15 @@ PAPER = ModelSetting(
     models=("alexnet", "vgg19", "resnet50", "densenet121"), epochs=24, schedule="cosine",
     degraded=500, seeds=(0, 1, 2, 3, 4),
 )  # fmt: skip
+
+
+def gates_of(dataset: str, accuracy: Mapping[str, Sequence[float]]) -> list[Gate]:
+    """What the networks must reach on a dataset, and do; accuracies are shares, one per seed."""
+    return [
+        Gate(f"{DATASETS.get(dataset, dataset)}, {say(model)}", f"{dataset}/{model}",
+             [100 * share for share in shares])
+        for model, shares in accuracy.items()
+    ]  # fmt: skip
 
 
 class Subjects:

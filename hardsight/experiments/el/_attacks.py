@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hardsight.data import MemorySource
-from hardsight.evaluate import Normalisation, fgsm, pgd
+from hardsight.evaluate import Normalisation, ensemble_attack, fgsm, pgd
 from hardsight.experiments.lab import Lab
 from hardsight.heads import logits_of
 from hardsight.run.loop import borrowed, generator
@@ -20,6 +20,8 @@ from hardsight.run.train import TrainResult
 PUBLISHED = {"as published: no clamp": False, "clamped to valid pixels": True}
 CARRIED, STRONGEST = "images made against the other loss", "strongest of all"
 _MARGIN = "PGD on the margin"
+ENSEMBLE = "APGD-CE, APGD-DLR, Square"
+QUERIES_PER_STEP = 50  # 5,000 queries and 100 steps, as published
 
 
 class Attacked:
@@ -122,7 +124,7 @@ def published_curve(
 
 def checks(
     lab: Lab, run: TrainResult, rival: TrainResult | None, test: MemorySource, *, radius: float,
-    steps: int,
+    steps: int, ensemble_steps: int = 0,
 ) -> dict[str, float]:  # fmt: skip
     """Accuracy in per cent under ever stronger attacks of one radius, and under all of them.
 
@@ -133,6 +135,7 @@ def checks(
         test: images to attack.
         radius: in L∞, pixels on [0, 1].
         steps: of PGD.
+        ensemble_steps: of each APGD in the ensemble; 0 for no ensemble.
     """
     on_margin = partial(pgd, epsilon=radius, loss="margin")
     attacks = {
@@ -143,10 +146,20 @@ def checks(
         ),
     }
 
+    def ensemble(*args: Any, **options: Any) -> Tensor:
+        queries = QUERIES_PER_STEP * ensemble_steps
+        found = ensemble_attack(
+            *args, epsilon=radius, steps=ensemble_steps, queries=queries,
+            generator=generator(0, "el-fig7 ensemble"), **options,
+        )  # fmt: skip
+        return found.inputs
+
     def measure() -> dict[str, float]:
         with borrowed(run.model, lab.device):
             own = Attacked(lab, run, test)
             masks = {name: own.right(own.changed(attack)) for name, attack in attacks.items()}
+            if ensemble_steps:
+                masks[ENSEMBLE] = own.right(own.changed(ensemble))
             if rival is not None:
                 with borrowed(rival.model, lab.device):
                     other = Attacked(lab, rival, test)
@@ -161,6 +174,8 @@ def checks(
         }
 
     key = {"attack": "checks", "radius": radius, "steps": steps, "on": test}
+    if ensemble_steps:
+        key["ensemble_steps"] = ensemble_steps
     key["rival"] = None if rival is None else rival.folder.name
     accuracies: dict[str, float] = lab.measured(run, key, measure)
     return accuracies

@@ -11,7 +11,16 @@ from hardsight.evaluate import calibration_error, pgd
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._attacks import Attacked
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Asked,
+    Grid,
+    Lab,
+    Question,
+    Result,
+    Table,
+    experiment,
+    networks_table,
+)
 from hardsight.run.loop import borrowed
 
 BASES = ("cross-entropy", "focal loss", "label smoothing", "large margin", "adversarial training")
@@ -64,7 +73,9 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     note = setting.note(data["lost"], "Differences are paired over seeds, with a 95 % interval.")
     task = Task.named(setting.task)
     tables = [_table(task.title, grid, measure, note) for measure in MEASURES]
-    return tables, _questions(task, grid)
+    plain = {"base": "cross-entropy", "bonus": "original"}
+    gate = task.gate(grid.values("accuracy", **plain) if plain["base"] in bases else [])
+    return [*tables, networks_table([gate])], _questions(grid, gate.weak)
 
 
 def _table(title: str, grid: Grid, measure: str, note: str) -> Table:
@@ -77,7 +88,7 @@ def _table(title: str, grid: Grid, measure: str, note: str) -> Table:
     return grid.table(f"{title}: {measure}, %, {direction}", {"base": "recipe"}, columns, note=note)
 
 
-def _questions(task: Task, grid: Grid) -> list[Question]:
+def _questions(grid: Grid, weak: str) -> list[Question]:
     bases, plain, smooth = grid.names("base"), "cross-entropy", "label smoothing"
     asked = [  # what is said, paper, measure, base, base to compare with
         *((f"the bonus makes {base} more accurate", "in the appendix", "accuracy", base, base)
@@ -87,9 +98,6 @@ def _questions(task: Task, grid: Grid) -> list[Question]:
         *((f"the bonus makes {base} more robust (PGD)", "in the appendix", "accuracy under PGD",
            base, base) for base in ("large margin", "adversarial training")),
     ]  # fmt: skip
-    weak = ""
-    if plain in bases:
-        weak = task.weakness(grid.values("accuracy", base=plain, bonus="original"))
     return [
         grid.question(
             says, paper, measure, {"base": base, "bonus": "with_bonus"},

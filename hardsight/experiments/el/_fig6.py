@@ -19,6 +19,7 @@ from hardsight.experiments.lab import (
     Question,
     Result,
     experiment,
+    networks_table,
 )
 from hardsight.report.figures import COLOURS, legend, panels
 from hardsight.scores import logit_margin
@@ -35,10 +36,12 @@ class Setting(recipes.Recipe):
 
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
-    tables, questions = [], []
+    tables, questions, gates = [], [], []
     for name, part in data.items():
         task, grid = Task.named(name), Grid.read(part, setting.seeds, "loss")
-        questions += _questions(task.title, grid)
+        # a margin below 0 is a mistake
+        gates.append(task.gate([100 - wrong for wrong in grid.values("negative, %", loss="CE")]))
+        questions += _questions(task.title, grid, gates[-1].weak)
         tables.append(
             grid.table(
                 f"{task.title}: margins",
@@ -54,10 +57,10 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
                 else None,
             )
         )
-    return tables, questions
+    return [*tables, networks_table(gates)], questions
 
 
-def _questions(title: str, grid: Grid) -> list[Question]:
+def _questions(title: str, grid: Grid, weak: str) -> list[Question]:
     el, ce = {"loss": recipes.normal_or_last(grid.names("loss"))}, {"loss": "CE"}
     medians = np.array([grid.values("median", **loss) for loss in (el, ce)])
     both = medians[:, ~np.isnan(medians).any(axis=0)]
@@ -65,11 +68,11 @@ def _questions(title: str, grid: Grid) -> list[Question]:
     return [
         grid.question(
             f"{title}: the median margin of {el['loss']} is larger", "15 to 50 (3.3 times)",
-            "median", el, ce, told=f"{times}{{}}",
+            "median", el, ce, told=f"{times}{{}}", weak=weak,
         ),
         grid.question(
             f"{title}: it is larger relative to the scale of the logits, too", "not in the paper",
-            "median, relative", el, ce,
+            "median, relative", el, ce, weak=weak,
         ),
     ]  # fmt: skip
 

@@ -90,6 +90,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             f"{_title(name)}: Encouraging Loss is more accurate ({loss})",
             _paper_difference(name) if loss == loss_name(0.5) else "not in the paper",
             "test", {"loss": loss}, {"loss": "CE"},
+            effect=_paper_effect(name) if loss == loss_name(0.5) else 0.0,
         )
         for name in data
         for loss in ends
@@ -315,8 +316,13 @@ def _paper_difference(name: str) -> str:
     theirs = _PAPER.get(name)
     if theirs is None:
         return "not in the paper"
-    ce, el = (float(text.partition(" ")[0]) for text in theirs)
-    return f"{el - ce:+.2f} ({theirs[0]} to {theirs[1]})"
+    return f"{_paper_effect(name):+.2f} ({theirs[0]} to {theirs[1]})"
+
+
+def _paper_effect(name: str) -> float:
+    """Points that the paper's Encouraging Loss is above its cross-entropy; 0 if it is not there."""
+    ce, el = (float(text.partition(" ")[0]) for text in _PAPER.get(name, ("0", "0")))
+    return el - ce
 
 
 def _epochs_table(grid: Grid) -> Table:

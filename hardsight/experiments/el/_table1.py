@@ -9,7 +9,17 @@ from typing import Any
 
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.experiments.lab import Asked, Claim, Figure, Grid, Lab, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Asked,
+    Claim,
+    Figure,
+    Grid,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    networks_table,
+)
 from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CE and EL; ResNet-50 and EfficientNet-B0 on CIFAR-10
@@ -52,18 +62,21 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     grid = Grid.read(losses, setting.seeds, "task", "loss")
     chosen = {name: part["chosen_log_end"] for name, part in data.items()}
     titles = {name: Task.named(name).title for name in data}
+    gates = {
+        name: Task.named(name).gate(grid.values("test", task=name, loss="CE")) for name in data
+    }
     how = ", chosen on validation" if len(setting.log_ends) > 1 else ""
     questions = [
         grid.at(task=name).question(
             f"{titles[name]}: Encouraging Loss is more accurate (LE = {end:g}{how})",
             _paper_difference(name), "test", {"loss": loss_name(end)}, {"loss": "CE"},
-            weak=Task.named(name).weakness(grid.values("test", task=name, loss="CE")),
+            weak=gates[name].weak, effect=_paper_effect(name),
         )
         for name, end in chosen.items()
     ]  # fmt: skip
     clamps = [claim for name in data for claim in _clamp_claim(titles[name], grid.at(task=name))]
     tables = [_table(setting, grid, chosen), *recipes.best_test_table(grid, "task", titles)]
-    return tables, [*questions, *clamps]
+    return [*tables, networks_table(list(gates.values()))], [*questions, *clamps]
 
 
 @experiment(
@@ -166,8 +179,16 @@ def _paper_difference(name: str) -> str:
     theirs = _PAPER.get(name.partition(":width")[0])
     if theirs is None:
         return "not in the paper"
-    ce, el = (float(text.partition(" ")[0]) for text in theirs)
-    return f"{el - ce:+.2f} ({theirs[0]} to {theirs[1]})"
+    return f"{_paper_effect(name):+.2f} ({theirs[0]} to {theirs[1]})"
+
+
+def _paper_effect(name: str) -> float:
+    """Points that the paper's Encouraging Loss is above its cross-entropy; 0 if it is not there."""
+    ce, el = (
+        float(text.partition(" ")[0])
+        for text in _PAPER.get(name.partition(":width")[0], ("0", "0"))
+    )
+    return el - ce
 
 
 def _figure(lab: Lab, grid: Grid, forms: Mapping[str, float]) -> Figure:

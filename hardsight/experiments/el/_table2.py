@@ -10,7 +10,17 @@ from typing import Any
 
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task, loss_name
-from hardsight.experiments.lab import Asked, Claim, Figure, Grid, Lab, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Asked,
+    Claim,
+    Figure,
+    Grid,
+    Lab,
+    Result,
+    Table,
+    experiment,
+    networks_table,
+)
 from hardsight.report.figures import legend, panels
 
 _PAPER = {  # CIFAR-10, ResNet-50; the paper's loss is LE = 1
@@ -47,24 +57,29 @@ class Setting(recipes.Recipe):
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     sgd, adam = (Grid.read(data[key], setting.seeds, "loss", "rate") for key in ("sgd", "adamw"))
     chosen = {name: sgd.best("rate", "validation", loss=name) for name in sgd.names("loss")}
-    asked = (  # what is said, paper, first, second, whether the first is said to be larger
+    asked = (  # what is said, paper, first, second, the paper's difference
         ("Twice the learning rate makes CE worse", "92.34 to 91.53", ("CE", "2"), ("CE", "1"),
-         False),
+         -0.81),
         ("Half the learning rate makes EL (LE=1) better", "92.74 to 93.69", (_EL, "0.5"),
-         (_EL, "1"), True),
+         (_EL, "1"), 0.95),
         ("EL (LE=1) beats CE, each at its learning rate chosen on validation",
-         "+1.35 (its EL at half against CE)", (_EL, chosen[_EL]), ("CE", chosen["CE"]), True),
+         "+1.35 (its EL at half against CE)", (_EL, chosen[_EL]), ("CE", chosen["CE"]), 1.35),
     )  # fmt: skip
+    settings = set(sgd.lost("test"))
+    plain = sgd.values("test", loss="CE", rate="1") if ("CE", "1") in settings else []
+    gate = Task.named(setting.task).gate(plain)
     questions = [
         sgd.question(
             says, paper, "test", *({"loss": loss, "rate": rate} for loss, rate in pair),
-            larger=larger,
+            larger=effect > 0, weak=gate.weak, effect=effect,
         )
-        for says, paper, *pair, larger in asked if set(pair) <= set(sgd.lost("test"))
+        for says, paper, *pair, effect in asked if set(pair) <= settings
     ]  # fmt: skip
     failures = failed(adam)
     safe = [_safe_claim(loss, adam, failures) for loss in adam.names("loss") if loss != "CE"]
-    tables = [_table(setting, sgd, chosen), _safe_table(setting, adam, failures)]
+    tables = [
+        _table(setting, sgd, chosen), _safe_table(setting, adam, failures), networks_table([gate])
+    ]  # fmt: skip
     return tables, [*questions, *safe]
 
 

@@ -12,7 +12,7 @@ from hardsight.data import long_tailed_counts
 from hardsight.errors import NonFiniteError
 from hardsight.evaluate import shot_accuracy
 from hardsight.experiments.el._recipes import CLAMP, SMOKE, Recipe, Task, encouraging
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, below_chance, experiment
 from hardsight.run.train import TrainResult
 
 GROUPS = ("overall", "many", "medium", "few")
@@ -59,7 +59,7 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
     for name, part in data.items():
         title, grid = Task.named(name).title, Grid.read(part["accuracy"], setting.seeds, "method")
-        questions += _questions(title, grid)
+        questions += _questions(title, grid, len(part["class_counts"]))
         counts = ", ".join(str(n) for n in part["class_counts"])
         tables.append(
             grid.table(
@@ -77,15 +77,17 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     return tables, questions
 
 
-def _questions(title: str, grid: Grid) -> list[Question]:
-    def gain(method: str, base: str, group: str) -> str:
+def _questions(title: str, grid: Grid, classes: int) -> list[Question]:
+    def gain(method: str, base: str, group: str) -> float:
         at = GROUPS.index(group)
-        return f"{_PAPER[method][at] - _PAPER[base][at]:+.1f}"
+        return round(_PAPER[method][at] - _PAPER[base][at], 1)
 
     return [
         grid.question(
-            f"{title}: {method} is above {base}, {group}", gain(method, base, group), group,
-            {"method": method}, {"method": base},
+            f"{title}: {method} is above {base}, {group}", f"{gain(method, base, group):+.1f}",
+            group, {"method": method}, {"method": base}, effect=gain(method, base, group),
+            # what the network reaches with few images and a good recipe is not known
+            weak=below_chance(grid.values(group, method=base), classes),
         )
         for method, base in _PAIRS
         for group in ("overall", "few") if group in grid.measures

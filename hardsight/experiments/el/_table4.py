@@ -14,9 +14,21 @@ from hardsight.errors import ConfigError, StatisticError
 from hardsight.evaluate import Detection, detection, ood_indicators
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Fitted, Task
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, Table, experiment
+from hardsight.experiments.lab import (
+    Asked,
+    Gate,
+    Grid,
+    Lab,
+    Question,
+    Result,
+    Table,
+    below_chance,
+    experiment,
+    networks_table,
+)
 
 _PAPER = {"CE": ("95.68", "20.92"), "EL": ("98.04", "8.69")}  # MNIST against Fashion-MNIST
+_EFFECTS = {"95.68 to 98.04": 98.04 - 95.68, "20.92 to 8.69": 8.69 - 20.92}
 _INDICATORS = {
     "min_energy": "energy", "free_energy": "free energy", "max_probability": "probability",
 }  # fmt: skip
@@ -48,6 +60,7 @@ class Setting(recipes.Recipe):
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     tables, questions = [], []
+    gates: dict[str, Gate] = {}
     for pair, part in data.items():
         # a loss has its numbers by indicator, and beside them those of the model itself
         by = {loss: {name: outcome[name] for name in _INDICATORS} for loss, outcome in part.items()}
@@ -56,9 +69,12 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
         title = f"{task.title}, against {foreign}"
         is_papers = pair.startswith("mnist") and foreign.startswith("fashion")
         tables.append(_table(f"{title}: detection, %", grid, part, setting, is_papers))
-        weak = task.weakness(part["CE"].get("accuracy", []))
+        gate = task.gate(part["CE"].get("accuracy", []))
+        gates[gate.title] = gate
+        plain = grid.values("auroc", loss="CE", indicator="min_energy")
+        weak = gate.weak or below_chance(plain, 2)  # own, or foreign
         questions += _questions(title, grid, is_papers, weak)
-    return tables, questions
+    return [*tables, networks_table(list(gates.values()))], questions
 
 
 @experiment(
@@ -208,7 +224,7 @@ def _questions(title: str, grid: Grid, is_papers: bool, weak: str) -> list[Quest
     return [
         grid.question(
             f"{title}: {says}", paper, measure, ours, {"loss": loss, "indicator": indicator},
-            larger=larger, weak=weak,
+            larger=larger, weak=weak, effect=_EFFECTS.get(paper, 0.0),
         )
         for says, paper, measure, (loss, indicator), larger in asked
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from hardsight.experiments.el import _recipes as recipes
 from hardsight.experiments.el._recipes import Task
-from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment
+from hardsight.experiments.lab import Asked, Grid, Lab, Question, Result, experiment, networks_table
 
 _PAPER = {
     "CE + softmax": ("99.42 ± 0.06", "99.56 ± 0.05"),
@@ -33,7 +33,7 @@ class Setting(recipes.Recipe):
 
 def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
     choice = f"How squared errors are averaged is {recipes.CHOICE}."
-    tables, questions = [], []
+    tables, questions, gates = [], [], []
     for name, part in data.items():
         task, grid = Task.named(name), _read(setting, part)
         tables.append(
@@ -46,8 +46,9 @@ def _asks(setting: Setting, data: Mapping[str, Any]) -> Asked:
             )
         )
         tables += recipes.best_test_table(grid, "bonus", _BONUS)
-        questions += _questions(task, grid)
-    return tables, questions
+        gates.append(task.gate(grid.values("test", loss="CE + softmax", bonus="original")))
+        questions += _questions(task, grid, gates[-1].weak)
+    return [*tables, networks_table(gates)], questions
 
 
 def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
@@ -62,7 +63,7 @@ def _read(setting: Setting, part: Mapping[str, Any]) -> Grid:
     return Grid.read(by, setting.seeds, "loss", "bonus")
 
 
-def _questions(task: Task, grid: Grid) -> list[Question]:
+def _questions(task: Task, grid: Grid, weak: str) -> list[Question]:
     plain = {"loss": "CE + softmax", "bonus": "original"}
     asked = [  # what is said, paper, first, second
         (f"the mirror bonus makes {row} better",
@@ -74,11 +75,19 @@ def _questions(task: Task, grid: Grid) -> list[Question]:
     asked.append(
         ("squared error (softmax) is above cross-entropy", "99.42 to 99.56", squared, plain)
     )
-    weak = task.weakness(grid.values("test", **plain))
     return [
-        grid.question(f"{task.title}: {says}", paper, "test", first, second, weak=weak)
+        grid.question(
+            f"{task.title}: {says}", paper, "test", first, second, weak=weak,
+            effect=_gain(paper),
+        )
         for says, paper, first, second in asked
-    ]
+    ]  # fmt: skip
+
+
+def _gain(printed: str) -> float:
+    """Points from the first to the second of two numbers, ``99.42 to 99.56``."""
+    first, second = map(float, printed.split(" to "))
+    return second - first
 
 
 @experiment(

@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hardsight.experiments.lab._result import Claim, spread
-from hardsight.stats import adjusted_p_values, t_test
+from hardsight.experiments.lab._result import Claim
+from hardsight.stats import adjusted_p_values, pairs_needed, t_test
 
 # one value per seed, in the order of the seeds; NaN if the run was lost
 PerSeed = Sequence[float]
 K = TypeVar("K")
 _LEVEL = 0.05
-_SLACK = 2.0
+POWER = 0.8  # with which a number of seeds would show the paper's effect
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Compared:
         p: of the paired t test, raised by Holm's method; NaN for fewer than two pairs.
         pairs: seeds at which both ended.
         seeds: all seeds.
+        std: standard deviation of the differences; NaN for fewer than two pairs.
     """
 
     difference: float
@@ -39,6 +41,7 @@ class Compared:
     p: float
     pairs: int
     seeds: int
+    std: float = math.nan
 
     def __str__(self) -> str:
         return self._said(", p < 0.001" if self.p < 0.001 else f", p = {self.p:.3f}")
@@ -66,6 +69,18 @@ class Compared:
     def is_above(self) -> bool | None:
         """Whether the first is larger; ``None`` if that may be chance."""
         return self.difference > 0 if self.p < _LEVEL else None
+
+    def seeds_for(self, effect: float, *, tests: int) -> int | None:
+        """Seeds that would show an effect with 80 % power; ``None`` if no spread is known.
+
+        Args:
+            effect: the size of the difference to be seen.
+            tests: comparisons of the page. The first of them has to pass the level divided by so
+                many, by Holm's method, and any may be the first.
+        """
+        if math.isnan(self.std) or not effect:
+            return None
+        return pairs_needed(effect, self.std, power=POWER, alpha=_LEVEL / max(tests, 1))
 
 
 def compared_in_pairs(pairs: Mapping[K, tuple[PerSeed, PerSeed]]) -> dict[K, Compared]:
@@ -104,7 +119,8 @@ def _paired(first: PerSeed, second: PerSeed, within: float = 0.0) -> Compared:
         return Compared(mean, mean, mean, 1.0 if mean == bound else 0.0, **counts)
     test = t_test(apart, [0.0] * len(apart), paired=True)
     p = t_test(apart, [bound] * len(apart), paired=True).p if within else test.p
-    return Compared(test.difference, test.low, test.high, p, **counts)
+    std = statistics.stdev(apart)
+    return Compared(test.difference, test.low, test.high, p, **counts, std=std)
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,8 @@ class Question:
         larger: whether the sentence says "more"; if not, it says "less".
         within: the sentence says that the two differ by less than this.
         weak: why the network is too weak to be asked, in words; empty if it is not.
+        effect: how large the difference is in the paper, in the units of the values; 0 if it gives
+            no number. Too few seeds to see it, and the verdict says how many it takes.
         told: what was seen, with ``{}`` for the comparison; or a function from the comparisons by
             name, of which a single one has the name "".
     """
@@ -131,6 +149,7 @@ class Question:
     larger: bool = True
     within: float = 0.0
     weak: str = ""
+    effect: float = 0.0
     told: str | Callable[[Mapping[str, Compared]], str] = "{}"
 
     @property
@@ -138,8 +157,13 @@ class Question:
         """What the first is compared with, by name."""
         return self.second if isinstance(self.second, Mapping) else {"": self.second}
 
-    def claim(self, comparisons: Mapping[str, Compared]) -> Claim:
-        """The sentence with the outcome of its comparisons."""
+    def claim(self, comparisons: Mapping[str, Compared], *, tests: int = 1) -> Claim:
+        """The sentence with the outcome of its comparisons.
+
+        Args:
+            comparisons: by rival.
+            tests: comparisons of the whole page.
+        """
         listed = "; ".join(
             f"{name}: {compared}" if name else str(compared)
             for name, compared in comparisons.items()
@@ -148,8 +172,19 @@ class Question:
         if self.weak:
             seen = f"{self.weak}; uncorrected: {seen}"
             return Claim(self.says, self.paper, seen, None, is_weak=True)
-        outcomes = [self._outcome(compared) for compared in comparisons.values()]
-        return Claim(self.says, self.paper, seen, all_of(outcomes))
+        holds = all_of([self._outcome(compared) for compared in comparisons.values()])
+        needs = self._needs(comparisons, tests) if holds is None else None
+        return Claim(self.says, self.paper, seen, holds, needs_seeds=needs)
+
+    def _needs(self, comparisons: Mapping[str, Compared], tests: int) -> int | None:
+        """Seeds that the paper's effect needs, if there are fewer."""
+        if self.within:  # the effect is that there is none
+            return None
+        open_ones = [one for one in comparisons.values() if self._outcome(one) is None]
+        needed = [one.seeds_for(self.effect, tests=tests) or 0 for one in open_ones]
+        fewest = min((one.pairs for one in open_ones), default=0)
+        most = max(needed, default=0)
+        return most if most > fewest else None
 
     def _outcome(self, compared: Compared) -> bool | None:
         if self.within:
@@ -185,7 +220,7 @@ def judged(asked: Sequence[Question | Claim]) -> list[Claim]:
     }
     comparisons = {**alone, **corrected(fit)}
     return [
-        question.claim({name: comparisons[at, name] for name in question.rivals})
+        question.claim({name: comparisons[at, name] for name in question.rivals}, tests=len(fit))
         if isinstance(question, Question)
         else question
         for at, question in enumerate(asked)
@@ -202,24 +237,3 @@ def all_of(outcomes: Sequence[bool | None]) -> bool | None:
     if False in outcomes:
         return False
     return None if None in outcomes or not outcomes else True
-
-
-def weakness(reached: Sequence[float | None], good: float | None) -> str:
-    """Why a network is too weak to judge by, in words; empty if it is strong enough.
-
-    Args:
-        reached: accuracy per seed with the plain recipe, per cent.
-        good: what the same network reaches on this data with a good recipe; ``None`` if that
-            is not known, and nothing is asked.
-
-    Example:
-        >>> weakness([99.3, 99.1], 99.4), weakness([90.0, 92.0], 99.4)
-        ('', '91.0 % reached, and at least 97.4 % are needed')
-    """
-    accuracy = spread(reached)
-    if good is None or not accuracy.n:
-        return ""
-    least = good - _SLACK
-    if accuracy.mean >= least:
-        return ""
-    return f"{accuracy.mean:.1f} % reached, and at least {least:.1f} % are needed"

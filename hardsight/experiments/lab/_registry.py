@@ -8,6 +8,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from hardsight.experiments.lab._claims import Question, judged
+from hardsight.experiments.lab._gates import Gate, gated_claims, networks_table
 from hardsight.experiments.lab._result import Claim, Result, Table, plain
 from hardsight.registry import Registry
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Asked = tuple[Sequence[Table], Sequence[Question | Claim]]
 Asks = Callable[[Any, Mapping[str, Any]], Asked]
+Gates = Callable[[Any, Mapping[str, Any]], Sequence[Gate]]
 
 SCALES = ("smoke", "short", "paper")
 _NEEDED = ("smoke", "short")
@@ -38,6 +40,8 @@ class Experiment:
         measures_by_seed: whether measuring its models takes long and can be divided by seed.
         asks: from a setting and the data of a result, as JSON has it, to tables and questions. The
             function then leaves these out, and a stored result can be judged again.
+        gates: from the same to the networks of the page, if all its claims rest on all of them and
+            none is judged unless these are good enough.
     """
 
     name: str
@@ -47,14 +51,23 @@ class Experiment:
     function: Callable[[Lab, Any], Result]
     measures_by_seed: bool = False
     asks: Asks | None = None
+    gates: Gates | None = None
 
     def result(self, lab: Lab, setting: Any) -> Result:
         """Run it: measure, and judge what is written of that."""
         result = self.function(lab, setting)
-        if self.asks is None:
-            return result
         # as it is read back, so that judging the file again gives the same page
-        tables, claims = self.judge(setting, plain(result.data))
+        return self.judged(setting, result, plain(result.data))
+
+    def judged(self, setting: Any, result: Result, data: Mapping[str, Any]) -> Result:
+        """A result with the rules of today: as far as its data allows that."""
+        tables, claims = result.tables, result.claims
+        if self.asks is not None:
+            tables, claims = self.judge(setting, data)
+        if self.gates is not None:
+            table = networks_table(gates := self.gates(setting, data))
+            tables = [*(one for one in tables if one.title != table.title), table]
+            claims = gated_claims(claims, gates)
         return replace(result, tables=tables, claims=claims)
 
     def judge(
@@ -130,6 +143,7 @@ def experiment(
     scales: Mapping[str, Any],
     measures_by_seed: bool = False,
     asks: Asks | None = None,
+    gates: Gates | None = None,
 ) -> Callable[[Callable[[Lab, Any], Result]], Callable[[Lab, Any], Result]]:
     """Register the decorated function as an experiment; see :class:`Experiment`."""
     assert set(_NEEDED) <= set(scales) <= set(SCALES), f"{name}: expected settings for {_NEEDED}"
@@ -139,7 +153,7 @@ def experiment(
         for key in _keys(function.__doc__ or ""):
             assert hasattr(scales["short"], key), f"{name}: the setting has no {key!r}"
         EXPERIMENTS.add(
-            Experiment(name, title, reproduces, scales, function, measures_by_seed, asks)
+            Experiment(name, title, reproduces, scales, function, measures_by_seed, asks, gates)
         )
         return function
 

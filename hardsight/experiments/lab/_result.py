@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hardsight.run_folder import write_text
 
 RESULT, PAGE = "result.json", "README.md"
 FORMAT = 1
+TOO_WEAK, TOO_FEW = "network too weak to judge", "cannot be decided here"
 RULE = "[How a claim is judged](https://hardsight.readthedocs.io/papers/claims/)."
 
 
@@ -112,6 +113,7 @@ class Claim:
         seen: what was seen here, with numbers.
         holds: whether it holds here; ``None`` if these runs do not decide it.
         is_weak: whether they do not because the network is too weak to judge by.
+        needs_seeds: how many would show the paper's effect with 80 % power, if there are fewer.
     """
 
     says: str
@@ -119,6 +121,7 @@ class Claim:
     seen: str
     holds: bool | None
     is_weak: bool = False
+    needs_seeds: int | None = None
 
     @classmethod
     def of_runs(cls, says: str, paper: str, seen: str, outcomes: Sequence[bool | None]) -> Claim:
@@ -128,9 +131,31 @@ class Claim:
     @property
     def verdict(self) -> str:
         """The outcome in words."""
+        if self.needs_seeds is not None and not self.is_weak:
+            return f"{TOO_FEW}: needs {self.needs_seeds:,} seeds"
+        return self.kind
+
+    @property
+    def kind(self) -> str:
+        """The outcome in one of five words, to be counted."""
         if self.is_weak:
-            return "network too weak to judge"
+            return TOO_WEAK
+        if self.needs_seeds is not None:
+            return TOO_FEW
         return {True: "yes", False: "no", None: "undecided"}[self.holds]
+
+
+def gated(claim: Claim, weak: str) -> Claim:
+    """A claim as it is, or not judged for a reason: ``weak``, if that is not empty.
+
+    Example:
+        >>> gated(Claim("AVH rises", "Fig. 17", "in 3 of 3 runs", True), "60 % reached").seen
+        '60 % reached; otherwise yes: in 3 of 3 runs'
+    """
+    if not weak or claim.is_weak:
+        return claim
+    seen = f"{weak}; otherwise {claim.verdict}: {claim.seen}"
+    return replace(claim, seen=seen, holds=None, is_weak=True)
 
 
 def in_every_run(outcomes: Sequence[bool | None]) -> bool | None:

@@ -83,8 +83,8 @@ class Tables:
 
     def groups(self, place: int) -> list[dict[str, Any]]:
         """A table for every attribute of one model."""
-        found: dict[str, Any] = self.models[place]["groups"]
-        return [group_view(name, rows, found) for name, rows in found["attributes"].items()]
+        findings: dict[str, Any] = self.models[place]["groups"]
+        return [group_view(name, rows, findings) for name, rows in findings["attributes"].items()]
 
     def class_name(self, number: int) -> str:
         """Name of a class; a dash for a prediction that is none."""

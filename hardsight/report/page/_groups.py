@@ -9,16 +9,16 @@ _MOST_ROWS = 200
 
 
 def group_view(
-    name: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
+    name: str, rows: Sequence[Mapping[str, Any]], findings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the template of one attribute reads.
 
     Args:
         name: of the attribute.
         rows: :class:`hardsight.stats.GroupNumbers` as plain values.
-        found: what holds for all attributes: ``tested_from`` and ``hardness_title``.
+        findings: what holds for all attributes: ``tested_from`` and ``hardness_title``.
     """
-    least = found["tested_from"]
+    least = findings["tested_from"]
     return {
         "name": name,
         "rows": rows[:_MOST_ROWS],
@@ -26,6 +26,6 @@ def group_view(
         "small": sum(row["n"] < least for row in rows),
         "least": least,
         "has_hardness": any(row["hardness"] for row in rows),
-        "hardness_title": found["hardness_title"],
+        "hardness_title": findings["hardness_title"],
         "has_confidence": any(row["gap"] for row in rows),
     }

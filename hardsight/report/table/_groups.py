@@ -23,7 +23,7 @@ def groups_of(view: View) -> dict[str, Any] | None:
         return None
     confidence = _confidence(view)
     by = view.gallery.by
-    found = group_findings(
+    findings = group_findings(
         {name: view.table.column(name)[judged] for name in names},
         view.labels[judged],
         view.predictions[judged],
@@ -33,9 +33,11 @@ def groups_of(view: View) -> dict[str, Any] | None:
         classes=[view.class_name(label) for label in range(view.num_classes)],
     )
     return {
-        "slices": found["slices"],
-        "least": found["least"],
-        "tables": [group_view(name, rows, found) for name, rows in found["attributes"].items()],
+        "slices": findings["slices"],
+        "least": findings["least"],
+        "tables": [
+            group_view(name, rows, findings) for name, rows in findings["attributes"].items()
+        ],
     }
 
 

@@ -24,6 +24,7 @@ from hardsight.report.page import (
 )
 from hardsight.report.table import _classes, _dynamics, _groups, _histograms, _map
 from hardsight.report.table._galleries import galleries
+from hardsight.report.table._sentences import sentences_of
 from hardsight.report.table._summary import summary_of
 from hardsight.report.table._view import view_of
 from hardsight.table import DYNAMICS, TABLE, RunFolder, ScoreTable, read_table
@@ -56,6 +57,7 @@ def write_table_page(
     return file
 
 
+_NAMED = 100  # classes in the metadata of a page, if there are too many for all
 _MOST_LISTED = 200  # unreadable or non-finite examples named one by one
 
 
@@ -75,6 +77,7 @@ def page(view: View) -> str:
             classes=rows[: _classes.MOST_ROWS],
             classes_hidden=max(0, len(rows) - _classes.MOST_ROWS),
             galleries=galleries(view),
+            sentences=sentences_of(view),
             groups=_groups.groups_of(view),
             dynamics=_dynamics.dynamics_of(view),
             scores=_meanings(view),
@@ -82,7 +85,9 @@ def page(view: View) -> str:
             broken=view.ids((~is_finite(view.table)).nonzero()[0][:_MOST_LISTED]),
             broken_count=int((~is_finite(view.table)).sum()),
             run=_run_facts(view),
-            metadata=json.dumps(view.metadata, indent=2, sort_keys=True, ensure_ascii=False),
+            metadata=json.dumps(
+                _shortened(view.metadata), indent=2, sort_keys=True, ensure_ascii=False
+            ),
             style=Markup(style),
             script=Markup(script),
             policy=content_policy(script),
@@ -90,6 +95,15 @@ def page(view: View) -> str:
             figures={"map": _map, "histogram": _histograms, "dynamics": _dynamics},
         )
     )
+
+
+def _shortened(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata without most names of very many classes, which would be all of the page."""
+    names = metadata.get("classes") or []
+    if len(names) <= _classes.MOST_ROWS:
+        return metadata
+    rest = len(names) - _NAMED
+    return {**metadata, "classes": [*names[:_NAMED], f"and {rest:,} more: see the table's own"]}
 
 
 def _meanings(view: View) -> list[dict[str, Any]]:

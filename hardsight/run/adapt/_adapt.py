@@ -21,6 +21,7 @@ from hardsight.models import LoadedModel, StoredModel, description_of, load_weig
 from hardsight.notebook import shown
 from hardsight.preprocessing import Preprocessing
 from hardsight.run.adapt._config import (
+    BN_ONLY,
     AdaptConfig,
     say_what_plays_no_part,
 )
@@ -137,9 +138,9 @@ def adapt(
         target: data in the same forms; ``{"name": "street/", "unlabelled": True}`` takes any folder
             of images.
         out: folder of the run.
-        rule: ``"cbst"``, ``"cbst+avh"``, ``"avc"``, ``"crst-mrkld"``, ``"crst-lrent"``, or a
-            baseline: ``"source-only"``, ``"entropy"``, ``"threshold"``. Several start from the
-            same source model.
+        rule: ``"cbst"``, ``"cbst+avh"``, ``"avc"``, ``"crst-mrkld"``, ``"crst-lrent"``, ``"crst"``,
+            or a baseline: ``"source-only"``, ``"bn-only"``, ``"entropy"``, ``"threshold"``. Several
+            start from the same source model.
         show_progress: force progress bars on or off; by default they are shown on a terminal.
         settings: any other key of :class:`AdaptConfig`, such as ``rounds=4`` or
             ``retrain={"epochs": 1, "optimizer": {"lr": 0.005}}``.
@@ -267,6 +268,7 @@ def _run_in(
         pl=pl,
         show=show,
     )
+    _say_if_nothing_adapts(config, loaded.model)
     with returning(loaded.model, output_of(loaded, sources, config.output)):
         seen = shared.predicted("source model: predicting the target")
         if seen.probs.shape[1] != len(sources.classes):
@@ -308,6 +310,15 @@ def _as_trained(config: AdaptConfig, model: str | nn.Module) -> AdaptConfig:
 
 def _is_trained(config: AdaptConfig) -> bool:
     return config.model.weights is not None or (Path(config.model.name) / "model.json").is_file()
+
+
+def _say_if_nothing_adapts(config: AdaptConfig, model: nn.Module) -> None:
+    moved = (getattr(module, "running_mean", None) for module in model.modules())
+    if BN_ONLY in config.rules and all(mean is None for mean in moved):
+        warn(
+            f"the model has no batch normalisation with statistics of its own, so that {BN_ONLY!r} "
+            "is more training on the source and nothing else"
+        )
 
 
 def _recipe(

@@ -19,18 +19,20 @@ from hardsight.run.train import (
     ScheduleConfig,
     TrainConfig,
 )
-from hardsight.selftrain import COMPARISONS, EMPTIES, RULES
+from hardsight.selftrain import COMPARISONS, EMPTIES, MRKLD_RULES, RULES, SOFT_RULES
 
 SOURCE_ONLY, ENTROPY, THRESHOLD = "source-only", "entropy", "threshold"
-BASELINES = (SOURCE_ONLY, ENTROPY, THRESHOLD)
+BN_ONLY = "bn-only"
+BASELINES = (SOURCE_ONLY, BN_ONLY, ENTROPY, THRESHOLD)
+UNSELECTIVE = (BN_ONLY, ENTROPY)  # every target image passes through the network, none has a label
 ADAPT_RULES = (*RULES, *BASELINES)
 _SOURCE_EPOCHS = 10
-# of one rule alone; the baselines run with the settings of the rules they are compared with
+# of some rules alone; the baselines run with the settings of the rules they are compared with
 _OF_RULES = {
-    "alpha": "crst-lrent",
-    "mrkld_weight": "crst-mrkld",
-    "entropy_weight": ENTROPY,
-    "threshold": THRESHOLD,
+    "alpha": SOFT_RULES,
+    "mrkld_weight": MRKLD_RULES,
+    "entropy_weight": (ENTROPY,),
+    "threshold": (THRESHOLD,),
 }
 
 
@@ -89,17 +91,19 @@ class AdaptConfig:
             only read to evaluate.
         out: folder of the run.
         rule: which target examples to trust: ``cbst``, ``cbst+avh``, ``avc``, ``crst-mrkld``,
-            ``crst-lrent``, or a baseline: ``source-only`` (no round at all), ``entropy`` (minimise
-            the entropy of all target examples), ``threshold`` (one fixed threshold for all
-            classes). Several may be named; all start from the same source model.
+            ``crst-lrent``, ``crst`` (the last two together), or a baseline: ``source-only`` (no
+            round at all), ``entropy`` (minimise the entropy of all target examples), ``bn-only``
+            (the same steps without the entropy: the target reaches nothing but the statistics of
+            batch normalisation), ``threshold`` (one fixed threshold for all classes). Several may
+            be named; all start from the same source model.
         rounds: of predicting, selecting and retraining; 7 reach the largest portion.
         portion: share of each class that is selected in the first round, in (0, 1].
         portion_step: added in each later round.
         portion_max: largest portion, in (0, 1].
         empty: see :func:`hardsight.selftrain.select`.
         comparison: see :func:`hardsight.selftrain.select`.
-        alpha: temperature of the soft labels of ``crst-lrent``.
-        mrkld_weight: of the regulariser of ``crst-mrkld``; .1 in the paper.
+        alpha: temperature of the soft labels of ``crst-lrent`` and ``crst``.
+        mrkld_weight: of the regulariser of ``crst-mrkld`` and ``crst``; .1 in the paper.
         entropy_weight: of the entropy in ``entropy``.
         threshold: of ``threshold``, in (0, 1].
         compare: a second rule, asked about the same predictions in every round: what one selects
@@ -110,7 +114,7 @@ class AdaptConfig:
         pretrain: the training on the source.
         retrain: the training of every round.
         batch_size: examples per step.
-        seed: of weights, order and augmentation.
+        seed: seed of weights, order and augmentation.
         augment: of training images.
         head: name of the classifier layer, if it is not found by itself.
         output: the model's output that holds the logits, by key, attribute or position, if the
@@ -289,9 +293,10 @@ def say_what_plays_no_part(config: AdaptConfig, *, is_trained: bool) -> None:
 def _without_effect(config: AdaptConfig, *, is_trained: bool) -> Iterator[str]:
     rules = " and ".join(map(repr, config.rules))
     asked = {*config.rules, config.compare}
-    for key, rule in _OF_RULES.items():
-        if rule not in asked and getattr(config, key) != getattr(AdaptConfig, key):
-            yield f"{key} plays no part with rule = {rules}, only with {rule!r}"
+    for key, of_rules in _OF_RULES.items():
+        if not asked & set(of_rules) and getattr(config, key) != getattr(AdaptConfig, key):
+            named = " and ".join(map(repr, of_rules))
+            yield f"{key} plays no part with rule = {rules}, only with {named}"
     if config.rules == (config.compare,):
         rule = config.rules[0]
         yield (

@@ -42,7 +42,7 @@ class RoundLabels:
     Attributes:
         labels: one per target example, ``[N]``; -1 if it has none.
         soft: soft labels of those with a label, in their order, ``[S, C]``.
-        use_all: target examples without a label take part as well, as entropy asks for.
+        use_all: target examples without a label take part as well, for entropy and its control.
     """
 
     labels: Tensor

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, AdaptConfig
+from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, UNSELECTIVE, AdaptConfig
 from hardsight.run.adapt._data import Pool, Target
 from hardsight.run.adapt._labels import AdaptBatches, RoundLabels
 from hardsight.run.adapt._select import (
@@ -43,7 +43,7 @@ from hardsight.run_folder import (
     write_parquet,
     writing,
 )
-from hardsight.selftrain import RULES, Selection
+from hardsight.selftrain import MRKLD_RULES, RULES, Selection
 from hardsight.table import with_metadata
 
 MODEL, ROUND = "model.safetensors", "round.json"
@@ -223,7 +223,7 @@ class Round:
             self._choose(seen)
         choice = json.loads((part / _CHOICE).read_text(encoding="utf-8"))
         tensors = load_file(part / _LABELS)
-        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule == ENTROPY)
+        return choice, RoundLabels(tensors["labels"], tensors.get("soft"), rule in UNSELECTIVE)
 
     def _choose(self, seen: Outputs) -> None:
         shared, rule = self._shared, self._rule
@@ -246,7 +246,7 @@ class Round:
         with writing(self._part, step=AGAIN):
             self._part.mkdir(parents=True, exist_ok=True)
             _write_rows(self._part / PSEUDO_LABELS, self._rows(selection, seen))
-            if rule != ENTROPY:
+            if rule not in UNSELECTIVE:
                 other = selected_by(
                     shared.config.compared_with(rule), seen, portion=portion, config=shared.config
                 )
@@ -291,7 +291,7 @@ class Round:
         with quiet(shared.pl), random_states_kept(shared.device):
             module = AdaptModule(
                 shared.model.train(), recipe, loss, head=None, batches=batches,
-                mrkld_weight=config.mrkld_weight if rule == "crst-mrkld" else 0.0,
+                mrkld_weight=config.mrkld_weight if rule in MRKLD_RULES else 0.0,
                 entropy_weight=config.entropy_weight if rule == ENTROPY else 0.0,
             )  # fmt: skip
             trainer = trainer_of(shared.pl, recipe, shared.device, loss)

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from hardsight.data import thumbnail
 from hardsight.errors import BadExampleError, NonFiniteError
 from hardsight.heads import find_head
-from hardsight.run.adapt._config import ENTROPY, SOURCE_ONLY, THRESHOLD, AdaptConfig
+from hardsight.run.adapt._config import SOURCE_ONLY, THRESHOLD, UNSELECTIVE, AdaptConfig
 from hardsight.run.adapt._data import Target
 from hardsight.run.loop import ModelPass, Outputs, gathered
 from hardsight.scores import angular_visual_confidence
 from hardsight.selftrain import (
     RULES,
+    SOFT_RULES,
     Selection,
     SelectionQuality,
     select,
@@ -92,7 +93,7 @@ def _check_finite(probs: Tensor, id_of: Callable[[int], str]) -> None:
 
 def selected_by(rule: str, seen: Outputs, *, portion: float, config: AdaptConfig) -> Selection:
     """What a rule or baseline selects; nothing for those that select nothing."""
-    if rule in (SOURCE_ONLY, ENTROPY):
+    if rule in (SOURCE_ONLY, *UNSELECTIVE):
         return _above(seen, None, rule)
     if rule == THRESHOLD:
         return _above(seen, config.threshold, rule)
@@ -130,7 +131,7 @@ def _above(seen: Outputs, threshold: float | None, rule: str) -> Selection:
 
 def soft_labels(selection: Selection, seen: Outputs, config: AdaptConfig) -> Tensor | None:
     """Soft labels of the selected examples, in their order, if the rule has them."""
-    if selection.rule != "crst-lrent":
+    if selection.rule not in SOFT_RULES:
         return None
     return soft_pseudo_labels(
         seen.probs[selection.selected], selection.label_thresholds, alpha=config.alpha

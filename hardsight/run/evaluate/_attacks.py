@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardsight.data import ExampleSource
-from hardsight.evaluate import Normalisation, fgsm, pgd
+from hardsight.evaluate import Normalisation, ensemble_attack, fgsm, pgd
 from hardsight.run.evaluate._pass import inputs_at
 from hardsight.run.evaluate._subjects import Subject
 from hardsight.run.loop import Outputs
 from hardsight.stats import mcnemar, wilson_interval
 
+QUERIES_PER_STEP = 50  # of Square for every step of APGD: 5,000 and 100 as published
 _MOST_KEPT = 1 << 28  # bytes of inputs held between attacks
 _FAR = 1.0  # an epsilon at which nothing can be left of an image
 _CLEARLY, _MATERIAL = 0.05, 0.05  # p-value, and share of examples
@@ -86,6 +87,19 @@ class AttackRun:
             changed = self._changed(self, attack, inputs, positions, epsilon, **options)
             survived.append(self._is_right(changed, positions))
         return self.clean & np.concatenate(survived)
+
+    def right_after_ensemble(self, epsilon: float, steps: int) -> Mask:
+        """Which examples survive APGD on two losses and Square, ``[n]``."""
+        survived = []
+        for positions, inputs in self._batches():
+            found = ensemble_attack(
+                self.subject.logits, inputs, self._labels_of(positions), epsilon=epsilon,
+                normalisation=self.normalisation, steps=steps, queries=QUERIES_PER_STEP * steps,
+                generator=torch.Generator().manual_seed(self._seed + int(positions[0])),
+            )  # fmt: skip
+            survived.append(found.right.cpu().numpy())
+        left: Mask = self.clean & np.concatenate(survived)
+        return left
 
     def right_after_transfer(self, other: AttackRun, epsilon: float) -> Mask:
         """Which examples survive images made against another model, ``[n]``."""
@@ -163,7 +177,9 @@ def attack_part(
     return {"n": len(run.clean), "curves": curves}, Masks(run.positions, masks)
 
 
-def masking_part(run: AttackRun, others: list[AttackRun], masks: Masks) -> dict[str, Any] | None:
+def masking_part(
+    run: AttackRun, others: list[AttackRun], masks: Masks, *, ensemble_steps: int = 0
+) -> dict[str, Any] | None:
     """Stronger searches at the epsilon where PGD halves the accuracy most nearly."""
     right = masks.right
     radii = [e for attack, e in right if attack == "pgd_linf" and e > 0]
@@ -179,6 +195,9 @@ def masking_part(run: AttackRun, others: list[AttackRun], masks: Masks) -> dict[
         "margin instead of cross-entropy": run.right("pgd_linf", epsilon, loss="margin"),
         "one step only (FGSM)": right["fgsm", epsilon],
     }
+    if ensemble_steps:
+        name = f"APGD on two losses and Square, {ensemble_steps} steps"
+        stronger[name] = run.right_after_ensemble(epsilon, ensemble_steps)
     for other in others:
         if other.subject.shape == run.subject.shape and np.array_equal(
             other.positions, run.positions

@@ -186,6 +186,7 @@ def evaluation_card(
     epsilons_l2: Sequence[float] | None = None,
     attack_steps: int = 10,
     attack_examples: int = 256,
+    ensemble_steps: int = 0,
     explain_examples: int = 64,
     cam_layer: str | None = None,
     feature_examples: int = 5000,
@@ -229,14 +230,14 @@ def evaluation_card(
             ``path`` or ``index``. In Python also arrays by name.
         data_root: folder above those of named datasets, such as cifar10/.
         classes: class names of the data, position = label.
-        num_classes: given to model factories that take it.
+        num_classes: number of classes, for model factories that take it.
         preprocessing: what the models want done to images; by default what their configs say.
         size: input size of the models, height and width or one number for both. Pictures are
             resized by their shorter side and cropped in the centre, unless ``squash``.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the models' own. Three
-            values make grey images RGB, for a model of RGB images.
-        std: deviation to divide by, per channel, over the models' own.
-        channels: make all pictures grey (1) or RGB (3), over the models' own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the models' own.
+            Three values make grey images RGB, for a model of RGB images.
+        std: deviation to divide by, per channel, instead of the models' own.
+        channels: make all pictures grey (1) or RGB (3), also if the models say otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1]; 1, or as the
             models say.
         squash: resize to ``size`` without keeping the aspect ratio, so that nothing is cut off.
@@ -253,17 +254,20 @@ def evaluation_card(
         epsilons_l2: radii of PGD in L2, in pixels 0..1; 0, 0.25, 0.5 and 1 by default.
         attack_steps: steps of PGD.
         attack_examples: examples to attack; 0 for no attacks.
+        ensemble_steps: also attack with an ensemble in the manner of AutoAttack, at one radius: so
+            many steps of APGD on cross-entropy and on the difference of logits ratio, then Square
+            with 50 queries for each step; 0 for none, 100 as published, which takes long.
         explain_examples: examples for Grad-CAM; 0 for none.
         cam_layer: layer of Grad-CAM, if it is not found by itself.
-        feature_examples: most examples for probe and clusters.
-        map_examples: most points on the map of features.
+        feature_examples: examples for probe and clusters, at most.
+        map_examples: points on the map of features, at most.
         validation_share: share of ``data`` that the temperature is fitted on, and the threshold of
             ``wanted_error`` chosen on; both are judged on the rest.
         wanted_error: error rate among the examples that the model does not refuse, in (0, 1).
-        batch_size: examples at once; chosen by the device by default.
-        workers: loader processes; chosen by data and cores by default.
+        batch_size: examples per batch; by default chosen for the device.
+        workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of everything that is drawn.
+        seed: seed of everything that is drawn at random.
         show_progress: force progress bars on or off; by default they are shown on a terminal.
 
     Returns:
@@ -288,6 +292,7 @@ def evaluation_card(
         "model_classes": model_classes, "class_order": class_order,
         "trust_remote_code": trust_remote_code, "epsilons": epsilons, "epsilons_l2": epsilons_l2,
         "attack_steps": attack_steps, "attack_examples": attack_examples,
+        "ensemble_steps": ensemble_steps,
         "explain_examples": explain_examples, "cam_layer": cam_layer,
         "feature_examples": feature_examples, "map_examples": map_examples,
         "validation_share": validation_share, "wanted_error": wanted_error,
@@ -353,6 +358,7 @@ def evaluation_card(
             must_attack=asked,
             attack_steps=attack_steps,
             attack_examples=attack_examples,
+            ensemble_steps=ensemble_steps,
             explain_examples=explain_examples,
             cam_layer=cam_layer,
             feature_examples=feature_examples,
@@ -428,7 +434,7 @@ def _check_options(settings: dict[str, Any]) -> None:
         if not 0 < settings[name] < 1:
             raise OptionError(f"expected {name} in (0, 1), got {settings[name]}")
     least = {"feature_examples": 10, "map_examples": 10, "attack_steps": 1, "attack_examples": 0,
-             "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
+             "ensemble_steps": 0, "explain_examples": 0, "batch_size": 1, "seed": 0}  # fmt: skip
     for name, smallest in least.items():
         if settings[name] is not None and settings[name] < smallest:
             raise OptionError(f"expected {name} >= {smallest}, got {settings[name]}")

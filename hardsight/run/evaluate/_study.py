@@ -46,7 +46,7 @@ class Study:
         folder: an empty folder for outputs.
         batch_size: examples at once.
         workers: loader processes.
-        seed: of everything that is drawn.
+        seed: seed of everything that is drawn at random.
         show: force progress bars on or off.
     """
 
@@ -185,7 +185,9 @@ class Study:
                 others = [each for each in runs if each is not None and each is not run]
                 title = f"{card['name']}: searches for masked gradients"
                 with progress(title, total=1, show=self.show) as advance:
-                    card["robustness"]["masking"] = masking_part(run, others, mask)
+                    card["robustness"]["masking"] = masking_part(
+                        run, others, mask, ensemble_steps=options["ensemble_steps"]
+                    )
                     advance(1)
         return masks
 

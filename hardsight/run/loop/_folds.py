@@ -149,11 +149,11 @@ def _tell_of_small(sizes: NDArray[np.int64], count: int, classes: Sequence[str],
         )
 
 
-def _some(found: NDArray[np.int64], classes: Sequence[str]) -> str:
+def _some(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
     """Classes in words: the first few by name."""
-    names = [str(classes[at]) if at < len(classes) else str(at) for at in found[:3]]
-    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-    return f"class{'' if len(found) == 1 else 'es'} {', '.join(names)}{more}"
+    names = [str(classes[at]) if at < len(classes) else str(at) for at in labels[:3]]
+    more = f" and {len(labels) - 3:,} more" if len(labels) > 3 else ""
+    return f"class{'' if len(labels) == 1 else 'es'} {', '.join(names)}{more}"
 
 
 def with_folds(rows: pa.Table, folds: NDArray[np.int64] | int) -> pa.Table:

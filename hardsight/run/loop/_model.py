@@ -17,6 +17,7 @@ from hardsight._checks import warn
 from hardsight.data import ExampleSource, applied_preprocessing, batches
 from hardsight.data.pixels import PixelOptions, stated_preprocessing, wanted_preprocessing
 from hardsight.data.source import Parts
+from hardsight.data.texts import warn_of_other_words
 from hardsight.errors import (
     AmbiguousHeadError,
     DataError,
@@ -30,11 +31,15 @@ from hardsight.errors import (
 )
 from hardsight.heads import (
     Head,
+    PlacedRows,
     agree,
     call_model,
+    examples_at_places,
     find_head,
+    head_with_bias,
     logit_rows,
     logits_of,
+    rows_at_places,
     unwrapped,
     verify_head,
     which_output,
@@ -53,7 +58,13 @@ from hardsight.run_folder import state_digest
 
 Need = Literal["must", "may", "none"]
 _MOST_TRIED = 256  # examples, in search of one with finite outputs
+_OTHER_PADDING = 1e-3  # of the largest logit, in single precision: a mask hides all of it
 _OTHER_BATCH = 0.05  # of the largest logit; more than half precision rounds from batch to batch
+_SEES_PADDING = (
+    "the logits of {} for a text depend on how far it is padded, although it takes a mask of what "
+    "is padding: only texts of the same length go through it together, which takes longer; use "
+    "attention_mask in its forward pass"
+)
 _OTHER_THAN_THE_EXAMPLE = {
     "batch": (
         "the logits of {} for an example depend on the other examples of its batch, as with "
@@ -147,6 +158,7 @@ class ModelTraits:
         no_head: why there is no head.
         rows_depend_on: what an example's logits depend on beside the example: the other examples
             of its ``batch``, or a ``draw`` at random; ``None`` for a model that is as it should be.
+        sees_padding: whether its logits depend on how far an example is padded.
     """
 
     head: Head | None
@@ -155,6 +167,7 @@ class ModelTraits:
     output: int | str | None = None
     no_head: str | None = None
     rows_depend_on: Literal["batch", "draw"] | None = None
+    sees_padding: bool = False
 
 
 def model_traits(
@@ -197,15 +210,17 @@ def model_traits(
         for batch in few:
             if not len(batch.index):
                 continue
-            seen += len(batch.index)
-            inputs, count = _together(batch.inputs, len(batch.index))
+            seen += batch.examples
+            inputs, count = _together(batch.inputs, batch.examples)
             inputs = moved(inputs, device)
             # some rows of a batch may be finite even if the whole is not
             traits = question.answer(inputs) or question.answer(question.finite_rows(inputs))
             if traits is not None:
                 # on the batch that told the head: it is on the device already
                 other = _rows_depend_on(model, inputs, count, device, traits.output)
-                return dataclasses.replace(traits, rows_depend_on=other)
+                two = None if source.kind is None else source.kind.padded_twice(inputs)
+                sees = other is None and two is not None and _differs(model, *two, traits.output)
+                return dataclasses.replace(traits, rows_depend_on=other, sees_padding=sees)
             headless = headless or question.answer_of_logits(inputs)
             # broken examples at the start of a dataset must not read all of it
             if seen >= _MOST_TRIED:
@@ -333,7 +348,7 @@ def _rows_depend_on(
     """
     # in reverse, so that a dependence on the order shows as well
     half = list(range(count - 1, count // 2 - 1, -1)) if count > 1 else []
-    part = _rows_of(inputs, count, half)
+    part, own = _rows_of(inputs, count, half)
 
     def logits(some: Any) -> Tensor:
         some = tree_map_only(Tensor, torch.clone, some)  # a model may work in place
@@ -350,13 +365,13 @@ def _rows_depend_on(
             whole = logits(inputs)
             alone = None if part is None else logits(part)
             # agreement settles it: nothing else was drawn or seen
-            if alone is not None and (len(alone) != len(half) or agree(whole[half], alone)):
+            if alone is not None and (len(alone) != len(own) or agree(whole[own], alone)):
                 return None
             # the same batch twice: if even that differs, something is drawn at random
             if not agree(whole, logits(inputs)):
                 return "draw"
             # half precision rounds differently in batches of another size
-            is_apart = alone is not None and not agree(whole[half], alone, _OTHER_BATCH)
+            is_apart = alone is not None and not agree(whole[own], alone, _OTHER_BATCH)
             return "batch" if is_apart else None
     except (Exception, SystemExit) as err:  # the whole batch went well before: this is of a half
         why = (str(err).strip().splitlines() or [type(err).__name__])[0]
@@ -368,19 +383,36 @@ def _rows_depend_on(
         return None
 
 
-def _rows_of(inputs: Any, count: int, rows: list[int]) -> Any:
-    """Some of the examples of a batch; ``None`` if it cannot be told what belongs to which."""
+@torch.inference_mode()
+def _differs(model: nn.Module, inputs: Any, others: Any, output: int | str | None) -> bool:
+    """Whether a model answers two inputs otherwise that should mean the same to it."""
+    with torch.compiler.set_stance("force_eager"):
+        one, other = (
+            logit_rows(call_model(unwrapped(model), some), output) for some in (inputs, others)
+        )
+    is_short = one.dtype in (torch.float16, torch.bfloat16)
+    return not agree(one.float(), other.float(), _OTHER_BATCH if is_short else _OTHER_PADDING)
+
+
+def _rows_of(inputs: Any, count: int, rows: list[int]) -> tuple[Any, list[int]]:
+    """Some of the examples of a batch, and which rows of logits are theirs.
+
+    The examples are ``None`` if it cannot be told what belongs to which.
+    """
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    placed = examples_at_places(inputs, rows) if isinstance(inputs, dict) and rows else None
+    if placed is not None:
+        return placed
     leaves = tree_leaves(inputs)
     are_rows = [isinstance(leaf, Tensor) and leaf.ndim > 0 for leaf in leaves]
     plain = int | float | str | None
     if not rows or not any(are_rows):
-        return None
+        return None, rows
     for leaf, is_rows in zip(leaves, are_rows, strict=True):
         # something that is neither per example nor a plain setting cannot be cut
         if len(leaf) != count if is_rows else not isinstance(leaf, plain):
-            return None
-    return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.ndim else leaf, inputs)
+            return None, rows
+    return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.ndim else leaf, inputs), rows
 
 
 def _shape(inputs: Any) -> tuple[int, ...] | None:
@@ -399,6 +431,7 @@ class ModelAtWork:
         class_names: of its outputs, as the user or else the model states them.
         traits: what the first examples show of it.
         source: the data, read as the model wants it.
+        placed: what enters its head at the places that have a row, of a language model.
     """
 
     loaded: LoadedModel
@@ -407,6 +440,7 @@ class ModelAtWork:
     class_names: ClassNames
     traits: ModelTraits
     source: ExampleSource
+    placed: PlacedRows | None = None
 
     def applied_to(self, source: ExampleSource) -> Preprocessing:
         """What is done to the examples of a source, for the record.
@@ -496,6 +530,7 @@ def model_at_work(
             device=device,
             preprocessing=stated_preprocessing(preprocessing),
             is_stated=pixels.are_complete,
+            task="classify" if source.kind is None else source.kind.task,
             **loading,
         )
         stack.enter_context(fed_in_its_dtype(loaded.model))
@@ -503,10 +538,16 @@ def model_at_work(
         network = loaded.model if isinstance(model, nn.Module) else loaded.model.to(device)
         how = wanted_preprocessing(loaded.preprocessing or Preprocessing(), pixels)
         if source.kind is not None and batch_size is not None:
-            own = loaded.tokenizer if reader is None else reader
-            kind = source.kind.read_for(unwrapped(network), own, batch_size=batch_size)
+            used = loaded.tokenizer if reader is None else reader
+            warn_of_other_words(used, loaded.tokenizer)
+            kind = source.kind.read_for(unwrapped(network), used, batch_size=batch_size)
             source = source.of_kind(kind)
-        names = class_names or loaded.class_names
+        names, placed = class_names or loaded.class_names, None
+        if source.kind is not None and source.kind.task == "predict":
+            placed = stack.enter_context(rows_at_places(network, head))
+            # a language model states two classes, which are none of its own
+            names = ClassNames(tuple(source.classes), "the tokenizer")
+            head = head or head_with_bias(network, placed.name)
         first = source
         if source.kind is not None:  # a batch of one may be too few to tell a head by
             first = source.of_kind(source.kind.at_once(at_once))
@@ -524,8 +565,11 @@ def model_at_work(
         if traits.rows_depend_on is not None:
             called = type(unwrapped(network)).__name__
             warn(_OTHER_THAN_THE_EXAMPLE[traits.rows_depend_on].format(called))
+        if traits.sees_padding and source.kind is not None:
+            warn(_SEES_PADDING.format(type(unwrapped(network)).__name__))
+            source = source.of_kind(source.kind.without_padding())
         stack.enter_context(returning(network, traits.output))
-        yield ModelAtWork(loaded, network, how, names, traits, source)
+        yield ModelAtWork(loaded, network, how, names, traits, source, placed)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from hardsight.errors import (
     OutOfMemoryError,
 )
 from hardsight.gallery import gallery_rows
-from hardsight.heads import Forward, Head, call_model, capture, logit_rows
+from hardsight.heads import Forward, Head, PlacedRows, call_model, capture, logit_rows
 from hardsight.preprocessing import Preprocessing
 from hardsight.table import EXCERPT_SCHEMA, THUMBNAIL_SCHEMA, ScoreTable
 
@@ -291,7 +291,9 @@ class Passed:
     Attributes:
         batch: its examples, and those that could not be read.
         embeddings: what enters the head, ``[B, D]``; ``None`` without a head.
-        logits: ``[B, C]``; both have no rows if no example of the batch could be read.
+        logits: ``[B, C]``; both have no rows if no example of the batch could be read. Of a
+            language model those of a few rows, by which it was held to its head; the head makes
+            all of them.
     """
 
     batch: Batch
@@ -301,7 +303,7 @@ class Passed:
     @property
     def positions(self) -> int:
         """How many source positions it covers, unreadable ones included."""
-        return len(self.batch.index) + len(self.batch.errors)
+        return self.batch.examples + len(self.batch.errors)
 
 
 class ModelPass:
@@ -316,6 +318,8 @@ class ModelPass:
         device: where batches go.
         precision: of the forward pass.
         goes_on: how the run is continued after a failed batch, in words.
+        placed: what enters the head of a language model; its rows are given whole, and logits of
+            a few of them alone are made.
     """
 
     def __init__(
@@ -326,8 +330,10 @@ class ModelPass:
         device: torch.device,
         precision: str = "float32",
         goes_on: str = "",
+        placed: PlacedRows | None = None,
     ) -> None:
         self._model, self._head = model, head
+        self._placed = placed if head is not None else None
         self._device, self._precision, self._goes_on = device, precision, goes_on
         self._name = type(model).__name__
         self._forward: Forward | None = None
@@ -337,6 +343,8 @@ class ModelPass:
     def __enter__(self) -> ModelPass:
         if self._head is not None:
             self._forward = self._open.enter_context(capture(self._model, self._head))
+        if self._placed is not None:
+            self._open.enter_context(self._placed.few_made())
         return self
 
     def __exit__(self, *raised: Any) -> bool | None:
@@ -360,7 +368,8 @@ class ModelPass:
             # texts of several lengths come as parts, each padded to its own
             each = [self.outputs(part, ids) for part in inputs.inputs]
             embeddings = [part for part, _ in each if part is not None]
-            logits = torch.cat([part for _, part in each])[inputs.order]
+            logits = torch.cat([part for _, part in each])
+            logits = logits if self._placed is not None else logits[inputs.order]
             return torch.cat(embeddings)[inputs.order] if embeddings else None, logits
         self._count += 1
         with (
@@ -370,6 +379,9 @@ class ModelPass:
             forward_context(self._device, self._precision),
         ):
             placed = moved(inputs, self._device)
+            if self._forward is not None and self._placed is not None:
+                _, few = self._forward(placed)
+                return self._placed.whole(), few
             if self._forward is not None:
                 return self._forward(placed, ids)
             return None, logit_rows(call_model(self._model, placed))
@@ -573,8 +585,8 @@ def pictures(
             if picture is not None:
                 kept[index] = picture
             advance(1)
-    images = [one if isinstance(one, bytes) else None for one in kept.values()]
-    texts = [one if isinstance(one, str) else None for one in kept.values()]
+    images = [view if isinstance(view, bytes) else None for view in kept.values()]
+    texts = [view if isinstance(view, str) else None for view in kept.values()]
     if not any(texts):
         return pa.table([list(kept), images], schema=THUMBNAIL_SCHEMA)
     return pa.table([list(kept), images, texts], schema=EXCERPT_SCHEMA)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hardsight.data.pixels import PixelOptions
 from hardsight.errors import DataError, OptionError, RunExistsError
 from hardsight.geometry import pairwise_angles
 from hardsight.heads import Head
+from hardsight.registry import ColumnSpec, described
 from hardsight.run.loop import (
     ModelAtWork,
     ModelPass,
@@ -33,15 +35,6 @@ from hardsight.run.loop import (
 from hardsight.run.queue._rank import RULES, ranked
 from hardsight.run_folder import write_parquet
 from hardsight.table import ScoreTable, read_table, with_metadata
-
-# what the columns are: smallest and largest value, whether a large one is hard, what it says
-_MEASURES: dict[str, tuple[float, float | None, bool, str]] = {
-    "entropy": (0.0, None, True, "Entropy of the predicted probabilities, in nats."),
-    "probability_gap": (0.0, 1.0, False, "Largest probability minus the second largest."),
-    "angle_gap": (0.0, float(np.pi), False, "Angle to the second nearest class minus the nearest."),
-    "avc": (0.0, 1.0, False, "Angular visual confidence of the nearest class, AVH Eq. (3)."),
-}
-_URGENCY = "Place in the queue: 1 is to be labelled first, 0 last."
 
 
 @checked_options
@@ -105,11 +98,11 @@ def queue(
         output: the model's output that holds the logits, by key, attribute or position.
         split: split of data that has several, such as train.
         data_root: folder above those of named datasets, such as cifar10/.
-        num_classes: given to a model factory that takes it.
+        num_classes: number of classes, for a model factory that takes it.
         size: input size of the model, height and width or one number for both.
-        mean: mean to subtract, per channel on the pixel scale 0..1, over the model's own.
-        std: deviation to divide by, per channel, over the model's own.
-        channels: make all pictures grey (1) or RGB (3), over the model's own.
+        mean: mean to subtract, per channel on the pixel scale 0..1, instead of the model's own.
+        std: deviation to divide by, per channel, instead of the model's own.
+        channels: make all pictures grey (1) or RGB (3), also if the model says otherwise.
         crop: share of the resized picture that the centre crop keeps, in (0, 1].
         squash: resize to ``size`` without keeping the aspect ratio.
         white: value of white, if it is not 255 in 8-bit and 65535 in 16-bit pictures.
@@ -117,10 +110,10 @@ def queue(
             per line; by default what the model itself says.
         trust_remote_code: run Python files that an ``hf:`` model brings; they may do all that you
             may do.
-        batch_size: examples at once; chosen by the device by default.
-        workers: loader processes; chosen by data and cores by default.
+        batch_size: examples per batch; by default chosen for the device.
+        workers: loader processes; by default chosen for the data and the cores.
         device: ``auto`` is cuda, else mps, else cpu; or ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        seed: of ``random``, and of a model that is initialised at random.
+        seed: seed of ``random``, and of a model whose weights are drawn at random.
         show_progress: force the progress bar on or off; by default it is shown on a terminal.
 
     Returns:
@@ -221,18 +214,18 @@ class _Seen:
         workers: int,
         show: bool | None,
     ) -> None:
-        found = ready.traits.head
-        assert found is not None
-        self._head, self._file, self.errors = found, file, 0
+        head = ready.traits.head
+        assert head is not None
+        self._head, self._file, self.errors = head, file, 0
         parts: list[dict[str, Tensor]] = []
         sink = None if file is None else file.open("wb")
         pool = source.without_labels()
         with (
-            ModelPass(ready.network, found, device=device) as running,
+            ModelPass(ready.network, head, device=device) as running,
             progress(f"reading {source.spec}", total=len(source), show=show) as advance,
         ):
             for passed in running.over(
-                pool, ready.preprocessing, num_classes=found.num_classes, batch_size=batch_size,
+                pool, ready.preprocessing, num_classes=head.num_classes, batch_size=batch_size,
                 workers=workers,
             ):  # fmt: skip
                 advance(passed.positions)
@@ -241,7 +234,7 @@ class _Seen:
                     assert passed.embeddings is not None
                     parts.append({
                         "position": passed.batch.index,
-                        **_measured(passed.logits.float(), passed.embeddings.float(), found),
+                        **_measured(passed.logits.float(), passed.embeddings.float(), head),
                     })  # fmt: skip
                     if sink is not None:
                         sink.write(passed.embeddings.float().cpu().numpy().tobytes())
@@ -271,15 +264,58 @@ def _measured(logits: Tensor, embeddings: Tensor, head: Head) -> dict[str, Tenso
     angles = pairwise_angles(embeddings, head.weight.float().to(embeddings.device))
     near = angles.topk(count, dim=1, largest=False).values
     usable = logits.isfinite().all(dim=1) & embeddings.isfinite().all(dim=1)
-    closeness = torch.pi - angles
-    found = {
+    given = {"probs": probs, "top": top.values, "angles": angles, "near": near}
+    measured = {
         "prediction": torch.where(usable, top.indices[:, 0], -1),
-        "entropy": -torch.special.xlogy(probs, probs).sum(dim=1),
-        "probability_gap": top.values[:, 0] - top.values[:, -1],
-        "angle_gap": near[:, -1] - near[:, 0],
-        "avc": closeness.amax(dim=1) / closeness.sum(dim=1),
+        **{spec.name: spec.function(*(given[name] for name in spec.inputs)) for spec in _MEASURES},
     }
-    return {name: values.cpu() for name, values in found.items()}
+    return {name: values.cpu() for name, values in measured.items()}
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    terms: Tensor = torch.special.xlogy(probs, probs)
+    return -terms.sum(dim=1)
+
+
+def _gap(two: Tensor) -> Tensor:
+    """By how much the first two differ; 0 if there is one class only."""
+    return (two[:, 0] - two[:, -1]).abs()
+
+
+def _nearest_avc(angles: Tensor) -> Tensor:
+    closeness = torch.pi - angles
+    return closeness.amax(dim=1) / closeness.sum(dim=1)
+
+
+def _urgency(count: int) -> NDArray[np.float64]:
+    return 1 - np.arange(count) / max(1, count - 1)
+
+
+def _measure(
+    name: str, function: Callable[..., Tensor], given: str, high: float, meaning: str, *,
+    higher_is_harder: bool = False,
+) -> ColumnSpec:  # fmt: skip
+    """A column that a rule goes by; nothing here needs a label."""
+    return ColumnSpec(
+        name=name, function=function, inputs=(given,), low=0.0, high=high, meaning=meaning,
+        higher_is_harder=higher_is_harder, needs_label=False,
+    )  # fmt: skip
+
+
+_MEASURES = (
+    _measure("entropy", _entropy, "probs", math.inf,
+             "Entropy of the predicted probabilities, in nats.", higher_is_harder=True),
+    _measure("probability_gap", _gap, "top", 1.0, "Largest probability minus the second largest."),
+    _measure("angle_gap", _gap, "near", math.pi,
+             "Angle to the second nearest class minus the nearest."),
+    _measure("avc", _nearest_avc, "angles", 1.0,
+             "Angular visual confidence of the nearest class, AVH Eq. (3)."),
+)  # fmt: skip
+_URGENCY = ColumnSpec(
+    name="urgency", function=_urgency, inputs=("place",), low=0.0, high=1.0,
+    higher_is_harder=True, judge=0, needs_label=False,
+    meaning="Place in the queue: 1 is to be labelled first, 0 last.",
+)  # fmt: skip
 
 
 def _table(
@@ -287,19 +323,13 @@ def _table(
 ) -> pa.Table:
     """The queue as a table, the most urgent first."""
     positions = seen.positions[chosen]
-    measures = {**_MEASURES, "urgency": (0.0, 1.0, True, _URGENCY)}
     columns = {
         "index": pa.array(source.numbered(positions)),
         "id": pa.array([source.id_of(at) for at in positions.tolist()], pa.string()),
         "label": pa.array(np.full(len(chosen), -1)),
         "prediction": pa.array(seen.predictions[chosen]),
         "finite": pa.array(np.ones(len(chosen), np.bool_)),
-        "urgency": pa.array(1 - np.arange(len(chosen)) / max(1, len(chosen) - 1)),
-        **{name: pa.array(seen.columns[name][chosen]) for name in _MEASURES},
+        "urgency": pa.array(_urgency(len(chosen))),
+        **{spec.name: pa.array(seen.columns[spec.name][chosen]) for spec in _MEASURES},
     }
-    facts = {
-        name: {"low": low, "high": high, "higher_is_harder": harder, "meaning": text, "version": 1}
-        for name, (low, high, harder, text) in measures.items()
-    }
-    shown = {"urgency": {"title": "Urgency", "judge": 0}}
-    return with_metadata(pa.table(columns), {**about, "scores": facts, "columns": shown})
+    return with_metadata(pa.table(columns), {**about, **described([*_MEASURES, _URGENCY])})

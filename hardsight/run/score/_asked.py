@@ -49,6 +49,8 @@ class Asked:
     image_column: str | None
     tokenizer: Any
     max_tokens: int | None
+    tokens: bool
+    target: Any
     patch: (
         str | os.PathLike[str] | Patch | Sequence[str] | Sequence[os.PathLike[str] | Patch] | None
     )

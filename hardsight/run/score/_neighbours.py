@@ -1,7 +1,7 @@
-"""The nearest example of every example, and the nearest one with another label, by cosine.
+"""The nearest example of every example, with another label, and of its own label before it.
 
-Two blocks of rows are multiplied at a time, so that memory does not grow with the number of
-examples; the time does, with its square.
+Nearest is by cosine. Two blocks of rows are multiplied at a time, so that memory does not grow with
+the number of examples; the time does, with its square.
 """
 
 from __future__ import annotations
@@ -110,50 +110,72 @@ def neighbours(
 
     Returns:
         for every example ``index``, ``nearest`` (cosine to the nearest other example), ``other``
-        (index of the nearest example with another label, -1 if there is none) and ``similarity``
-        (cosine to it; NaN if there is none).
+        (index of the nearest example with another label, -1 if there is none), ``similarity``
+        (cosine to it; NaN if there is none), ``earlier`` (index of the nearest example before it
+        that has the same label, or has none either; -1 if there is none) and
+        ``earlier_similarity`` (cosine to that).
     """
     classes = torch.from_numpy(labels).to(device)
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, ...]] = []
     for start in range(0, len(vectors), _ROWS):
         rows = _unit(vectors, start, start + _ROWS, device)
-        found.append(_nearest(vectors, rows, start, classes))
+        blocks.append(_nearest(vectors, rows, start, classes))
         advance(len(rows))
-    nearest, place, similarity = (
-        torch.cat([part[at] for part in found]).cpu().numpy() for at in range(3)
+    nearest, other, similarity, earlier, before = (
+        torch.cat(parts).cpu().numpy() for parts in zip(*blocks, strict=True)
     )
-    has_other = np.isfinite(similarity)
     return pa.table(
         {
             "index": index,
-            "nearest": np.where(np.isfinite(nearest), nearest, np.nan).astype(np.float32),
-            "other": np.where(has_other, index[place], -1),
-            "similarity": np.where(has_other, similarity, np.nan).astype(np.float32),
+            "nearest": _or_nan(nearest),
+            "other": np.where(np.isfinite(similarity), index[other], -1),
+            "similarity": _or_nan(similarity),
+            "earlier": np.where(np.isfinite(before), index[earlier], -1),
+            "earlier_similarity": _or_nan(before),
         }
     )
 
 
-def _nearest(
-    vectors: Vectors, rows: Tensor, start: int, classes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of some rows: largest cosine, place of the nearest with another label, and its cosine."""
-    nothing = torch.full((len(rows),), -torch.inf, device=rows.device)
-    nearest, similarity, place = nothing, nothing, torch.zeros_like(nothing, dtype=torch.int64)
+def _or_nan(cosine: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(np.isfinite(cosine), cosine, np.float32(np.nan))
+
+
+def _nearest(vectors: Vectors, rows: Tensor, start: int, classes: Tensor) -> tuple[Tensor, ...]:
+    """Of some rows: largest cosine; place and cosine with another label, and with the same before.
+
+    Each comes as ``[n]``: nearest, other, similarity, earlier, earlier similarity.
+    """
+    nearest = torch.full((len(rows),), -torch.inf, device=rows.device)
+    other = earlier = torch.zeros_like(nearest, dtype=torch.int64)
+    similarity = before = nearest
     own = classes[start : start + len(rows), None]
+    at = torch.arange(start, start + len(rows), device=rows.device)
     for first in range(0, len(vectors), _OTHERS):
         others = _unit(vectors, first, first + _OTHERS, rows.device)
+        # NaN of a vector without a direction must not win a maximum
         cosine = (rows @ others.T).nan_to_num_(nan=-torch.inf)
-        itself = torch.arange(len(rows), device=rows.device) + start - first
+        itself = at - first
         inside = (itself >= 0) & (itself < len(others))
+        # no example is its own neighbour
         cosine[inside.nonzero()[:, 0], itself[inside]] = -torch.inf
         nearest = torch.maximum(nearest, cosine.amax(dim=1))
         theirs = classes[None, first : first + len(others)]
-        cosine.masked_fill_((theirs == own) | (theirs < 0) | (own < 0), -torch.inf)
-        best, at = cosine.max(dim=1)
-        closer = best > similarity  # the first of equal ones stays
-        similarity = torch.where(closer, best, similarity)
-        place = torch.where(closer, at + first, place)
-    return nearest, place, similarity
+        is_same = theirs == own
+        if first < start + len(rows):  # others do not come before any of these rows
+            places = torch.arange(first, first + len(others), device=rows.device)
+            is_later = places[None] > at[:, None]
+            alike = cosine.masked_fill(~is_same | is_later, -torch.inf)
+            before, earlier = _closer(before, earlier, alike, first)
+        cosine.masked_fill_(is_same | (theirs < 0) | (own < 0), -torch.inf)
+        similarity, other = _closer(similarity, other, cosine, first)
+    return nearest, other, similarity, earlier, before
+
+
+def _closer(largest: Tensor, place: Tensor, cosine: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The largest cosines and their places, after one more block that begins at ``first``."""
+    best, at = cosine.max(dim=1)
+    is_closer = best > largest  # the first of equal ones stays
+    return torch.where(is_closer, best, largest), torch.where(is_closer, at + first, place)
 
 
 def _unit(vectors: Vectors, start: int, stop: int, device: torch.device) -> Tensor:

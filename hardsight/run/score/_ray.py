@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,17 @@ from hardsight.run_folder import Manifest, RunFolder, differences
 
 _FEATURE = "engine='ray' (--engine ray)"
 _PATIENCE = 4.0  # seconds for a node that is alive to answer
+_LONG = 8.0  # seconds of waiting that are not explained
+_SLOW_START = (
+    "a busy machine needs longer. What it does is on record in the folder logs of its newest "
+    "session, by default /tmp/ray/session_latest; Ctrl-C ends it"
+)
+_SLOW_ANSWER = (
+    "something answers there. Is this machine a node of that cluster (`ray status`), and does it "
+    "have the same version of Ray and Python? Ctrl-C ends it"
+)
+# what a process with torch maps, and the part of all memory that Ray's store takes, at most
+_OWN_SPACE, _STORE_SHARE, _LARGEST_STORE = 8 << 30, 0.3, 200 << 30
 # how a connection of gRPC, which Ray speaks, begins, and the type of the frame that answers it
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = bytes([4])
@@ -111,7 +123,12 @@ def _connect(ray: Any, address: str | None) -> None:
     # what workers print is not for this terminal: their errors come back as values
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address in (None, "local"):
-        ray.init(address="local", include_dashboard=False, **quiet)
+        _check_address_space()
+        try:
+            with _saying_what_takes_long("start on this machine", _SLOW_START):
+                ray.init(address="local", include_dashboard=False, **quiet)
+        except (OSError, RuntimeError, ValueError) as err:
+            raise EngineError(f"Ray did not start on this machine ({_first_line(err)})") from err
         return
     if address.startswith("ray://"):
         raise OptionError(
@@ -121,9 +138,47 @@ def _connect(ray: Any, address: str | None) -> None:
         )
     _knock(address)
     try:
-        ray.init(address=address, **quiet)
+        with _saying_what_takes_long(f"answer at {address}", _SLOW_ANSWER):
+            ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as err:
         raise EngineError(_unreachable(address, err)) from err
+
+
+def _check_address_space() -> None:
+    """Raise if this process may not map the store that Ray keeps objects in.
+
+    Ray maps a share of all memory, in this process and in others that inherit its limits, and if
+    it cannot, the first of them to notice is ended without an error, and the others wait for it.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = _OWN_SPACE + min(int(_STORE_SHARE * memory), _LARGEST_STORE)
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise EngineError(
+            f"Ray needs {needed / 2**30:.0f} GiB of address space to start on this machine, and "
+            f"its processes may have {most / 2**30:.0f} (ulimit -v); lift the limit with `ulimit "
+            "-v unlimited`, or name a cluster that runs, by ray_address (--ray-address)"
+        )
+
+
+@contextmanager
+def _saying_what_takes_long(what: str, why: str) -> Iterator[None]:
+    """Say what is waited for before anybody thinks that nothing happens; Ray waits in silence."""
+
+    def say() -> None:
+        print(f"hardsight: waiting for Ray to {what} since {_LONG:g} s; {why}", file=sys.stderr)
+
+    timer = threading.Timer(_LONG, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _knock(address: str) -> None:
@@ -142,11 +197,14 @@ def _knock(address: str) -> None:
 
 
 def _unreachable(address: str, err: BaseException) -> str:
-    reason = (str(err) or type(err).__name__).splitlines()[0].rstrip(".")
     return (
-        f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`, check "
-        "ray_address (--ray-address), or leave it out to start Ray on this machine"
+        f"no Ray cluster at {address!r} ({_first_line(err)}); start one with `ray start "
+        "--head`, check ray_address (--ray-address), or leave it out to start Ray on this machine"
     )
+
+
+def _first_line(err: BaseException) -> str:
+    return (str(err) or type(err).__name__).splitlines()[0].rstrip(".")
 
 
 class RayCluster:

@@ -25,7 +25,7 @@ from hardsight._checks import warn
 from hardsight.data import Batch, EmbeddingSource, ExampleSource
 from hardsight.data.pixels import decisive
 from hardsight.errors import DataError, HeadError, ModelError, OptionError
-from hardsight.heads import decided_by_bias
+from hardsight.heads import Head, decided_by_bias
 from hardsight.registry import SCORES, ScoreSpec
 from hardsight.run.loop import (
     FOLD,
@@ -61,7 +61,8 @@ _NORM = "feature_norm"
 _MOST_HALF = float(np.finfo(np.float16).max)
 _NOTICED = "noticed "  # begins columns of shards, which the table gives as counts
 _BY_BIAS = "decided_by_bias"  # a column of shards, which the table gives as a share
-COLUMNS = ("text_column", "label_column", "image_column", "max_tokens")  # of tables of examples
+# of tables of examples
+COLUMNS = ("text_column", "label_column", "image_column", "max_tokens", "tokens", "target")
 # what does not decide the result, and may be another when a run is continued; the weights are known
 # by what is in them
 MAY_CHANGE = ("workers", "weights", "data_root")
@@ -140,6 +141,7 @@ class ScorePlan:
         else:
             self.missing = []
             one_or_more = [names] if isinstance(names, str) else names
+            # asked for twice is asked for once
             self.specs = [_column_spec(name) for name in dict.fromkeys(one_or_more)]
         self.dataset_specs = [spec for spec in self.specs if spec.over_dataset]
         self.row_specs = [spec for spec in self.specs if not spec.over_dataset]
@@ -212,7 +214,8 @@ class ModelScorer:
     ) -> None:
         self.source, self.plan, self.device, self.precision = source, plan, device, precision
         self.batch_size, self.workers, self.strict = batch_size, workers, strict
-        self.head = model.traits.head if plan.needs_head else None
+        is_needed = plan.needs_head or model.placed is not None
+        self.head = model.traits.head if is_needed else None
         self._keeps = keep_embeddings
         if keep_embeddings and self.head is None:
             raise OptionError(
@@ -223,12 +226,30 @@ class ModelScorer:
         self.num_classes = model.traits.num_classes
         self._preprocessing = model.preprocessing
         self._running = ModelPass(
-            model.network, self.head, device=device, precision=precision, goes_on=goes_on
-        )
-        self.tiled = None
-        if self.head is not None:
+            model.network, self.head, device=device, precision=precision, goes_on=goes_on,
+            placed=model.placed,
+        )  # fmt: skip
+        self.tiled = self._unbiased = None
+        # the head of a language model makes its logits tile by tile: they are never all there
+        self._by_head = model.placed is not None and self.head is not None
+        if self.head is not None and self._by_head:
+            self.tiled, self._unbiased = self._whole_heads(self.head)
+        elif self.head is not None:
+            # logits come from the model itself; the tiles add what only embeddings tell
             parts = tuple(part for part in plan.parts if part in _ANGULAR)
             self.tiled = TiledHead(self.head.weight.to(device), parts=parts)
+
+    def _whole_heads(self, head: Head) -> tuple[TiledHead, TiledHead | None]:
+        """A head that makes all summaries, as the model's layer would, and one without its bias."""
+        # as autocast would round them for the layer
+        dtype = head.weight.dtype if self.precision == "float32" else getattr(torch, self.precision)
+        weight = head.weight.to(self.device, dtype)
+        bias = None if head.bias is None else head.bias.to(self.device)
+        parts = tuple(sorted({*self.plan.parts, "logits"}))  # what is predicted, and is it finite
+        plain = None
+        if bias is not None and bool(bias.any()):
+            plain = TiledHead(weight, parts=("predictions",))
+        return TiledHead(weight, bias, parts=parts), plain
 
     def number_as(self, order: ClassOrder) -> None:
         """Give the labels of the data the model's numbers."""
@@ -267,15 +288,12 @@ class ModelScorer:
 
     @torch.inference_mode()
     def _columns(self, passed: Passed) -> dict[str, Tensor]:
-        batch, logits = passed.batch, passed.logits.to(self.device)
+        batch = passed.batch
         labels = batch.labels.to(self.device, non_blocking=True)
-        logit_part, target_part = logit_summaries(logits, labels)
-        angular = Summaries()
-        if self.tiled is not None and passed.embeddings is not None:
-            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
-        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
+        summaries, decided = (self._by_tiles if self._by_head else self._by_logits)(passed, labels)
+        logit_part = summaries.logits
+        assert logit_part is not None
         finite = torch.isfinite(logit_part.logsumexp)
-        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
         return {
             "index": torch.from_numpy(self.source.numbered(batch.index)),
             "label": batch.labels,
@@ -286,6 +304,31 @@ class ModelScorer:
             **{f"{_NOTICED}{name}": values for name, values in batch.noticed.items()},
             **self.plan.scores(summaries),
         }
+
+    def _by_logits(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+        """Summaries of a batch, and which predictions its bias decided, from its logits."""
+        logits = passed.logits.to(self.device)
+        logit_part, target_part = logit_summaries(logits, labels)
+        angular = Summaries()
+        if self.tiled is not None and passed.embeddings is not None:
+            angular = self.tiled.summaries(passed.embeddings.to(self.device), labels)
+        summaries = dataclasses.replace(angular, logits=logit_part, targets=target_part)
+        decided = {} if self.head is None else {_BY_BIAS: decided_by_bias(logits, self.head)}
+        return summaries, decided
+
+    def _by_tiles(self, passed: Passed, labels: Tensor) -> tuple[Summaries, dict[str, Tensor]]:
+        """The same from embeddings and head alone."""
+        assert self.tiled is not None
+        assert passed.embeddings is not None
+        embeddings = passed.embeddings.to(self.device, self.tiled.class_weights.dtype)
+        summaries = self.tiled.summaries(embeddings, labels)
+        assert summaries.logits is not None
+        decided = torch.zeros_like(labels, dtype=torch.bool)
+        if self._unbiased is not None:
+            without = self._unbiased.summaries(embeddings, labels).predictions
+            assert without is not None
+            decided = without.prediction != summaries.logits.prediction
+        return summaries, {_BY_BIAS: decided}
 
     def _kept(self, passed: Passed) -> NDArray[np.floating] | None:
         if not self._keeps or passed.embeddings is None:
@@ -379,6 +422,12 @@ def length_of(source: Source) -> int | None:
         return None
 
 
+def _rows_said(source: Source) -> int | None:
+    """Number of rows that a source is to have; ``None`` for a stream that does not know."""
+    length = length_of(source)
+    return length if length is None or isinstance(source, EmbeddingSource) else source.num_rows
+
+
 @dataclass(frozen=True)
 class ScoreWork:
     """Everything that shards are made from.
@@ -438,6 +487,7 @@ class ScoreWork:
             "precision": about.get("precision", config["precision"]),
             "device": config["device"].partition(":")[0],  # any GPU of a machine will do
             "batch_size": about["batch_size"],
+            # shards of another size would not fit those that are there
             "rows_per_shard": self.rows_per_shard,
             "workers": self.workers,
             "sample": about["sample"],
@@ -508,6 +558,7 @@ class ScoreRun:
             # one whose examples could not be read has columns, and no number that tells their type
             return (shard for shard in all_shards() if shard.num_rows)
 
+        # an empty shard still has the columns, if all are empty
         first = next(shards(), None) or next(all_shards(), None)
         if first is None:
             raise DataError(f"there are no examples in {source.spec}")
@@ -516,6 +567,7 @@ class ScoreRun:
             totals.add(shard)
         self._count(source, totals, errors)
         parts = (totals.finished(group) for group in row_groups(shards(), first.schema))
+        # of no rows: the schema has to be known before the first group is written
         schema = with_metadata(totals.finished(first.slice(0, 0)), self.about).schema
         if self.folder is None:
             return ScoreTable(with_metadata(pa.concat_tables(parts), self.about))
@@ -560,6 +612,7 @@ class ScoreRun:
                     continue
                 folder.begin()  # only now: what fails on the first examples leaves no folder
                 end = (number + 1) * per_shard
+                # a stream has no fingerprint; what was read of it so far stands in for one
                 mark = None if isinstance(source, EmbeddingSource) else source.mark_at(end)
                 folder.write_shard(number, rows, errors, mark=mark, embeddings=_compact(pieces))
         if folder is None:
@@ -572,6 +625,7 @@ class ScoreRun:
         """The same, of shards that others make, in any order; only those that are not there yet."""
         folder = self.folder
         per_shard = self.batches_per_shard * scorer.batch_size
+        # any shard counts, in any order, since each is made without the others
         done = folder.done() if folder is not None and folder.goes_on else set[int]()
         missing = [n for n in range(math.ceil(len(source) / per_shard)) if n not in done]
         if not done:  # what fails on the first examples leaves no folder, and replaces no run
@@ -613,8 +667,9 @@ class ScoreRun:
     def _count(self, source: Source, totals: Totals, errors: int) -> None:
         if totals.rows == 0:
             raise DataError(f"none of the {errors} examples of {source.spec} could be read")
+        # of a stream the length is known only now
         self.about["data"] |= {"rows": totals.rows + errors}
-        said = length_of(source)
+        said = _rows_said(source)
         if said is not None and said != totals.rows + errors:  # of a stream: others are counted
             warn(
                 f"{source.spec} says that it has {said:,} examples, and {totals.rows + errors:,} "

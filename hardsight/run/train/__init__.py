@@ -4,7 +4,6 @@ from hardsight.run.train._batches import Draws as Draws
 from hardsight.run.train._batches import EvaluationBatches as EvaluationBatches
 from hardsight.run.train._batches import Pixels as Pixels
 from hardsight.run.train._batches import ResidentBatches as ResidentBatches
-from hardsight.run.train._batches import Shard as Shard
 from hardsight.run.train._batches import StreamedBatches as StreamedBatches
 from hardsight.run.train._batches import Ticket as Ticket
 from hardsight.run.train._batches import TrainBatches as TrainBatches
@@ -55,6 +54,8 @@ from hardsight.run.train._objective import linear_layer as linear_layer
 from hardsight.run.train._objective import optimizer_of as optimizer_of
 from hardsight.run.train._objective import recorded_options as recorded_options
 from hardsight.run.train._objective import scheduler_of as scheduler_of
+from hardsight.run.train._ranks import Shard as Shard
+from hardsight.run.train._ranks import Share as Share
 from hardsight.run.train._train import TrainResult as TrainResult
 from hardsight.run.train._train import run_recipe as run_recipe
 from hardsight.run.train._train import run_train as run_train

@@ -26,19 +26,7 @@ from hardsight.run.train._images import (
     fits,
     loaded,
 )
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Which part of every batch this process takes."""
-
-    rank: int = 0
-    count: int = 1
-
-    def of(self, rows: Tensor) -> Tensor:
-        """This process's rows of a batch; all processes take equally many."""
-        return rows[: len(rows) // self.count * self.count][self.rank :: self.count]
-
+from hardsight.run.train._ranks import Shard, Share
 
 EpochRows = Callable[[int, torch.Generator], Tensor]
 
@@ -221,8 +209,7 @@ class TrainBatches(ABC):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        full, rest = divmod(self.length, self.batch_size)
-        return full + (rest >= self.shard.count)  # a rest that not every process shares is left
+        return -(-self.length // self.batch_size)
 
     def __iter__(self) -> Iterator[TrainBatch | Ticket]:
         # a generator: on a resume Lightning makes the iterator before the epoch is known
@@ -240,10 +227,15 @@ class TrainBatches(ABC):
         assert not isinstance(batch, Ticket)
         return batch
 
+    def share_of(self, step: int) -> Share:
+        """This process's part of a step of an epoch, counted from 0."""
+        left = self.length - step * self.batch_size
+        return self.shard.share_of(min(self.batch_size, left))
+
     def parts(self, draws: Draws) -> list[Draws]:
         """This process's part of each batch."""
         each = (
-            [self.shard.of(part) for part in drawn.split(self.batch_size)[: len(self)]]
+            [self.shard.of(part) for part in drawn.split(self.batch_size)]
             for drawn in (draws.order, draws.offsets, draws.flips)
         )
         return [Draws(*part) for part in zip(*each, strict=True)]
@@ -414,11 +406,13 @@ def batches_of(
         train = ResidentBatches(decoded, pixels, config.augment, **common)
     else:
         train = StreamedBatches(sources.train, pixels, config.augment, workers=workers, **common)
-    if not len(train):
-        raise DataError(
-            f"{len(sources.train)} examples are too few for {shard.count} devices; use fewer"
-        )
     held = sources.validation
+    for what, data in (("train on", sources.train), ("validate on", held)):
+        if data is not None and len(data) < shard.count:
+            raise DataError(
+                f"{len(data)} examples to {what} are too few for {shard.count} devices; use fewer "
+                "devices"
+            )
     if held is None:
         return train, None, pixels
     validation = EvaluationBatches(

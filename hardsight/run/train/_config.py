@@ -15,7 +15,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one_cycle", "gaussian_ramps")
 RAMPS = ("none", "gaussian", "linear")
 SELECTIONS = ("accuracy", "loss", "last")
-STRATEGIES = ("auto", "ddp", "fsdp")
+STRATEGIES = ("auto", "ddp")
 SAMPLINGS = ("shuffled", "class_balanced")
 SAMPLING_ORDERS = ("none", "easy_first", "hard_first", "self_paced", "weighted")
 _SHARES = ("easy_first", "hard_first", "self_paced")
@@ -68,7 +68,7 @@ class DataConfig:
         image_column: column that holds the paths of pictures, if it is not called path, or if
             there is a column of texts as well.
         tokenizer: folder of the tokenizer, if the model brings none.
-        max_tokens: most tokens of a text that the model sees; by default as many as it takes.
+        max_tokens: most tokens per text that the model sees; by default as many as it takes.
         classes: names of the classes, position = label.
         patch: decisions about the labels of the training split, from ``hardsight patch export``:
             the model learns the labels that they give it. Several are laid over it in their order.
@@ -291,7 +291,7 @@ class TrainConfig:
         out: folder of the run.
         epochs: passes over the training split.
         batch_size: examples per step, over all devices; a multiple of their number.
-        seed: of weights, split, order, augmentation and dropout.
+        seed: seed of weights, split, order, augmentation and dropout.
         loss: one or several, added up.
         optimizer: see :class:`OptimizerConfig`.
         schedule: of the learning rate.
@@ -307,9 +307,9 @@ class TrainConfig:
         output: the model's output that holds the logits, by key, attribute or position, if the
             classes of the data do not tell it.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        devices: how many of them.
-        num_nodes: machines, each with as many devices.
-        strategy: ``auto``, ``ddp`` or ``fsdp``, run by Lightning.
+        devices: how many of them; under torchrun and srun as many as they start.
+        num_nodes: machines, each with as many devices; likewise.
+        strategy: ``auto`` or ``ddp``, run by Lightning; of several devices ``auto`` is ``ddp``.
         precision: ``auto`` (bfloat16 on a GPU that has it), ``float32``, ``bfloat16``,
             ``float16``; the last two are mixed precision.
         channels_last: memory layout of images; on a GPU by default.
@@ -326,7 +326,7 @@ class TrainConfig:
             one table in which every example is scored by the model that did not see it.
         track: record every training example's hardness in every epoch, that of the held-out ones
             from the validation passes; see :class:`hardsight.tracking.HardnessTracker`.
-        thumbnails: most pictures kept for the report of a tracked run; 0 for none.
+        thumbnails: how many pictures to keep for the report of a tracked run at most; 0 for none.
         track_test: record the same of the test split, by a pass over it after every epoch; for
             `hardsight study dynamics`. It decides nothing.
         resume: continue the unfinished run in ``out``, with the same settings.

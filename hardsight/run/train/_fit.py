@@ -271,12 +271,15 @@ def trainer_of(pl: Any, config: TrainConfig, device: torch.device, loss: TotalLo
             "autotune chooses algorithms by their time, deterministic by their result; leave one "
             "out"
         )
-    from hardsight.run.train.engine import KeptCheckpoints  # needs Lightning
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+
+    from hardsight.run.train.engine import KeptCheckpoints
 
     chosen = config.devices if device.index is None else [device.index]
     is_single = config.devices * config.num_nodes == 1
     return pl.Trainer(
-        plugins=[KeptCheckpoints()] if is_single else None,
+        # a single process is not one of those that Slurm would start
+        plugins=[KeptCheckpoints(), LightningEnvironment()] if is_single else None,
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=chosen,
         num_nodes=config.num_nodes,
@@ -321,7 +324,7 @@ def records_steps(config: TrainConfig, device: torch.device) -> bool:
 
 def _strategy(config: TrainConfig, loss: TotalLoss) -> str:
     is_many = config.devices * config.num_nodes > 1
-    if config.strategy == "fsdp" or not is_many:
+    if not is_many:
         return config.strategy
     # a loss that reads no logits leaves the head's bias without a gradient
     return "ddp" if loss.uses_logits else "ddp_find_unused_parameters_true"

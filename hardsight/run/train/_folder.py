@@ -51,8 +51,8 @@ _RECIPE, _EXAMPLES = "recipe.json", "examples.parquet"
 # what does not decide the result, and may be another when a run is continued; an epoch that is
 # trained on another device may come out slightly otherwise, which is then the user's own choice
 MAY_CHANGE = (
-    "out", "resume", "overwrite", "workers", "resident", "device", "compile", "capture", "autotune",
-    "versions",
+    "out", "resume", "overwrite", "workers", "resident", "device", "devices", "num_nodes",
+    "strategy", "compile", "capture", "autotune", "versions",
 )  # fmt: skip
 _OWN_WEIGHTS = "weights to start from"
 _PACKAGES = ("timm:", "torchvision:", "hf:")

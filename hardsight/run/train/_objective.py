@@ -19,6 +19,7 @@ from hardsight.errors import ConfigError, HardsightError, HeadError, OptionError
 from hardsight.evaluate import Normalisation, fgsm, pgd
 from hardsight.heads import logits_of
 from hardsight.losses import GaussianRampLR, hardest  # the import also fills the registry
+from hardsight.ranks import gather_rows
 from hardsight.registry import LOSSES, unknown_name
 from hardsight.run.train._config import (
     AdversarialConfig,
@@ -27,9 +28,10 @@ from hardsight.run.train._config import (
     ScheduleConfig,
 )
 from hardsight.run.train._images import Decoded, TrainBatch
+from hardsight.run.train._ranks import Share
 
 _CROSS_ENTROPY = "cross_entropy"
-_CLASS_INPUTS = ("class_weights", "bias")
+_ROW_INPUTS, _CLASS_INPUTS = ("logits", "labels", "embeddings"), ("class_weights", "bias")
 _GONE = 1e-9  # what is left of a decayed option when it counts as 0
 _LR = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 _WEIGHT_DECAY = {"sgd": 5e-4, "adam": 0.0, "adamw": 1e-2}
@@ -44,6 +46,9 @@ class Term:
 
     Attributes:
         inputs: names of the tensors it reads.
+        joins_rows: whether it is more than a mean of what each row is worth by itself, so that
+            processes must bring their rows together for it: it pairs them, chooses among them, or
+            divides by the weights of their classes.
 
     Raises:
         ConfigError: there is no such loss, or an option is unknown or missing.
@@ -60,6 +65,13 @@ class Term:
         }
         if config.class_balance is not None:
             self._options["weight"] = balancing_weights(class_counts, config.class_balance)
+        pairs = "gather" in inspect.signature(self._function).parameters
+        self.joins_rows = (
+            config.hardest is not None
+            or "weight" in self._options
+            or (pairs and "gather" not in self._options)  # one that is stated is obeyed
+        )
+        self._is_gathered = self.joins_rows or bool(self._options.get("gather"))
 
     def decayed_at(self, step: int) -> dict[str, float]:
         """Options that shrink with the steps, as they are at ``step``, counted from 0."""
@@ -85,6 +97,22 @@ class Term:
         except OptionError as err:
             raise ConfigError(f"loss {self.config.name}: {err}") from err
         return value
+
+    def over_ranks(self, tensors: Mapping[str, Tensor | None], step: int, share: Share) -> Tensor:
+        """The part of this process, so that the mean over processes is the loss of all rows.
+
+        Gradients are those of one process with the whole batch, once ``DistributedDataParallel``
+        has averaged them.
+        """
+        own = {name: rows if rows is None or name in _CLASS_INPUTS else rows[: share.own]
+               for name, rows in tensors.items()}  # fmt: skip
+        if self.joins_rows:
+            for name in _ROW_INPUTS:  # processes must come to each of them in the same order
+                rows = own[name] if name in (*self.inputs, "labels") else None
+                own[name] = None if rows is None else gather_rows(rows)
+        if self._is_gathered:
+            return self(own, step)
+        return self(own, step) * share.weight if share.own else _nothing(tensors)
 
     def _mean_of_hardest(
         self, values: Tensor, labels: Tensor | None, class_factors: Tensor | None
@@ -197,10 +225,13 @@ class TotalLoss:
         epoch: float,
         step: int = 0,
         weights: Tensor | None = None,
+        share: Share | None = None,
     ) -> Tensor:
         """The loss of a batch, in float32 also under mixed precision.
 
         ``weights``: those of the epoch, on the device, for a step that is recorded once.
+        ``share``: of this process in the step, if several train together; the mean over processes
+        is then the loss of the whole batch.
         """
         tensors: dict[str, Tensor | None] = {
             "logits": logits.float(),
@@ -211,13 +242,22 @@ class TotalLoss:
         }
         with torch.autocast(logits.device.type, enabled=False):
             weighted = [
-                (weight if weights is None else weights[place]) * term(tensors, step)
+                (weight if weights is None else weights[place])
+                * (term(tensors, step) if share is None else term.over_ranks(tensors, step, share))
                 for place, (term, weight) in enumerate(
                     zip(self.terms, self.weights_at(epoch), strict=True)
                 )
                 if weight
             ]
-            return torch.stack(weighted).sum()  # a recipe has a loss in every epoch
+            loss = torch.stack(weighted).sum()  # a recipe has a loss in every epoch
+            # every process must have a gradient for every weight, also if none of its rows counts
+            return loss if share is None or share.own else loss + _nothing(tensors)
+
+
+def _nothing(tensors: Mapping[str, Tensor | None]) -> Tensor:
+    """A zero that depends on whatever the model returned."""
+    parts = [tensors[name] for name in ("logits", "embeddings")]
+    return torch.stack([part.sum() * 0.0 for part in parts if part is not None]).sum()
 
 
 def balancing_weights(class_counts: Sequence[int], beta: float) -> Tensor:

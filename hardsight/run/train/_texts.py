@@ -12,7 +12,7 @@ from torch import nn
 from hardsight._checks import warn
 from hardsight.data import ExampleSource
 from hardsight.data.source import SourceView
-from hardsight.data.texts import Texts, Tokens, packed_rows, unpacking
+from hardsight.data.texts import Texts, Tokens, packed_rows, unpacking, warn_of_other_words
 from hardsight.errors import BadExampleError, ConfigError, DataError, ModelError
 from hardsight.models import LoadedModel, stored_tokenizer
 from hardsight.run.loop import loaded_model, seed_of
@@ -115,6 +115,7 @@ class TextReader:
             )
             if tokenizer is None:
                 raise ModelError(f"no tokenizer in {config.data.tokenizer}")
+            warn_of_other_words(tokenizer, self.loaded.tokenizer)
         assert source.kind is not None
         kind = source.kind.read_for(self.loaded.model, tokenizer, batch_size=config.batch_size)
         assert isinstance(kind, Tokens)

@@ -29,7 +29,7 @@ from hardsight.run.loop import (
     random_states_kept,
     returning,
 )
-from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, Shard, batches_of
+from hardsight.run.train._batches import EpochRows, EvaluationBatches, Pixels, batches_of
 from hardsight.run.train._config import SamplingConfig, TrainConfig
 from hardsight.run.train._data import (
     PartOfData,
@@ -70,6 +70,7 @@ from hardsight.run.train._folder import (
 )
 from hardsight.run.train._images import Decoded
 from hardsight.run.train._objective import Adversary, TotalLoss, adversary_of
+from hardsight.run.train._ranks import Shard, on_ranks
 from hardsight.run.train._sampling import SelfPaced, epoch_rows
 from hardsight.run.train._texts import TextReader
 from hardsight.run_folder import AGAIN, RunFolder, state_digest, write_json, writing
@@ -263,6 +264,7 @@ def _one_or_folds(
     rows: Any = None,
 ) -> TrainResult | FoldsResult:
     """One model, or one for each fold."""
+    config = on_ranks(config)
     if config.folds is None:
         return run_recipe(
             config, model, data, show, track_on=track_on, validation=validation, rows=rows
@@ -367,7 +369,7 @@ def run_recipe(
         if config.sampling != SamplingConfig():
             rows_of_epoch, hardness = epoch_rows(config, sources)
         watched = _watched(config, sources, track_on)
-        _check_strategy(config, loss, watched)
+        _check_strategy(config)
         head = _head(config, loaded.model, sources, loss, watches=bool(watched))
         if is_first_process():
             warn_of_shared(sources)
@@ -457,17 +459,7 @@ def _watched(
     return watched_sets(config, sources, track_on)
 
 
-def _check_strategy(config: TrainConfig, loss: TotalLoss, watched: Mapping[str, Decoded]) -> None:
-    if config.strategy == "fsdp" and watched:
-        raise ConfigError(
-            "strategy 'fsdp' splits the weights, which a pass over tracked examples (track_test, "
-            "track_on) needs whole; use strategy = 'ddp'"
-        )
-    if config.strategy == "fsdp" and loss.needs_class_weights:
-        raise ConfigError(
-            "strategy 'fsdp' splits the head's weights, which a loss of this recipe reads whole; "
-            "use strategy = 'ddp'"
-        )
+def _check_strategy(config: TrainConfig) -> None:
     if config.strategy != "auto" and config.device == "mps":
         raise OptionError("mps is a single device; leave strategy out")
 

@@ -41,6 +41,15 @@ def test_a_folder_is_read_as_graphs(tmp_path):
     np.testing.assert_array_equal(chain.features, [[0, 0, 1], [1, 0, 0], [1, 0, 0]])
 
 
+def test_several_kinds_of_a_node_all_count(tmp_path):
+    kinds = "5, 1\n5, 1\n7, 2\n5, 1\n7, 1\n7, 2\n5, 2\n5, 2\n"
+    source = open_source(tu_folder(tmp_path / "toy", node_labels=kinds))
+    np.testing.assert_array_equal(
+        source[0].content.features, [[1, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
+    )
+    np.testing.assert_array_equal(source[0].content.kinds, [0, 0, 1])
+
+
 def test_numbers_beside_nodes_serve_if_there_are_no_kinds(tmp_path):
     numbers = "".join(f"{value}.5, 1\n" for value in range(8))
     plain = tu_folder(tmp_path / "plain", node_labels=None)
@@ -60,6 +69,8 @@ def test_numbers_beside_nodes_serve_if_there_are_no_kinds(tmp_path):
             "nodes of graphs 1 to 2 in .*, as there are labels",
         ),
         ({"graph_labels": None}, "has no TOY_graph_labels.txt"),
+        ({"graph_labels": "1, 0\n-1, 0\n1, 0\n"}, "one number per line in TOY_graph_labels.*got 2"),
+        ({"graph_indicator": "1, 1\n1, 2\n2, 3\n3, 3\n"}, "one number per line in TOY_graph_ind"),
         ({"node_labels": "5\n"}, "a line for each of 8 nodes"),
         ({"node_labels": "a\n"}, "cannot be read as numbers"),
         ({"graph_indicator": "1\n1\n2\n1\n2\n3\n3\n3\n"}, "graph after graph"),

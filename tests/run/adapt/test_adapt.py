@@ -22,6 +22,16 @@ from hardsight.selftrain import Selection
 
 NAMES = ("top", "middle", "low")
 
+LINEAR = """
+from torch import nn
+
+
+def make(num_classes=3, channels=1):
+    head = nn.Linear(64 * channels, num_classes)
+    nn.init.zeros_(head.weight)
+    return nn.Sequential(nn.Flatten(), head)
+"""
+
 
 def rows(folder, number, name="pseudo_labels.parquet"):
     return pq.read_table(folder / f"round-{number:02d}" / name).to_pandas()
@@ -99,18 +109,44 @@ def test_the_table_of_a_run_is_that_of_its_last_round(done):
     assert table.to_pandas().equals(rows(done.runs["cbst"].folder, 2))
 
 
-def test_self_training_helps_where_the_domains_are_close(tmp_path):
-    whole = hs.data.open_source("builtin:digits", split="test")
-    dim = hs.data.DegradedSource(whole, contrast=0.6)
-    adam = {"name": "adamw", "lr": 0.003}
+def two_cues(*, seed, with_left, right):
+    """Pictures whose class is shown on the left in some of them, on the right in all or none."""
+    draw = np.random.default_rng(seed)
+    labels = np.arange(150) % 3
+    pixels = draw.integers(0, 60, size=(150, 8, 8), dtype=np.uint8)
+    is_left = np.arange(150) // 3 % 10 < 10 * with_left  # as many of every class
+    for row, label in enumerate(labels):
+        pixels[row, 3 * label : 3 * label + 2, :4] += np.uint8(150 * is_left[row])
+        pixels[row, 3 * label : 3 * label + 2, 4:] += np.uint8(150 * right)
+    return MemorySource(pixels, labels, classes=NAMES, spec="two cues")
+
+
+def test_self_training_learns_a_cue_that_only_the_target_has(tmp_path):
+    """Seven in ten target examples still show what the source taught; they teach the new cue.
+
+    It holds for a reason, not for luck: a linear model that starts at zero knows nothing of the
+    right half after the source, has no bad optimum to end in, and is surest of those seven in ten.
+    Of every class, at most 35 % are selected, fewer than those even if all others were taken for
+    that class. Accuracy on the target with ``HARDSIGHT_TEST_SEED`` 0 to 7, for both rules, the
+    same to all digits with AVX-512 and one thread and with AVX2 and two:
+
+    before: 0.900 0.807 0.753 0.860 0.827 0.753 0.860 0.773
+    after:  1.000 1.000 1.000 1.000 1.000 1.000 1.000 1.000
+    """
+    (tmp_path / "linear.py").write_text(LINEAR)
+    source = two_cues(seed=0, with_left=1.0, right=False)
+    target = two_cues(seed=1, with_left=0.7, right=True)
+    adam = {"name": "adamw", "lr": 0.01}
+    rules = ("cbst", "cbst+avh")
     done = hs.adapt(
-        "small_cnn", {"name": "builtin:digits", "split": "train"}, dim, out=tmp_path / "run",
-        rule="cbst+avh", rounds=2, pretrain={"epochs": 6, "optimizer": adam},
-        retrain={"epochs": 3, "optimizer": adam}, portion=0.4, device="cpu",
+        f"{tmp_path / 'linear.py'}:make", source, target, out=tmp_path / "run", rule=rules,
+        rounds=2, pretrain={"epochs": 10, "optimizer": adam}, batch_size=32, portion=0.3,
+        retrain={"epochs": 8, "optimizer": adam}, device="cpu",
     )  # fmt: skip
-    before, *_, after = done.accuracy()
-    assert after > before  # by 0.4 to 27 points with eight seeds
-    assert done.accuracy("cbst+avh")[-1] == after
+    for rule in rules:
+        before, *_, after = done.accuracy(rule)
+        assert before < 0.95
+        assert after > 0.98
 
 
 def test_every_rule_and_baseline_runs_from_the_same_source_model(
@@ -121,7 +157,7 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     first = {rule: done.accuracy(rule)[0] for rule in ADAPT_RULES}
     assert len(set(first.values())) == 1
     assert len(done.runs["source-only"].rounds) == 1
-    assert [len(done.runs[rule].rounds) for rule in ADAPT_RULES if rule != "source-only"] == [2] * 7
+    assert [len(done.runs[rule].rounds) for rule in ADAPT_RULES if rule != "source-only"] == [2] * 9
     start = load_file(tmp_path / "run" / "source" / "model.safetensors")
     kept = load_file(tmp_path / "run" / "source-only" / "model.safetensors")
     for name, value in start.items():
@@ -130,12 +166,16 @@ def test_every_rule_and_baseline_runs_from_the_same_source_model(
     cbst, mrkld = (done.runs[rule] for rule in ("cbst", "crst-mrkld"))
     assert rows(cbst.folder, 1)["label"].tolist() == rows(mrkld.folder, 1)["label"].tolist()
     assert any(not torch.equal(cbst.state[name], mrkld.state[name]) for name in cbst.state)
+    # and so it is for CRST with soft labels
+    lrent, both = (done.runs[rule] for rule in ("crst-lrent", "crst"))
+    assert rows(lrent.folder, 1)["label"].tolist() == rows(both.folder, 1)["label"].tolist()
+    assert any(not torch.equal(lrent.state[name], both.state[name]) for name in both.state)
     plain = rows(done.runs["threshold"].folder, 1)
     assert ((plain["label"] >= 0) == (plain["probability"] >= 0.35)).all()
     entropy = done.runs["entropy"].rounds[1]
     assert entropy["quality"]["selected"] == 0
     assert not (done.runs["entropy"].folder / "round-01" / "examples.parquet").exists()
-    several = r"pseudo-labels of 7 rules; name the file of one of them: .*cbst.round-01"
+    several = r"pseudo-labels of 9 rules; name the file of one of them: .*cbst.round-01"
     with pytest.raises(hs.errors.MissingDataError, match=several):
         hs.read_table(done.folder)
 
@@ -157,13 +197,64 @@ def test_entropy_minimisation_makes_the_target_more_certain(
     assert mean_entropy(tmp_path / "run" / "entropy" / "model.safetensors") < before
 
 
+def plain_net(folder):
+    """The network of these tests without batch normalisation and dropout."""
+    lines = (folder / "net.py").read_text().replace("nn.BatchNorm2d(6), ", "")
+    (folder / "plain.py").write_text(lines.replace("nn.Dropout(0.1),", ""))
+    return f"{folder / 'plain.py'}:make"
+
+
+def test_without_weights_of_their_own_crst_is_the_rule_that_is_left(
+    net, source, target, settings, tmp_path
+):
+    settings |= {"rounds": 1}
+    states = {
+        rule: hs.adapt(net, source, target, out=tmp_path / rule, rule=rule, **more, **settings)
+        .runs[rule].state
+        for rule, more in (("crst", {"mrkld_weight": 0.0}), ("crst-lrent", {}))
+    }  # fmt: skip
+    for name, value in states["crst"].items():
+        torch.testing.assert_close(value, states["crst-lrent"][name], rtol=0, atol=0)
+
+
+def test_the_control_of_entropy_sees_the_target_in_its_batch_statistics_alone(
+    net, source, target, make_stripes, settings, tmp_path
+):
+    settings |= {"rounds": 1, "rule": "bn-only"}
+    others = make_stripes(seed=2, noise=200, bright=20, spec="other stripes")
+
+    def states(name, model):
+        return [
+            hs.adapt(model, source, data, out=tmp_path / f"{name}-{at}", **settings)
+            .runs["bn-only"].state
+            for at, data in enumerate((target, others))
+        ]  # fmt: skip
+
+    one, other = states("with", net)
+    assert any(not torch.equal(one[key], other[key]) for key in one if "running" in key)
+    # without such statistics it does not matter which pictures the target has
+    with pytest.warns(UserWarning, match="no batch normalisation .* 'bn-only' is more training"):
+        one, other = states("without", plain_net(tmp_path))
+    for key, value in one.items():
+        torch.testing.assert_close(value, other[key], rtol=0, atol=0)
+
+
+def test_entropy_of_no_weight_would_be_its_control(net, source, target, settings, tmp_path):
+    settings |= {"rounds": 1}
+    tiny = {"rule": "entropy", "entropy_weight": 1e-30}
+    weightless = hs.adapt(net, source, target, out=tmp_path / "entropy", **tiny, **settings)
+    control = hs.adapt(net, source, target, out=tmp_path / "bn", rule="bn-only", **settings)
+    for key, value in control.runs["bn-only"].state.items():
+        torch.testing.assert_close(weightless.runs["entropy"].state[key], value)
+
+
 def test_scrambled_target_labels_change_nothing_but_the_evaluation(
     net, source, target, settings, tmp_path
 ):
     """Target labels are never used for training or for choosing a model."""
     draw = np.random.default_rng(5)
     scrambled = target.relabelled(draw.permutation(target.labels))
-    rules = ("cbst", "cbst+avh", "crst-mrkld", "crst-lrent", "entropy", "threshold")
+    rules = ("cbst", "cbst+avh", "crst-mrkld", "crst-lrent", "crst", "entropy", "threshold")
     settings |= {"threshold": 0.36}
     runs = [
         hs.adapt(net, source, data, out=tmp_path / name, rule=rules, **settings)
@@ -367,7 +458,7 @@ def test_bytes_in_one_domain_and_floats_in_the_other_meet_on_one_scale(
 
 
 def test_baselines_are_named(done):
-    assert set(BASELINES) == {"source-only", "entropy", "threshold"}
+    assert set(BASELINES) == {"source-only", "bn-only", "entropy", "threshold"}
 
 
 def test_a_model_whose_weights_lie_channels_last_is_kept(source, target, settings, tmp_path):

@@ -42,7 +42,7 @@ def test_a_key_of_the_optimizer_keeps_the_others_and_another_optimizer_has_its_o
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"alpha": 0.5}, "alpha plays no part with rule = 'cbst', only with 'crst-lrent'"),
+        ({"alpha": 0.5}, "alpha plays no part with rule = 'cbst', only with 'crst-lrent' and 'cr"),
         ({"mrkld_weight": 0.2}, "mrkld_weight plays no part with rule = 'cbst', only with 'crst-m"),
         ({"entropy_weight": 0.2}, "entropy_weight plays no part with rule = 'cbst', only with 'en"),
         ({"threshold": 0.5}, "threshold plays no part with rule = 'cbst', only with 'threshold'"),

@@ -122,22 +122,24 @@ def test_without_augmentation_inputs_are_those_of_scoring(data, images):
     torch.testing.assert_close(batch.inputs[order], scored.inputs, rtol=1e-6, atol=1e-6)
 
 
-def test_processes_share_each_batch_equally_and_leave_no_uneven_rest(data):
+def test_processes_share_each_batch_out_in_its_order_and_nobody_is_left_out(data):
     whole = epoch(made(data, batch_size=16), 0)
-    parts = [epoch(made(data, batch_size=16, shard=Shard(rank, 3)), 0) for rank in range(3)]
-    assert [len(part) for part in parts] == [4, 4, 4]
+    loaders = [made(data, batch_size=16, shard=Shard(rank, 3)) for rank in range(3)]
+    parts = [epoch(loader, 0) for loader in loaders]
+    assert [len(part) for part in parts] == [len(loader) for loader in loaders] == [4, 4, 4]
     for at, batch in enumerate(whole):
-        shares = [set(part[at].index.tolist()) for part in parts]
-        assert len({len(share) for share in shares}) == 1
-        joined = set().union(*shares)
-        assert len(joined) == len(batch.index) // 3 * 3
-        assert joined <= set(batch.index.tolist())
+        shares = [part[at].index for part in parts]
+        assert [loader.share_of(at).own for loader in loaders] == [len(share) for share in shares]
+        assert torch.cat(shares).tolist() == batch.index.tolist()
 
 
-def test_a_rest_smaller_than_the_processes_is_left_out(data):
+def test_a_process_without_a_row_repeats_one_that_does_not_count(data):
     # 55 = 2 * 27 + 1: one example is left for two processes
-    loader = made(data, batch_size=27, shard=Shard(1, 2))
-    assert len(loader) == len(epoch(loader, 0)) == 2
+    loaders = [made(data, batch_size=27, shard=Shard(rank, 2)) for rank in range(2)]
+    last = [epoch(loader, 0)[-1].index.tolist() for loader in loaders]
+    assert last[0] == last[1]
+    assert [loader.share_of(2).own for loader in loaders] == [1, 0]
+    assert [loader.share_of(2).weight for loader in loaders] == [2.0, 0.0]
 
 
 def test_evaluation_leaves_nobody_out_whatever_the_number_of_processes(data):

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -42,8 +41,6 @@ from hardsight.run.train.engine import BEST, LAST, TrainModule
 from hardsight.run_folder import RunFolder
 from hardsight.tracking import HardnessTracker
 
-# in other processes, too: threads change the rounding
-SAME_THREADS = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 FAST = {"device": "cpu", "batch_size": 16, "show_progress": False, "workers": 0}
 
 
@@ -687,12 +684,6 @@ def test_a_loss_that_cannot_be_computed_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_class_weights_cannot_be_split_over_devices(images, net, tmp_path):
-    avh = {"name": "avh", "options": {"scale": 8.0}}
-    with pytest.raises(ConfigError, match=r"'fsdp' splits .* use strategy = 'ddp'"):
-        hs.train(net, images, out=tmp_path / "run", loss=avh, strategy="fsdp", **FAST)
-
-
 def test_tracking_finds_the_planted_label_errors(images, net, tmp_path):
     stored = np.load(images)
     labels = stored["labels"].copy()
@@ -965,23 +956,6 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_epoch_before(images, net, tmp_p
         hs.train(net, images, out=tmp_path / "run", epochs=3, **FAST)
     state = torch.load(tmp_path / "run" / LAST, weights_only=True)
     assert state["epoch"] == 0
-
-
-@pytest.mark.slow
-def test_two_processes_train_together_and_leave_one_model(images, net, tmp_path):
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'model = "{net}"\nepochs = 3\nbatch_size = 16\ndevice = "cpu"\ndevices = 2\n'
-        f'strategy = "ddp"\nworkers = 0\ndata = "{images}"\nout = "{tmp_path / "run"}"\n'
-    )
-    command = [sys.executable, "-m", "hardsight", "train", str(recipe)]
-    done = subprocess.run(command, capture_output=True, text=True, env=SAME_THREADS)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("selected:") == 1
-    rows = metrics(tmp_path / "run")
-    assert [int(row["step"]) for row in rows] == [7, 14, 21]
-    table = hs.score(net, images, weights=tmp_path / "run" / "model.safetensors", device="cpu")
-    assert len(table) == 120
 
 
 def test_a_model_that_states_its_normalisation_is_trained_with_it(tmp_path):

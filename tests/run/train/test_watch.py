@@ -135,12 +135,6 @@ def test_what_cannot_be_watched_is_explained(images, net, tmp_path, change, erro
         hs.train(net, images, out=tmp_path / "run", epochs=1, **FAST, **change)
 
 
-def test_weights_that_are_split_cannot_be_watched(images, net, tmp_path):
-    with pytest.raises(ConfigError, match=r"a pass over tracked examples .* needs whole"):
-        hs.train(net, images, out=tmp_path / "run", strategy="fsdp", track_on={"all": images},
-                 **FAST)  # fmt: skip
-
-
 def test_a_run_does_not_go_on_with_other_tracked_examples(images, net, tmp_path):
     options = {**FAST, "out": tmp_path / "run", "epochs": 1}
     hs.train(net, images, track_on={"all": images}, **options)

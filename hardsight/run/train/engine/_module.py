@@ -19,6 +19,7 @@ from hardsight.run.train import (
     Adversary,
     Passed,
     RecordedStep,
+    Share,
     StepNumbers,
     Ticket,
     TotalLoss,
@@ -98,11 +99,14 @@ class Tally:
         """Begin again, in the same memory: a recorded step adds to it."""
         self.sums.zero_()
 
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Take in a batch; ``loss`` is its mean."""
-        right = (logits.argmax(dim=1) == labels).sum()
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor, share: Share | None = None) -> None:
+        """Take in a batch; ``loss`` is its mean, or with ``share`` one whose mean over ranks is."""
+        share = share or Share(len(labels), len(labels), 1)
+        labels = labels[: share.own]
+        right = (logits[: share.own].argmax(dim=1) == labels).sum()
         count = torch.full_like(right, len(labels))
-        self.sums += torch.stack([loss.detach() * len(labels), right, count]).to(self.sums)
+        rows = share.total / share.ranks
+        self.sums += torch.stack([loss.detach() * rows, right, count]).to(self.sums)
 
     def means(self, reduce: Callable[[Tensor], Tensor] | None = None) -> tuple[float, float]:
         """Mean loss and accuracy; ``reduce`` sums over processes."""
@@ -171,6 +175,7 @@ class TrainModule(pl.LightningModule):
         # what an adversary changes is made before the step
         batches.gives_tickets = is_recorded and adversary is None
         self._numbers: StepNumbers | None = None
+        self._share: Share | None = None  # of this process, if several train together
         self._class_weights: Tensor | None = None  # of the last pass, if the step moved them
         self._open = ExitStack()
         self.embeddings: Tensor | None = None
@@ -216,6 +221,8 @@ class TrainModule(pl.LightningModule):
 
     def training_step(self, batch: TrainBatch | Ticket, batch_idx: int) -> Tensor:
         """Loss of a batch."""
+        if self.trainer.world_size > 1:
+            self._share = self._batches.share_of(batch_idx)
         if self._adversary is not None:
             batch = self._adversary.changed(self.model, self._batches.made(batch))
         passed = self._replayed(batch)
@@ -261,7 +268,7 @@ class TrainModule(pl.LightningModule):
         # nothing here may keep the pass alive while the next one is recorded
         embeddings, self.embeddings = self.embeddings, None
         with torch.no_grad():
-            self.train_tally.add(loss, logits, made.labels)
+            self.train_tally.add(loss, logits, made.labels, self._share)
             finite = logits.isfinite().all(dim=1)
             weights = self._class_weights_of(logits.shape[1])
         return Passed(embeddings, logits, loss, finite, weights)
@@ -368,6 +375,7 @@ class TrainModule(pl.LightningModule):
             epoch=self.current_epoch,
             step=self.global_step,
             weights=None if self._numbers is None else self._numbers.values,
+            share=self._share,
         )
 
     def check_steps(self) -> None:

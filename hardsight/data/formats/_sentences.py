@@ -1,0 +1,306 @@
+"""Sentences for language models: text files line by line, in pairs, and columns of tables."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hardsight.data.formats._tables import rows_of_split
+from hardsight.data.formats._texts import TEXTS, table_column
+from hardsight.data.source import Example, ExampleSource, Fingerprint, existing
+from hardsight.data.texts import Sentence, Sentences, TargetTokens
+from hardsight.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from hardsight.data.source import InputKind, SourceView
+
+LINE_SUFFIXES = (".txt",)
+SENTENCE, POSITION, TOKEN, GIVEN = "sentence", "position", "token", "given"
+_EMPTY, _ONE = "empty sentences", "sentences without a token to predict"
+_ENCODED_AT_ONCE = 4096
+_LONGEST = 10**6  # characters of a line, before the file is taken for something else
+
+
+class SentenceSource(ExampleSource):
+    """Sentences, or pairs of them; a table has a row for each token that is predicted.
+
+    A pair of which one side is empty is passed over, and counted.
+
+    Args:
+        targets: sentences whose tokens are predicted.
+        given: what a model reads before each of them, such as the sentence to translate; ``None``
+            for sentences by themselves.
+        spec: as the user named it.
+        max_tokens: most tokens of a sentence that a model is to see.
+
+    Attributes:
+        sentences: as tokens, those with a row, once a model's tokenizer has read them.
+
+    Raises:
+        DataError: there are none, all are empty, or their numbers differ.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Any],
+        given: Sequence[Any] | None = None,
+        *,
+        spec: str,
+        max_tokens: int | None = None,
+    ) -> None:
+        self.spec, self.classes = spec, ()
+        if given is not None and len(given) != len(targets):
+            raise DataError(
+                f"expected as many sentences as translations in {spec}, got {len(given):,} and "
+                f"{len(targets):,}; line n of one must be the translation of line n of the other"
+            )
+        self._targets = [_text(text, spec) for text in targets]
+        self._given = None if given is None else [_text(text, spec) for text in given]
+        sides = [self._targets] if self._given is None else [self._targets, self._given]
+        self._kept = [at for at, pair in enumerate(zip(*sides, strict=True)) if all(pair)]
+        if not self._kept:
+            raise DataError(f"no examples in {spec}: it has no lines with text")
+        empty = len(self._targets) - len(self._kept)
+        self.passed_over = {_EMPTY: empty} if empty else {}
+        self.kind = Sentences(max_tokens)
+        self.sentences: list[Sentence] = []
+
+    def __len__(self) -> int:
+        return len(self.sentences or self._kept)
+
+    def __getitem__(self, index: int) -> Example:
+        if self.sentences:
+            return Example(self.id_of(index), 0, self.sentences[index])
+        return Example(self.id_of(index), 0, self._targets[self._kept[index]])
+
+    def id_of(self, index: int) -> str:
+        """Number of the sentence."""
+        return str(self.sentences[index].number if self.sentences else self._kept[index])
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that are predicted."""
+        return sum(map(len, self.sentences)) if self.sentences else len(self)
+
+    @property
+    def are_pairs(self) -> bool:
+        """Whether each is predicted from another sentence."""
+        return self._given is not None
+
+    def of_kind(self, kind: InputKind | None) -> ExampleSource:
+        """The same sentences, made into tokens if a model's tokenizer is there.
+
+        Raises:
+            DataError: the model reads pairs and there are none, or the other way round.
+        """
+        other = copy.copy(self)
+        other.kind = kind
+        if isinstance(kind, TargetTokens) and not self.sentences:
+            other._read_by(kind)
+        return other
+
+    def row_columns(self) -> dict[str, pa.Array]:
+        """Sentence, position and text of every row, and with the first what it follows."""
+        counts = [len(one) for one in self.sentences]
+        numbers = np.repeat([one.number for one in self.sentences], counts)
+        positions = np.concatenate(
+            [np.arange(one.first, one.first + len(one)) for one in self.sentences]
+        )
+        texts = [text for one in self.sentences for text in one.texts]
+        given = list[str | None]()
+        for one in self.sentences:
+            read = one.begins if self._given is None else self._given[one.number]
+            given += [read or None, *[None] * (len(one) - 1)]
+        return {
+            SENTENCE: pa.array(numbers, pa.int64()),
+            POSITION: pa.array(positions, pa.int64()),
+            TOKEN: pa.array(texts, pa.string()),
+            GIVEN: pa.array(given, pa.string()),
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 over all sentences."""
+        mark = Fingerprint("sentences").add_names(self._targets)
+        return mark.add_names(self._given or ()).hexdigest()
+
+    def _read_by(self, kind: TargetTokens) -> None:
+        if kind.reads_pairs != self.are_pairs:
+            raise DataError(_not_as_read(self.spec, kind.reads_pairs))
+        found: list[Sentence] = []
+        row, given = 0, self._given
+        for start in range(0, len(self._kept), _ENCODED_AT_ONCE):
+            part = self._kept[start : start + _ENCODED_AT_ONCE]
+            read = None if given is None else [given[at] for at in part]
+            for at, one in zip(
+                part, kind.encoded([self._targets[at] for at in part], read, 0), strict=True
+            ):
+                if len(one):
+                    found.append(replace(one, number=at, row=row))
+                    row += len(one)
+        if not found:
+            raise DataError(
+                f"no sentence of {self.spec} has a token to predict: each is a single token, which "
+                "a causal model is given"
+            )
+        single = len(self._kept) - len(found)
+        if single:
+            self.passed_over = {**self.passed_over, _ONE: single}
+        self.sentences, self.classes = found, kind.classes
+        self.shown = TokensInSentences(self)
+
+    @property
+    def texts(self) -> tuple[list[str], list[str] | None]:
+        """All sentences, and what is read before them."""
+        return self._targets, self._given
+
+    def _view(self, **changes: Any) -> SourceView:
+        raise OptionError(
+            f"{self.spec} has a row for each token: rows, patches and other labels cannot be used "
+            "with it; write the sentences you want to a file of their own"
+        )
+
+
+class TokensInSentences(ExampleSource):
+    """The same, token by token, as people see them: a token marked in its sentence."""
+
+    def __init__(self, source: SentenceSource) -> None:
+        self.spec, self.classes, self.kind = source.spec, source.classes, Sentences()
+        self._source = source
+        self._starts = np.array([one.row for one in source.sentences], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._source.num_rows
+
+    def __getitem__(self, index: int) -> Example:
+        at = int(np.searchsorted(self._starts, index, side="right")) - 1
+        one = self._source.sentences[at]
+        step = index - one.row
+        before, own, after = "".join(one.texts[:step]), one.texts[step], one.texts[step + 1 :]
+        before = one.begins + before
+        space = own[: len(own) - len(own.lstrip())]
+        text = f"{before}{space}[{own.strip() or own}]{''.join(after)}".strip()
+        given = self._source.texts[1]
+        read = "" if given is None else f"{given[one.number]} → "
+        return Example(f"{one.number}:{one.first + step}", one.targets[step], f"{read}{text}")
+
+    def fingerprint(self) -> str:
+        """That of the sentences."""
+        return self._source.fingerprint()
+
+
+def sentence_file(
+    file: Path, *, spec: str, target: str | None, max_tokens: int | None
+) -> SentenceSource:
+    """Sentences of a text file, a line each, and their translations in another one.
+
+    Args:
+        file: plain or gzipped.
+        spec: as the user named it.
+        target: file of translations; ``None`` for sentences by themselves.
+        max_tokens: most tokens of a sentence that a model is to see.
+
+    Raises:
+        DataError: a file is not one of text, or they have different numbers of lines.
+    """
+    lines = text_lines(file, spec)
+    if target is None:
+        return SentenceSource(lines, spec=spec, max_tokens=max_tokens)
+    others = text_lines(existing(target), target)
+    if len(lines) != len(others):
+        raise DataError(
+            f"{spec} has {len(lines):,} lines and {target} {len(others):,}: line n of one must be "
+            "the translation of line n of the other; look for a line that is missing or was broken "
+            "in two"
+        )
+    return SentenceSource(others, lines, spec=f"{spec} → {target}", max_tokens=max_tokens)
+
+
+def sentence_columns(
+    columns: Mapping[str, Any],
+    *,
+    spec: str,
+    text: str | None,
+    target: str | None,
+    split: str | None,
+    max_tokens: int | None,
+) -> SentenceSource:
+    """Sentences in a column of a table, and their translations in another one.
+
+    Args:
+        columns: by name.
+        spec: as the user named it.
+        text: name of the column with the sentences; found by its name if ``None``.
+        target: name of the column with their translations; ``None`` for sentences by themselves.
+        split: rows to keep, by a column ``split``.
+        max_tokens: most tokens of a sentence that a model is to see.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    name = table_column(list(columns), text, TEXTS, "text", spec)
+    if target is not None and target not in columns:
+        raise DataError(
+            f"no column {target!r} in {spec}: it has {', '.join(columns)}; pass target= (--target) "
+            "with the one that holds the translations"
+        )
+    kept = rows_of_split(columns, split, spec)
+    rows = range(len(columns[name])) if kept is None else kept.tolist()
+    texts = [columns[name][row] for row in rows]
+    if target is None:
+        return SentenceSource(texts, spec=spec, max_tokens=max_tokens)
+    others = [columns[target][row] for row in rows]
+    return SentenceSource(others, texts, spec=spec, max_tokens=max_tokens)
+
+
+def text_lines(file: Path, spec: str) -> list[str]:
+    """Lines of a text file, plain or gzipped, without what ends them.
+
+    Raises:
+        DataError: it is not a text.
+    """
+    try:
+        with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stored:
+            content = stored.read().decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as err:
+        raise DataError(
+            f"cannot read {spec} as lines of text: {err}; expected UTF-8, plain or gzipped"
+        ) from err
+    # other ends of lines, such as U+2028, are part of a sentence
+    lines = content.replace("\r\n", "\n").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if not lines:
+        raise DataError(f"no examples in {spec}: it has no lines")
+    if "\0" in content or max(map(len, lines)) > _LONGEST:
+        raise DataError(f"{spec} is not a text with a sentence per line")
+    return lines
+
+
+def _text(value: Any, spec: str) -> str:
+    """A sentence; empty if it is missing."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    if not isinstance(value, str):
+        raise DataError(
+            f"expected sentences in {spec}, got {value!r}; name the column of texts by "
+            "text_column= (--text-column)"
+        )
+    return value.strip()
+
+
+def _not_as_read(spec: str, reads_pairs: bool) -> str:
+    if reads_pairs:
+        return (
+            f"a sequence-to-sequence model predicts a sentence from another one, and {spec} has "
+            "sentences by themselves; pass target= (--target), the file or column of translations"
+        )
+    return (
+        f"a causal model predicts a sentence from its own beginning, and {spec} has pairs; leave "
+        "target (--target) out, or name a sequence-to-sequence model"
+    )

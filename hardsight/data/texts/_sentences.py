@@ -1,0 +1,337 @@
+"""Sentences for a language model: each token that it is to predict has a row of its own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardsight.data.source import InputKind, Parts, Spread
+from hardsight.data.texts._tokens import (
+    IDS,
+    MASK,
+    TRUNCATED,
+    Texts,
+    check_vocabulary,
+    model_inputs,
+    most_tokens,
+)
+from hardsight.errors import ModelError
+from hardsight.preprocessing import PLACES
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+UNKNOWN = "unknown"
+_DECODER = "decoder_input_ids"
+_AT_ONCE = 4  # batches among which sentences are sorted by length
+_TRIED = 8  # rows of a sentence that a model is tried on
+_IGNORED = -100  # what transformers takes for a label that is not there
+_SHARE = 0.9  # of the rows of a model's embeddings that a tokenizer must have tokens for
+_BEGINS = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # marks of a space in the tokens themselves
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as tokens.
+
+    Attributes:
+        number: of the sentence in the data.
+        given: tokens that the model reads, of a translation; ``None`` for a sentence by itself.
+        tokens: of the sentence whose tokens are predicted.
+        first: position of the first token that has a row: what is before it is given.
+        texts: what each of the tokens with a row stands for; after ``begins`` all together are the
+            sentence.
+        begins: the text before them.
+        is_cut: whether it, or what the model reads, is longer than the model takes.
+        unknown: token of what is not in the vocabulary, if there is one.
+        row: number of its first row among those of all sentences.
+    """
+
+    number: int
+    given: list[int] | None
+    tokens: list[int]
+    first: int
+    texts: list[str]
+    is_cut: bool
+    begins: str = ""
+    unknown: int | None = None
+    row: int = 0
+
+    def __len__(self) -> int:
+        return max(0, len(self.tokens) - self.first)
+
+    @property
+    def targets(self) -> list[int]:
+        """Tokens that have a row."""
+        return self.tokens[self.first :]
+
+
+class Sentences(Texts):
+    """Sentences that no language model has been named for."""
+
+    name = "tokens"
+    task = "predict"
+
+    def read_for(self, model: Any, reader: Any, *, batch_size: int) -> InputKind:
+        """Sentences as the tokens that a language model predicts."""
+        if reader is None:
+            self.collated([])
+        return TargetTokens(reader, model, limit=self.limit, batch_size=batch_size)
+
+
+class TargetTokens(Sentences):
+    """The tokens of sentences that a language model predicts, each from all before it.
+
+    A causal model predicts the tokens of a sentence from those before them; a
+    sequence-to-sequence model also from another sentence, which it reads first.
+
+    Args:
+        tokenizer: of transformers.
+        model: that predicts its tokens.
+        limit: most tokens of a sentence; by default as many as tokenizer and model say.
+        batch_size: sentences that go through the model together.
+
+    Attributes:
+        classes: the vocabulary, position = token.
+        reads_pairs: whether the model reads another sentence first.
+
+    Raises:
+        ModelError: the tokenizer does not fit the model, or the model predicts no tokens.
+    """
+
+    batches_at_once = _AT_ONCE
+
+    def __init__(
+        self, tokenizer: Any, model: nn.Module, *, limit: int | None = None, batch_size: int = 64
+    ) -> None:
+        super().__init__(limit)
+        self._tokenizer, self._model, self._batch_size = tokenizer, model, batch_size
+        self._most: int | None = None
+        self.keys, self._pads = model_inputs(tokenizer, model)
+        self.keys = tuple(key for key in self.keys if key in (IDS, MASK))
+        check_vocabulary(tokenizer, model, least=_SHARE)
+        self.reads_pairs = _reads_pairs(model)
+        if self.reads_pairs:
+            _check_can_shift(model)
+        # masked for the encoder and behind all that is predicted for a decoder: any token will do
+        self._padding = int(getattr(tokenizer, "pad_token_id", None) or 0)
+        self.limit = most_tokens(tokenizer, model, limit)
+        self.classes = _vocabulary(tokenizer, model)
+        most = (
+            "as long as they are" if self.limit is None else f"at most {self.limit} of a sentence"
+        )
+        self.origin = f"tokens of {type(tokenizer).__name__}, {most}"
+
+    def encoded(self, targets: list[str], given: list[str] | None, first: int) -> list[Sentence]:
+        """Sentences as tokens, and those that the model reads before them.
+
+        Args:
+            targets: whose tokens are predicted.
+            given: what the model reads first, one for each; ``None`` if it reads nothing.
+            first: number of the first sentence in the data.
+        """
+        read = [None] * len(targets) if given is None else self._given(given)
+        sentences = []
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        special = set(getattr(self._tokenizer, "all_special_ids", ()))
+        for at, (tokens, texts) in enumerate(self._targets(targets)):
+            known = len(tokens) if self.limit is None else min(len(tokens), self.limit)
+            begin = 0 if self.reads_pairs else _given_tokens(tokens, self._tokenizer)
+            source, is_cut = read[at] or (None, False)
+            pairs = zip(tokens[:begin], texts[:begin], strict=True)
+            begins = "".join(text for token, text in pairs if token not in special)
+            sentences.append(
+                Sentence(
+                    first + at,
+                    source,
+                    tokens[:known],
+                    begin,
+                    texts[begin:known],
+                    is_cut or known < len(tokens),
+                    begins,
+                    unknown,
+                )
+            )
+        return sentences
+
+    def collated(self, contents: list[Any]) -> tuple[Any, dict[str, list[bool]]]:
+        """Inputs of some sentences with the places of their rows, and what was noticed of rows."""
+        sizes = [(len(one.given or ()), len(one.tokens)) for one in contents]
+        order = sorted(range(len(contents)), key=lambda at: (*(-n for n in sizes[at]), at))
+        chunks = list(self._chunks(order, sizes))
+        noticed = self._noticed(contents)
+        if len(chunks) == 1:
+            return self._inputs(contents), noticed
+        inputs = [self._inputs([contents[at] for at in chunk]) for chunk in chunks]
+        starts, row = {}, 0
+        for at in order:  # where the rows of each sentence begin, among all parts together
+            starts[at], row = row, row + self._rows(contents[at])
+        places = [
+            starts[at] + step for at, one in enumerate(contents) for step in range(self._rows(one))
+        ]
+        return Parts(inputs, places), noticed
+
+    def spread(self, contents: list[Any]) -> Spread:
+        """A row for each token that is predicted."""
+        rows = [(one, step) for one in contents for step in range(self._rows(one))]
+        return Spread(
+            index=[one.row + step for one, step in rows],
+            ids=[f"{one.number}:{one.first + step}" for one, step in rows],
+            labels=[one.tokens[one.first + step] for one, step in rows],
+        )
+
+    def at_once(self, batch_size: int) -> TargetTokens:
+        """The same in other batches, and of each sentence a few rows: to try a model on."""
+        other = copy.copy(self)
+        other._batch_size, other._most = batch_size, _TRIED
+        return other
+
+    def _rows(self, sentence: Sentence) -> int:
+        return len(sentence) if self._most is None else min(len(sentence), self._most)
+
+    def _noticed(self, sentences: list[Sentence]) -> dict[str, list[bool]]:
+        """By row: the first of a sentence that was cut, and what is not in the vocabulary."""
+        cut, unknown = list[bool](), list[bool]()
+        for one in sentences:
+            count = self._rows(one)
+            cut += [one.is_cut and step == 0 for step in range(count)]
+            unknown += [token == one.unknown for token in one.targets[:count]]
+        return {TRUNCATED: cut, UNKNOWN: unknown}
+
+    def _inputs(self, sentences: list[Sentence]) -> dict[str, Tensor]:
+        """What the model takes of sentences that go through it together."""
+        import torch
+
+        tokens = [one.tokens for one in sentences]
+        width = max(map(len, tokens))
+        # a token is predicted from the place of the one before it; a decoder is shifted already
+        step = 0 if self.reads_pairs else 1
+        places = [
+            row * width + one.first + at - step
+            for row, one in enumerate(sentences)
+            for at in range(self._rows(one))
+        ]
+        read = [one.given or [] for one in sentences] if self.reads_pairs else tokens
+        found = {IDS: _padded(read, self._padding)}
+        if MASK in self.keys:
+            found[MASK] = _padded([[1] * len(row) for row in read], 0)
+        if self.reads_pairs:
+            found[_DECODER] = self._shifted(_padded(tokens, _IGNORED))
+        return {**found, PLACES: torch.tensor(places)}
+
+    def _shifted(self, labels: Tensor) -> Tensor:
+        model: Any = self._model
+        own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if own is not None:  # of some models the language comes first
+            shifted: Tensor = own(labels=labels)
+            return shifted
+        start = model.config.decoder_start_token_id
+        moved = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) < 0, self._padding)
+        moved[:, 0] = start
+        return moved
+
+    def _chunks(self, order: list[int], sizes: list[tuple[int, int]]) -> Iterator[list[int]]:
+        """Sentences that go through the model together; of one length if it takes no mask."""
+        chunk: list[int] = []
+        for at in order:
+            is_other = not self._pads and chunk and sizes[at] != sizes[chunk[0]]
+            if is_other or len(chunk) == self._batch_size:
+                yield chunk
+                chunk = []
+            chunk.append(at)
+        if chunk:
+            yield chunk
+
+    def _given(self, texts: list[str]) -> list[tuple[list[int], bool]]:
+        """Tokens of what the model reads first, and whether they were cut."""
+        whole = self._tokenizer(texts, padding=False, verbose=False)[IDS]
+        if self.limit is None or all(len(ids) <= self.limit for ids in whole):
+            return [(ids, False) for ids in whole]
+        # with the token that ends a sentence, which the model expects
+        short = self._tokenizer(texts, padding=False, truncation=True, max_length=self.limit)[IDS]
+        return [(ids, len(ids) < len(all_)) for ids, all_ in zip(short, whole, strict=True)]
+
+    def _targets(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
+        """Tokens of what is predicted, uncut, and what each of them stands for."""
+        is_fast = bool(getattr(self._tokenizer, "is_fast", False))
+        options = {"return_offsets_mapping": True} if is_fast else {}
+        key = "text_target" if self.reads_pairs else "text"
+        found = self._tokenizer(**{key: texts}, padding=False, verbose=False, **options)
+        special = set(getattr(self._tokenizer, "all_special_ids", ()))
+        for at, (text, ids) in enumerate(zip(texts, found[IDS], strict=True)):
+            spans = found["offset_mapping"][at] if is_fast else [None] * len(ids)
+            yield ids, list(_surfaces(text, ids, spans, special, self.classes))
+
+
+def _surfaces(
+    text: str, ids: list[int], spans: Sequence[Any], special: set[int], names: Sequence[str]
+) -> Iterator[str]:
+    """What each token stands for, with the space before it; a special one its name."""
+    end = 0
+    for token, span in zip(ids, spans, strict=True):
+        name = names[token] if token < len(names) else str(token)
+        if span is None:
+            yield name if token in special else _plain(name)
+        elif token in special and span[0] == span[1]:
+            yield name
+        else:
+            yield text[end : span[1]]
+            end = max(end, span[1])
+
+
+def _plain(name: str) -> str:
+    """A token as text, by the marks that tokenizers have for spaces."""
+    for mark, space in _BEGINS.items():
+        name = name.replace(mark, space)
+    return name.removesuffix("</w>") + " " if name.endswith("</w>") else name.removeprefix("##")
+
+
+def _given_tokens(tokens: list[int], tokenizer: Any) -> int:
+    """Tokens at the beginning that a causal model is given: the first, and all special ones."""
+    begins = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "cls")} - {None}
+    count = 0
+    while count < len(tokens) and tokens[count] in begins:
+        count += 1
+    return max(1, count)
+
+
+def _padded(rows: list[list[int]], fill: int) -> Tensor:
+    import torch
+
+    array = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
+    for at, row in enumerate(rows):
+        array[at, : len(row)] = row
+    return torch.from_numpy(array)
+
+
+def _reads_pairs(model: Any) -> bool:
+    stated = getattr(getattr(model, "config", None), "is_encoder_decoder", None)
+    return _DECODER in inspect.signature(model.forward).parameters if stated is None else stated
+
+
+def _check_can_shift(model: Any) -> None:
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return
+    if getattr(getattr(model, "config", None), "decoder_start_token_id", None) is None:
+        raise ModelError(
+            f"nothing says which token the decoder of {type(model).__name__} starts with; set "
+            "model.config.decoder_start_token_id"
+        )
+
+
+def _vocabulary(tokenizer: Any, model: Any) -> tuple[str, ...]:
+    """Names of all outputs, each once; a model may have more of them than there are tokens."""
+    find = getattr(model, "get_output_embeddings", lambda: None)
+    weight = getattr(find(), "weight", None)
+    spare = max(0, 0 if weight is None else len(weight) - len(tokenizer))
+    names = [*tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), *[None] * spare]
+    found: dict[str, None] = {}
+    for token, name in enumerate(names):
+        plain = str(name) if name else f"[{token}]"
+        found[plain if plain not in found else f"{plain} [{token}]"] = None
+    return tuple(found)
